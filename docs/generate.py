@@ -1,0 +1,327 @@
+"""Writes the reference pages of the public names from their docstrings: ``python docs/generate.py``.
+
+A page is a function of the docstrings and signatures alone, so `tests/test_docs.py` can compare what is there with what
+should be. Pages of `docs/reference` that are not named here are written by hand.
+"""
+# ruff: noqa: INP001 - a program, not a package
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ForwardRef
+
+import attrs
+
+__all__ = ["ROOT", "pages"]
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+
+#: Page → title, introduction, and the modules whose public names it holds.
+KEYED = {
+    "functions.md": (
+        "Functions, contexts and timers",
+        "What you subclass, and what your methods are given.",
+        ("keyed.functions", "keyed.context"),
+    ),
+    "state.md": (
+        "State and time to live",
+        "Declarations of state and the operations on it. See [state](../explanation/state.md) for what happens below.",
+        ("keyed.state", "keyed.ttl"),
+    ),
+    "vectorized.md": (
+        "Vectorised functions and tables",
+        (
+            "Functions over whole columns, and their state. How to use them: "
+            "[when rows are too slow](../how-to/when-rows-are-too-slow.md)."
+        ),
+        ("keyed.vectorized", "keyed.table_state"),
+    ),
+    "streams.md": (
+        "Streams, sinks and sessions",
+        "The chain `stream → key_by → process → outputs`, and what runs it. Options of runs: [options](options.md).",
+        (
+            "keyed.streams",
+            "keyed.restoring",
+            "keyed.watermarks",
+            "keyed.outputs",
+            "keyed.sinks",
+            "keyed.results",
+            "keyed.rows",
+        ),
+    ),
+    "errors.md": ("Errors", "", ("keyed.errors",)),
+}
+#: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
+BESIDE = {
+    "streams.md": (
+        ("keyed.streams", "BoundOutput"),
+        ("keyed.rows", "row"),
+        ("keyed.runtimes.local.query", "LocalQuery"),
+        ("keyed.runtimes.spark.query", "SparkQuery"),
+    ),
+    "changelogs.md": (
+        ("keyed.changelog.model", "ChangelogReader"),
+        ("keyed.changelog.model", "ChangelogWriter"),
+        ("keyed.changelog.model", "Commit"),
+        ("keyed.changelog.model", "LogHeader"),
+        ("keyed.changelog.directory.compaction", "Compacted"),
+    ),
+    "testing.md": (
+        ("keyed.testing.changelogs", "ChangelogConformance"),
+        ("keyed.testing.conformance", "LocalStoreConformance"),
+    ),
+}
+#: Modules whose objects come from calls of the API and not from their constructors.
+MADE_BY_CALLS = {"keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.query"}
+MADE_BY_CALLS |= {"keyed.runtimes.spark.query", "keyed.testing.conformance", "keyed.testing.changelogs"}
+MADE_BY_CALLS |= {"keyed.changelog.model", "keyed.changelog.directory.compaction", "keyed.recovery.reading"}
+#: Methods that only the library calls.
+PLUMBING = {"set_name"}
+LISTS = ("Args", "Attributes", "Raises")
+SECTIONS = (*LISTS, "Returns", "Yields")
+NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
+
+
+def pages() -> dict[Path, str]:
+    """The text of every page, by path."""
+    keyed = importlib.import_module("keyed")
+    titles = {name: list[str]() for name in KEYED}
+    constants: list[str] = []
+    for name in keyed.__all__:
+        module = getattr(getattr(keyed, name), "__module__", None)
+        found = [page for page, (_, _, modules) in KEYED.items() if module in modules]
+        if found:
+            titles[found[0]].append(name)
+        else:
+            constants.append(name)
+    # Whatever has no page of its own is beside the streams: nothing public is left out.
+    titles["streams.md"] += constants
+    made = {}
+    for page, (title, about, _) in KEYED.items():
+        things = [(f"keyed.{name}", name, getattr(keyed, name)) for name in titles[page]]
+        if page == "errors.md":
+            about = _rendered(inspect.getdoc(importlib.import_module("keyed.errors")) or "")
+        made[REFERENCE / page] = _page(title, about, [*things, *_beside(page)])
+    testing = importlib.import_module("keyed.testing")
+    things = [(f"keyed.testing.{name}", name, getattr(testing, name)) for name in testing.__all__]
+    made[REFERENCE / "testing.md"] = _page("Testing", inspect.getdoc(testing) or "", [*things, *_beside("testing.md")])
+    things = [
+        (f"{module}.{name}", name, getattr(importlib.import_module(module), name))
+        for module in ("keyed.changelog", "keyed.recovery")
+        for name in importlib.import_module(module).__all__
+    ]
+    about = (
+        "Where committed changes of state are kept (`keyed.changelog`), and what is done with them (`keyed.recovery`)."
+    )
+    made[REFERENCE / "changelogs.md"] = _page("Changelogs and recovery", about, [*things, *_beside("changelogs.md")])
+    windows = importlib.import_module("windows")
+    things = [(f"windows.{name}", name, getattr(windows, name)) for name in windows.__all__]
+    made[REFERENCE / "windows.md"] = _page("Windows", inspect.getdoc(windows) or "", things)
+    return made
+
+
+def _beside(page: str) -> Iterator[tuple[str, str, Any]]:
+    for module, name in BESIDE.get(page, ()):
+        yield f"{module}.{name}", name, getattr(importlib.import_module(module), name)
+
+
+def _page(title: str, about: str, things: Iterable[tuple[str, str, Any]]) -> str:
+    parts = [f"# {title}", NOTE, about, *(_entry(path, name, thing) for path, name, thing in things)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _entry(path: str, name: str, thing: Any) -> str:
+    """A public name: its heading, signature, docstring and members."""
+    parts = [f"## `{name}`"]
+    if isinstance(thing, type):
+        parts.append(f"`{path}{_signature(thing) if _is_constructed(thing) else ''}`")
+    elif callable(thing):
+        parts.append(f"`{path}{_signature(thing)}`")
+    else:
+        parts.append(f"`{path}` = {thing}")
+        parts.append(_comment_of(name))
+        return "\n\n".join(parts)
+    parts.append(_rendered(_own_doc(thing)))
+    if isinstance(thing, type):
+        parts += _members(thing)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _own_doc(thing: Any) -> str:
+    """The docstring of the thing itself, not one that it inherits or that attrs or NamedTuple made."""
+    doc = thing.__dict__.get("__doc__") if isinstance(thing, type) else thing.__doc__
+    return inspect.cleandoc(doc or "")
+
+
+def _is_constructed(cls: type) -> bool:
+    if cls.__module__ in MADE_BY_CALLS or issubclass(cls, enum.Enum) or getattr(cls, "_is_protocol", False):
+        return False
+    if issubclass(cls, BaseException):
+        return "__init__" in vars(cls)
+    return cls.__init__ is not object.__init__ or cls.__new__ is not object.__new__
+
+
+def _members(cls: type) -> list[str]:
+    """Methods, properties and enum members, and where the others are."""
+    if issubclass(cls, enum.Enum):
+        return ["\n".join(f"- `{member.name}`" for member in cls)]
+    lines: list[str] = []
+    also: list[str] = []
+    seen: set[str] = set()
+    public = set(importlib.import_module("keyed").__all__) | set(importlib.import_module("windows").__all__)
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] not in ("keyed", "windows"):
+            continue
+        if base is not cls and base.__name__ in public:
+            also.append(base.__name__)
+            seen.update(name for each in base.__mro__ for name in vars(each))
+            continue
+        for name, member in vars(base).items():
+            if name.startswith(("_", "test_")) or name in {*seen, *PLUMBING}:
+                continue
+            seen.add(name)
+            line = _member(name, member)
+            if line:
+                lines.append(line)
+    if also and not issubclass(cls, BaseException):
+        lines.append(f"- and what {' and '.join(_link(name, cls.__module__) for name in also)} has")
+    return ["\n".join(lines)] if lines else []
+
+
+def _link(name: str, module: str) -> str:
+    """A link to a public class, from the page of a module."""
+    cls: Any = getattr(importlib.import_module("keyed"), name, None)
+    page = next((page for page, (_, _, modules) in KEYED.items() if cls is not None and cls.__module__ in modules), "")
+    here = module in KEYED[page][2] if page else True
+    return f"[`{name}`]({'' if here else page}#{name.lower()})"
+
+
+def _member(name: str, member: Any) -> str | None:
+    if isinstance(member, property):
+        return f"- `{name}`: {_inside(inspect.getdoc(member) or '')}"
+    function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+    if not inspect.isfunction(function):
+        return None
+    head = f"- `{name}{_signature(function, method=not isinstance(member, staticmethod))}`"
+    return f"{head}: {_inside(inspect.cleandoc(function.__doc__ or ''))}"
+
+
+def _inside(doc: str) -> str:
+    """A docstring inside a list item."""
+    rendered = _rendered(doc)
+    return rendered.replace("\n", "\n  ").replace("\n  \n", "\n\n")
+
+
+def _signature(thing: Any, *, method: bool = False) -> str:
+    signature = inspect.signature(thing)
+    parts: list[str] = []
+    kind: Any = None
+    parameters = list(signature.parameters.values())[1 if method else 0 :]
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and kind not in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL):
+            parts.append("*")
+        kind = parameter.kind
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(kind, "")
+        text = star + parameter.name
+        if parameter.annotation is not parameter.empty:
+            text += f": {_annotation(parameter.annotation)}"
+        if parameter.default is not parameter.empty:
+            text += f" = {_default(parameter.default)}"
+        parts.append(text)
+    result = ""
+    if not isinstance(thing, type) and signature.return_annotation is not signature.empty:
+        result = f" -> {_annotation(signature.return_annotation)}"
+    return f"({', '.join(parts)}){result}"
+
+
+def _annotation(annotation: Any) -> str:
+    if isinstance(annotation, ForwardRef):
+        return annotation.__forward_arg__
+    if isinstance(annotation, str):
+        return annotation.strip("'\"")
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+
+
+def _default(default: Any) -> str:
+    if isinstance(default, enum.Enum):
+        return f"{type(default).__name__}.{default.name}"
+    if default is attrs.NOTHING:
+        return "..."
+    if isinstance(default, type) or inspect.isroutine(default):
+        return str(default.__name__)
+    text = repr(default)
+    return "..." if " at 0x" in text else text
+
+
+def _comment_of(name: str) -> str:
+    """The ``#:`` comment of a constant."""
+    source = (ROOT / "keyed" / "durations.py").read_text()
+    found = re.search(rf"((?:^#: .*\n)+)^{name} = ", source, re.MULTILINE)
+    return re.sub(r"^#: ", "", found[1], flags=re.MULTILINE).strip() if found else ""
+
+
+def _rendered(doc: str) -> str:
+    """A docstring of Google's form as Markdown."""
+    out: list[str] = []
+    section = ""
+    held: list[str] = []
+
+    def close() -> None:
+        if section in LISTS:
+            out.append(f"{'Fields' if section == 'Attributes' else 'Parameters' if section == 'Args' else section}:")
+            out.append("")
+            out.extend(_items(held))
+            out.append("")
+        elif section:
+            out.append(f"{section}: {' '.join(line.strip() for line in held if line.strip())}")
+            out.append("")
+
+    for line in doc.splitlines():
+        head = line.rstrip().removesuffix(":")
+        if line.rstrip().endswith(":") and head in SECTIONS:
+            close()
+            section, held = head, []
+        elif section and (line.startswith(" ") or not line.strip()):
+            held.append(line)
+        else:
+            if section:
+                close()
+                section, held = "", []
+            out.append(line.rstrip().removesuffix("::") + ":" if line.rstrip().endswith("::") else line.rstrip())
+    close()
+    text = "\n".join(out).strip().replace("``", "`")
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _items(lines: list[str]) -> list[str]:
+    """``name: text`` items with their continuation lines."""
+    items: list[str] = []
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    for line in lines:
+        if not line.strip():
+            continue
+        text = line.strip()
+        name, colon, rest = text.partition(":")
+        if len(line) - len(line.lstrip()) == indent and colon and re.fullmatch(r"[\w.*]+", name):
+            items.append(f"- `{name}`:{rest}")
+        elif items:
+            items[-1] += f" {text}"
+        else:
+            items.append(text)
+    return items
+
+
+def main() -> None:
+    """Write the pages."""
+    for path, text in pages().items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

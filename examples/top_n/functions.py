@@ -1,0 +1,116 @@
+"""The two keyed functions of the job: count per item and window, then rank the items of each window.
+
+A tumbling window by hand is a value per window and an event-time timer at the window's last millisecond. A window is
+``[start, end)``; its timer stands at ``end - 1``, because a watermark of ``end - 1`` says that no row before ``end``
+is missing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+from keyed import Context, KeyedProcessFunction, MapState, OnTimerContext, OutputTag, ValueState
+
+__all__ = ["LATE", "CountByItem", "RankPerWindow", "Ranked", "WindowCount"]
+
+#: Rows whose window has fired; they have the columns of the input, ``item`` and ``event_time``.
+LATE = OutputTag("late")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@attrs.frozen
+class WindowCount:
+    """How often an item occurred in a window."""
+
+    window_start: datetime
+    window_end: datetime
+    item: str
+    count: int
+
+
+@attrs.frozen
+class Ranked:
+    """An item's place in a window, from 1."""
+
+    window_start: datetime
+    window_end: datetime
+    rank: int
+    item: str
+    count: int
+
+
+class CountByItem(KeyedProcessFunction):
+    """Counts the rows of each item in tumbling windows; emits a `WindowCount` when a window ends.
+
+    Rows come in disorder, so several windows of an item are open at once: each has its count in a namespace of its
+    own. A row whose window has fired goes to `LATE`.
+
+    Args:
+        window_ms: Length of a window.
+    """
+
+    count = ValueState(int, default=0)
+
+    def __init__(self, window_ms: int) -> None:
+        self.window_ms = window_ms
+
+    def process_element(self, value: Any, ctx: Context) -> None:
+        """Count a row in its window."""
+        timestamp = ctx.timestamp()
+        assert timestamp is not None  # the stream has event time
+        last = timestamp - timestamp % self.window_ms + self.window_ms - 1
+        timers = ctx.timer_service()
+        if last <= timers.current_watermark():
+            ctx.output(LATE, value)
+            return
+        count = self.count.namespace(last)
+        count.update(count.value() + 1)
+        timers.register_event_time_timer(last)  # one per key and time, however often it is registered
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[WindowCount]:
+        """Emit the count of the window that ends here, and forget it."""
+        count = self.count.namespace(timestamp)
+        end = timestamp + 1
+        yield WindowCount(_time(end - self.window_ms), _time(end), ctx.get_current_key(), count.value())
+        count.clear()
+
+
+class RankPerWindow(KeyedProcessFunction):
+    """Collects the counts of a window (the key is its start and end); emits the ``n`` highest when all are there.
+
+    A count has the timestamp of the timer that emitted it, the window's last millisecond. The watermark of this
+    operator passes it only after that of every task of the operator before: then no count is missing.
+
+    Args:
+        n: Number of items a window; items with equal counts stand in the order of their names.
+    """
+
+    counts = MapState(str, int)
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def process_element(self, value: Any, ctx: Context) -> None:
+        """Keep an item's count."""
+        timestamp = ctx.timestamp()
+        assert timestamp is not None
+        self.counts.put(value.item, value.count)
+        ctx.timer_service().register_event_time_timer(timestamp)
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Ranked]:
+        """Emit the ranking, and forget the window."""
+        start, end = ctx.get_current_key()
+        highest = heapq.nsmallest(self.n, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        for rank, (item, count) in enumerate(highest, start=1):
+            yield Ranked(start, end, rank, item, count)
+        self.counts.clear()
+
+
+def _time(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,0 +1,72 @@
+"""What the job prints: a line a batch, and the last rankings as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import keyed
+from examples.top_n.job import COUNT
+
+__all__ = ["progress_line", "read_results", "rows_in", "table_lines"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def progress_line(progress: keyed.Progress, total: int) -> str:
+    """A batch in one line: rows so far, watermark, late rows so far."""
+    counters = progress.metrics.get(COUNT, {})
+    rows, late = counters.get("rows_in", 0), counters.get("rows_side_output", 0)
+    if progress.watermark == keyed.MAX_TIMESTAMP:
+        watermark = "end of input"
+    elif progress.watermark == keyed.MIN_TIMESTAMP:
+        watermark = "none yet"
+    else:
+        watermark = f"{_EPOCH + timedelta(milliseconds=progress.watermark):%Y-%m-%d %H:%M}"
+    width = len(f"{total:,}")
+    return (
+        f"batch {progress.batch_id:>4}   {rows:>{width},} of {total:,} rows   watermark {watermark:<16}   late {late:,}"
+    )
+
+
+def read_results(folder: Path) -> pa.Table:
+    """All rows of a Parquet folder; a table without columns where there is no file."""
+    files = sorted(folder.glob("*.parquet"))
+    return pa.concat_tables(pq.read_table(path) for path in files) if files else pa.table({})
+
+
+def rows_in(folder: Path) -> int:
+    """Number of rows of a Parquet folder; reads the footers only."""
+    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+
+
+def table_lines(top: pa.Table, windows: int = 4) -> Iterator[str]:
+    """The rankings of the last windows, one column a window.
+
+    Args:
+        top: Rows of `examples.top_n.functions.Ranked`.
+        windows: How many windows.
+
+    Yields:
+        Lines of text.
+    """
+    rankings: dict[datetime, dict[int, tuple[str, int]]] = {}
+    for row in top.to_pylist():
+        rankings.setdefault(row["window_start"], {})[row["rank"]] = row["item"], row["count"]
+    last = sorted(rankings)[-windows:]
+    if not last:
+        return
+    cells = [[f"{item}  {count:>5,}" for item, count in rankings[start].values()] for start in last]
+    widths = [max(16, *map(len, column)) for column in cells]
+    heads = [f"{start.astimezone(UTC):%Y-%m-%d %H:%M}".ljust(width) for start, width in zip(last, widths, strict=True)]
+    yield "rank   " + "   ".join(heads).rstrip()
+    for rank in range(1, 1 + max(max(rankings[start]) for start in last)):
+        line = []
+        for start, width in zip(last, widths, strict=True):
+            item, count = rankings[start].get(rank, ("", None))
+            line.append((item if count is None else f"{item.ljust(width - 6)}{count:>6,}").ljust(width))
+        yield f"{rank:>4}   " + "   ".join(line).rstrip()

@@ -1,0 +1,114 @@
+"""The output folder: what lies where, and whether a run may use it.
+
+    DIR/job.json     what is computed from which data; written first, and compared by every later run
+    DIR/arrivals/    the rows in order of arrival, see `arrivals`
+    DIR/checkpoint/  where the query stands (or the folder of --checkpoint)
+    DIR/top/         results: window_start, window_end, rank, item, count
+    DIR/late/        late rows: item, event_time
+
+A run with the same options on the same folder goes on where the last one stopped. Every other mixture would spoil
+results that are there, so it is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+__all__ = ["Workspace", "WorkspaceError"]
+
+
+class WorkspaceError(Exception):
+    """A folder does not fit the run. The message says what to do."""
+
+
+@attrs.frozen
+class Workspace:
+    """The folders of one job.
+
+    Attributes:
+        output: The output folder.
+        checkpoint: The checkpoint folder.
+    """
+
+    output: Path
+    checkpoint: Path
+
+    @property
+    def arrivals(self) -> Path:
+        """Where the rows lie in order of arrival."""
+        return self.output / "arrivals"
+
+    @property
+    def top(self) -> Path:
+        """Where the rankings go."""
+        return self.output / "top"
+
+    @property
+    def late(self) -> Path:
+        """Where late rows go."""
+        return self.output / "late"
+
+    @property
+    def _job(self) -> Path:
+        return self.output / "job.json"
+
+    def claim(self, job: dict[str, Any]) -> bool:
+        """Take the folders for a job, or find that they are its own.
+
+        Args:
+            job: All that decides the results, as plain JSON.
+
+        Returns:
+            Whether an earlier run of the same job used them.
+
+        Raises:
+            WorkspaceError: They hold something else.
+        """
+        job = {**job, "checkpoint": str(self.checkpoint.resolve())}
+        for path in (self.output, self.checkpoint):
+            if path.exists() and not path.is_dir():
+                raise WorkspaceError(f"{path} is not a folder; name another one")
+        if self._job.is_file():
+            self._compare(job)
+            if not _filled(self.checkpoint) and (_filled(self.top) or _filled(self.late)):
+                raise WorkspaceError(
+                    f"{self.output} holds results, but their checkpoint {self.checkpoint} is gone, so nobody knows "
+                    f"which rows they cover; remove {self.output} to start again, or name another --output"
+                )
+            return True
+        if _filled(self.output):
+            raise WorkspaceError(f"--output {self.output} holds other files (it has no job.json); name another folder")
+        if _filled(self.checkpoint):
+            raise WorkspaceError(
+                f"--checkpoint {self.checkpoint} is in use, but not by the job in {self.output}; name another folder"
+            )
+        self.output.mkdir(parents=True, exist_ok=True)
+        staged = self.output / f".job.json.{os.getpid()}.tmp"
+        staged.write_text(json.dumps(job, indent=2) + "\n")
+        staged.replace(self._job)
+        return False
+
+    def _compare(self, job: dict[str, Any]) -> None:
+        try:
+            found: Any = json.loads(self._job.read_text())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise WorkspaceError(f"{self._job} is damaged; remove {self.output} to start again")
+        changed = [name for name in sorted({*job, *found}) if job.get(name) != found.get(name)]
+        if changed:
+            differences = "; ".join(f"{name} was {found.get(name)}, now {job.get(name)}" for name in changed)
+            raise WorkspaceError(
+                f"--output {self.output} holds another job ({differences}); name another one, or remove that folder"
+                f"{'' if self.checkpoint.is_relative_to(self.output) else f' and {self.checkpoint}'}"
+            )
+
+
+def _filled(folder: Path) -> bool:
+    """Whether there is anything in a folder but what a killed run left under a temporary name."""
+    return folder.is_dir() and any(not path.name.endswith(".tmp") for path in folder.iterdir())

@@ -1,0 +1,438 @@
+"""Output columns as Arrow: the Arrow type of a Spark type, and arrays out of the values that functions emit.
+
+Types are Spark's simple type names, as `keyed.outputs.Schema` has them. Values are tuples in the order of the columns,
+dictionaries, rows, attrs or dataclass objects; a column that is alone takes its values bare as well. Columns are built
+one by one: where all values of a column have the exact Python class of its type, Arrow takes the list as it is;
+otherwise each value is converted or refused. Nothing is converted silently into something else: no float into an
+integer column, no number into a string, no naive datetime into a timestamp.
+
+    Spark type                       Python class
+    boolean                          bool
+    tinyint, smallint, int, bigint   int
+    float, double                    float, int
+    decimal                          Decimal, int
+    string, char, varchar            str; UUID and enums with str values are written as their text
+    binary                           bytes, bytearray
+    date                             date
+    timestamp                        aware datetime, or int: milliseconds since the epoch
+    timestamp_ntz                    naive datetime
+    interval day to second           timedelta
+    array                            list, tuple, set, frozenset
+    map                              dict
+    struct                           as a row of columns
+
+pyarrow is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from itertools import accumulate, chain
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from keyed.errors import OutputDefinitionError
+from keyed.outputs import Schema, parse_ddl, split_top_level
+from keyed.rows import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["arrays_of", "arrow_schema", "arrow_type", "table_of"]
+
+_NULL = type(None)
+#: Up to so many tuples are split by one call.
+_FEW = 16_384
+_DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(-?\d+))?\))?")
+_TEXT = re.compile(r"(?:string|(?:char|varchar)\(\d+\))(?: collate \S+)?")
+_INTERVAL = re.compile(r"interval (?:day|hour|minute|second)(?: to (?:hour|minute|second))?")
+_SIMPLE = {
+    "boolean": "bool_",
+    "tinyint": "int8",
+    "byte": "int8",
+    "smallint": "int16",
+    "short": "int16",
+    "int": "int32",
+    "integer": "int32",
+    "bigint": "int64",
+    "long": "int64",
+    "float": "float32",
+    "real": "float32",
+    "double": "float64",
+    "binary": "binary",
+    "date": "date32",
+    "void": "null",
+}
+
+
+_INTEGERS = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
+
+
+class _MisfitError(Exception):
+    """A value that does not fit its column; where it stands inside the column's values is in ``path``."""
+
+    def __init__(self, value: Any, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.value = value
+        self.reason = reason
+        self.path = path
+
+
+# Types ----------------------------------------------------------------------------------------------------------------
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of output columns.
+
+    Raises:
+        OutputDefinitionError: A column has a type that is not known or that values cannot be written to.
+    """
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, arrow_type(type_, f"column {name!r}")) for name, type_ in schema.columns])
+
+
+def arrow_type(type_: str, where: str = "type") -> pa.DataType:
+    """The Arrow type of a Spark type.
+
+    Args:
+        type_: Simple type name or DDL, such as ``bigint`` or ``array<struct<a:int>>``.
+        where: What has the type, for the message.
+
+    Raises:
+        OutputDefinitionError: The type is not known, or no values can be written to it.
+    """
+    import pyarrow as pa
+
+    text = type_.strip()
+    lower = text.lower()
+    if lower in _SIMPLE:
+        simple: pa.DataType = getattr(pa, _SIMPLE[lower])()
+        return simple
+    if _TEXT.fullmatch(lower):
+        return pa.string()
+    if lower in ("timestamp", "timestamp_ltz"):
+        return pa.timestamp("us", "UTC")
+    if lower == "timestamp_ntz":
+        return pa.timestamp("us")
+    if _INTERVAL.fullmatch(lower):
+        return pa.duration("us")
+    if found := _DECIMAL.fullmatch(lower):
+        return pa.decimal128(int(found[1] or 10), int(found[2] or 0))
+    if lower.endswith(">"):
+        inside = text[text.index("<") + 1 : -1]
+        if lower.startswith("array<"):
+            return pa.list_(pa.field("element", arrow_type(inside, where)))
+        if lower.startswith("map<"):
+            parts = split_top_level(inside)
+            if len(parts) == 2:
+                return pa.map_(arrow_type(parts[0], where), arrow_type(parts[1], where))
+        if lower.startswith("struct<"):
+            fields = parse_ddl(inside)
+            return pa.struct([pa.field(name, arrow_type(field, f"{where}, field {name!r}")) for name, field in fields])
+    raise OutputDefinitionError(
+        f"{where}: {type_!r} is not a Spark type that values can be written to; use for example string, bigint, "
+        "double, timestamp, decimal(18,2), array<...>, map<...,...> or struct<name:type,...>"
+    )
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output") -> pa.Table:
+    """Emitted values as an Arrow table.
+
+    Args:
+        values: The values.
+        schema: Their columns; ``None`` for rows, whose columns get the types that Arrow finds.
+        where: What emitted them, for messages.
+
+    Raises:
+        OutputDefinitionError: A value does not fit.
+    """
+    import pyarrow as pa
+
+    if schema is not None:
+        target = arrow_schema(schema)
+        return pa.Table.from_arrays(arrays_of(values, target, where), schema=target)
+    names = values[0]._fields
+    columns = []
+    for name in names:
+        column = [getattr(v, name) if not isinstance(v, Row) else v[name] for v in values]
+        try:
+            columns.append(pa.array([item._asdict() if isinstance(item, Row) else item for item in column]))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise OutputDefinitionError(
+                f"{where}: the values of column {name!r} have no common Arrow type ({error}); declare the output's type"
+            ) from error
+    return pa.table(columns, names=list(names))
+
+
+def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]:
+    """Emitted values as one Arrow array a column.
+
+    Args:
+        values: The values.
+        schema: The columns, as `arrow_schema` gives them.
+        where: Operator and output, for messages.
+
+    Raises:
+        OutputDefinitionError: A value does not fit; names output, column, value and type.
+    """
+    names = schema.names
+    try:
+        columns = _split(values, names, bare=len(names) == 1)
+    except _MisfitError as misfit:
+        raise OutputDefinitionError(
+            f"{where}: {_shown(misfit.value)} {misfit.reason}; the columns are {', '.join(names)}"
+        ) from None
+    arrays = []
+    for field, column in zip(schema, columns, strict=True):
+        try:
+            arrays.append(_array(column, field.type))
+        except _MisfitError as misfit:
+            raise OutputDefinitionError(
+                f"{where}, column {field.name!r}{misfit.path}: {_shown(misfit.value)} of type "
+                f"{type(misfit.value).__name__} does not fit: {misfit.reason}"
+            ) from None
+    return arrays
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _split(values: Sequence[Any], names: list[str], *, bare: bool) -> list[list[Any]]:
+    """The columns of values that are rows in some form."""
+    classes = set(map(type, values))
+    if len(classes) == 1:
+        return _split_class(values, classes.pop(), names, bare=bare)
+    # Several forms in one batch: each is split by itself, and the parts are put back in order.
+    columns: list[list[Any]] = [[None] * len(values) for _ in names]
+    for cls in classes:
+        chosen = [position for position, value in enumerate(values) if type(value) is cls]
+        parts = _split_class([values[position] for position in chosen], cls, names, bare=bare)
+        for column, part in zip(columns, parts, strict=True):
+            for position, item in zip(chosen, part, strict=True):
+                column[position] = item
+    return columns
+
+
+def _split_class(values: Sequence[Any], cls: type, names: list[str], *, bare: bool) -> list[list[Any]]:
+    """The columns of values that are all of one class."""
+    if cls is tuple:
+        return _split_tuples(values, len(names))
+    if cls is dict:
+        try:
+            return [list(map(itemgetter(name), values)) for name in names]
+        except KeyError as error:
+            wrong = next(value for value in values if error.args[0] not in value)
+            raise _MisfitError(wrong, f"lacks {error.args[0]!r}") from None
+    fields: Sequence[str] | None = getattr(cls, "_fields", None)
+    if issubclass(cls, tuple) and fields is not None:
+        places = {name: position for position, name in enumerate(fields)}
+        for name in names:
+            if name not in places:
+                raise _MisfitError(values[0], f"lacks {name!r}")
+        return [[tuple.__getitem__(value, place) for value in values] for place in map(places.__getitem__, names)]
+    if hasattr(cls, "__attrs_attrs__") or hasattr(cls, "__dataclass_fields__"):
+        try:
+            return [list(map(attrgetter(name), values)) for name in names]
+        except AttributeError as error:
+            raise _MisfitError(values[0], f"lacks a column: {error}") from None
+    if bare:
+        return [list(values)]
+    raise _MisfitError(values[0], "is not a tuple, dict, row, attrs or dataclass object")
+
+
+def _split_tuples(values: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """The columns of tuples in the order of the columns."""
+    if len(values) <= _FEW:
+        # The quickest way for some thousand values, and it counts them; for many it costs several times as much.
+        with suppress(ValueError):
+            columns = list(zip(*values, strict=True))
+            if len(columns) == width:
+                return columns  # type: ignore[return-value]
+    elif set(map(len, values)) == {width}:
+        return [list(map(itemgetter(i), values)) for i in range(width)]
+    wrong = next(value for value in values if len(value) != width)
+    raise _MisfitError(wrong, f"has {len(wrong)} values for {width} columns")
+
+
+def _array(column: list[Any], type_: Any) -> Any:
+    """One array out of a column's values."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(type_):
+        return _struct_array(column, type_)
+    if types.is_map(type_):
+        return _map_array(column, type_)
+    if types.is_list(type_):
+        return _list_array(column, type_)
+    classes, convert, rule = _leaf(type_)
+    found = set(map(type, column))
+    if types.is_timestamp(type_):
+        return _timestamp_array(column, found, type_)
+    if not found <= classes:
+        column = [value if type(value) in classes else convert(value, rule) for value in column]
+    try:
+        return pa.array(column, type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for value in column:
+            try:
+                pa.array([value], type_)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise _MisfitError(value, f"{rule} ({error})") from None
+        raise
+
+
+def _leaf(type_: Any) -> tuple[set[type], Callable[[Any, str], Any], str]:
+    """The exact classes that a column takes as they are, how others are converted, and the rule in words."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_integer(type_):
+        return {int, _NULL}, _integer, f"{_INTEGERS[type_.bit_width]} takes int in its range"
+    if types.is_floating(type_):
+        return {float, int, _NULL}, _float, "double and float take float, and int that they hold exactly"
+    if types.is_string(type_):
+        return {str, _NULL}, _text, "string takes str"
+    if types.is_boolean(type_):
+        return {bool, _NULL}, _refuse, "boolean takes bool"
+    if types.is_decimal(type_):
+        rule = f"decimal({type_.precision},{type_.scale})"
+        return {Decimal, int, _NULL}, _refuse, f"{rule} takes Decimal and int that it holds exactly"
+    if types.is_binary(type_):
+        return {bytes, bytearray, _NULL}, _refuse, "binary takes bytes"
+    if types.is_date(type_):
+        return {date, _NULL}, _refuse, "date takes datetime.date"
+    if types.is_duration(type_):
+        return {timedelta, _NULL}, _refuse, "interval takes timedelta"
+    return {_NULL}, _refuse, f"{type_} takes None"
+
+
+def _refuse(value: Any, rule: str) -> Any:
+    raise _MisfitError(value, rule)
+
+
+def _integer(value: Any, rule: str) -> Any:
+    if isinstance(value, enum.Enum):
+        return _integer(value.value, rule)
+    # Integers of other libraries (numpy's, say) have __index__; a bool is an int in name only.
+    if isinstance(value, bool) or not hasattr(value, "__index__") or type(value).__name__ in ("bool", "bool_"):
+        raise _MisfitError(value, rule)
+    return int(value)
+
+
+def _float(value: Any, rule: str) -> Any:
+    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, Decimal):
+        raise _MisfitError(value, rule)
+    return float(value)
+
+
+def _text(value: Any, rule: str) -> Any:
+    if isinstance(value, enum.Enum):
+        return _text(value.value, rule) if type(value.value) is not str else value.value
+    if isinstance(value, UUID | str):
+        return str(value)
+    raise _MisfitError(value, rule)
+
+
+def _timestamp_array(column: list[Any], found: set[type], type_: Any) -> Any:
+    import pyarrow as pa
+
+    if type_.tz is not None and found <= {int, _NULL}:
+        rule = "timestamp takes int as milliseconds since the epoch"
+        micros = [None if value is None else value * 1000 for value in column]
+        try:
+            return pa.array(micros, pa.int64()).cast(type_)
+        except (pa.ArrowException, OverflowError):
+            wrong = next(v for v in column if v is not None and not -(2**63) <= v * 1000 < 2**63)
+            raise _MisfitError(wrong, f"{rule}, and this is out of range") from None
+    if type_.tz is not None:
+        rule = "timestamp takes an aware datetime (add a zone: .replace(tzinfo=UTC)) or int milliseconds"
+    else:
+        rule = "timestamp_ntz takes a naive datetime"
+    aware = type_.tz is not None
+    plain = []
+    for value in column:
+        if value is None or (isinstance(value, datetime) and (value.tzinfo is not None) == aware):
+            plain.append(value)
+        elif aware and type(value) is int:
+            return _timestamp_array([_as_milliseconds(v, rule) for v in column], {int, _NULL}, type_)
+        else:
+            raise _MisfitError(value, rule)
+    return pa.array(plain, type_)
+
+
+def _as_milliseconds(value: Any, rule: str) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, datetime) and value.tzinfo is not None and value.microsecond % 1000 == 0:
+        return (value - datetime.fromtimestamp(0, value.tzinfo)) // timedelta(milliseconds=1)
+    raise _MisfitError(value, f"{rule}; one column has both")
+
+
+def _struct_array(column: list[Any], type_: Any) -> Any:
+    import pyarrow as pa
+
+    fields = [type_.field(i) for i in range(type_.num_fields)]
+    present = [value for value in column if value is not None]
+    columns = _split(present, [f.name for f in fields], bare=False) if present else [[] for _ in fields]
+    missing = len(present) < len(column)
+    arrays = []
+    for field, items in zip(fields, columns, strict=True):
+        if missing:
+            rest = iter(items)
+            items = [None if value is None else next(rest) for value in column]
+        arrays.append(_inside(items, field.type, f".{field.name}"))
+    mask = pa.array([value is None for value in column]) if missing else None
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+
+def _list_array(column: list[Any], type_: Any) -> Any:
+    import pyarrow as pa
+
+    for value in column:
+        if type(value) not in (list, tuple, set, frozenset, _NULL):
+            raise _MisfitError(value, "array takes list, tuple or set")
+    items = _inside(list(chain.from_iterable(v for v in column if v is not None)), type_.value_type, "[]")
+    return pa.ListArray.from_arrays(_offsets(column), items, type=type_)
+
+
+def _map_array(column: list[Any], type_: Any) -> Any:
+    import pyarrow as pa
+
+    for value in column:
+        if value is not None and not isinstance(value, dict):
+            raise _MisfitError(value, "map takes dict")
+    present = [value for value in column if value is not None]
+    keys = _inside(list(chain.from_iterable(present)), type_.key_type, ", map key")
+    items = _inside(list(chain.from_iterable(v.values() for v in present)), type_.item_type, ", map value")
+    if keys.null_count:
+        raise _MisfitError(next(value for value in present if None in value), "map takes no null key")
+    return pa.MapArray.from_arrays(_offsets(column), keys, items, type=type_)
+
+
+def _inside(items: list[Any], type_: Any, path: str) -> Any:
+    try:
+        return _array(items, type_)
+    except _MisfitError as misfit:
+        raise _MisfitError(misfit.value, misfit.reason, f"{path}{misfit.path}") from None
+
+
+def _offsets(column: list[Any]) -> Any:
+    """Offsets of list or map values; a null offset marks a null value."""
+    import pyarrow as pa
+
+    ends = list(accumulate((0 if value is None else len(value) for value in column), initial=0))
+    marked = [None if value is None else start for value, start in zip(column, ends, strict=False)]
+    return pa.array([*marked, ends[-1]], pa.int32())

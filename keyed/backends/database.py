@@ -1,0 +1,227 @@
+"""RocksDB through rocksdict's raw mode, without its traps.
+
+What was found with rocksdict 0.3.29 and is dealt with here, once:
+
+- Opening an existing database uses the given options only if they are passed for the column family ``default`` as
+  well; otherwise bloom filters and the shared block cache are silently switched off.
+- ``Rdict.items()`` stops at a damaged block as if it were the end. `Database.range` walks a raw iterator and asks it
+  for its status at the end.
+- An iterator keeps the database open, and its lock held, after ``close()``. `Database.close` ends them first.
+- ``WriteOptions.disable_wal`` and ``sync`` are properties, whatever the type stubs say.
+- RocksDB 9.8 spins for ever on a manifest or write-ahead log that ends in a record of a type which only recycled files
+  have. `Database` never recycles files and refuses such a file before RocksDB reads it.
+
+Memory is bounded for the whole process, whatever the number of databases: one block cache, which index and filter
+blocks share, and one budget for write buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from keyed.errors import KeyedError
+
+if TYPE_CHECKING:
+    from rocksdict import Cache, Options, WriteBatch, WriteBufferManager
+
+__all__ = ["Database", "is_locked", "successor"]
+
+#: Block cache of the process, with index and filter blocks.
+CACHE_BYTES = 64 << 20
+#: Memory of all write buffers of the process; the fullest one is flushed when they exceed it.
+WRITE_BUFFERS_BYTES = 128 << 20
+#: A database's write buffer is flushed to a file when it has this size.
+WRITE_BUFFER_BYTES = 32 << 20
+#: Files that a database keeps open.
+OPEN_FILES = 64
+
+# Manifests and write-ahead logs are blocks of 32 KiB with records: checksum (4 bytes) | length (u16 LE) | type (u8).
+_BLOCK = 32 << 10
+_RECORD = Struct("<4xHB")
+#: Zero (nothing follows), full, first, middle and last.
+_RECORD_TYPES = range(5)
+
+
+@lru_cache(maxsize=1)
+def _shared() -> tuple[Cache, WriteBufferManager]:
+    from rocksdict import Cache, WriteBufferManager
+
+    # An LRU cache would have shards of 1 MiB, and a filter that is larger than its shard is read again at each look-up.
+    return Cache.new_hyper_clock_cache(CACHE_BYTES, 0), WriteBufferManager(WRITE_BUFFERS_BYTES, False)
+
+
+def _options(*, blobs: bool) -> Options:
+    from rocksdict import (
+        BlockBasedOptions,
+        DBCompactionStyle,
+        DBCompressionType,
+        DBRecoveryMode,
+        Options,
+        UniversalCompactOptions,
+    )
+
+    cache, write_buffers = _shared()
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_write_buffer_manager(write_buffers)
+    # Each close leaves a small file. Universal compaction merges files of like size, so a small batch does not rewrite
+    # a large state, and a merge is over before the batch that runs beside it.
+    universal = UniversalCompactOptions()
+    universal.size_ratio = 10
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_universal_compaction_options(universal)
+    options.set_level_zero_file_num_compaction_trigger(6)
+    # New files are read soon and rewritten soon; what sinks to the last level is most of the data and stays.
+    options.set_compression_type(DBCompressionType.none())
+    options.set_bottommost_compression_type(DBCompressionType.lz4())
+    # A record cut off at the end of the log was never acknowledged; anything else that is wrong with it is damage.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    # Opening and closing are frequent: nothing that only serves statistics, one small manifest, one log file.
+    options.set_max_open_files(OPEN_FILES)
+    options.set_max_file_opening_threads(1)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_keep_log_file_num(1)
+    options.set_manifest_preallocation_size(4096)
+    if blobs:
+        # Large values are written once and not again with each compaction of their keys.
+        options.set_enable_blob_files(True)
+        options.set_min_blob_size(16 << 10)
+        options.set_enable_blob_gc(True)
+    return options
+
+
+def _check_records(path: Path) -> None:
+    """Raise `ValueError` if a manifest or write-ahead log has a record of a type that is not written here."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        at = 0
+        while at + _RECORD.size <= size:
+            if _BLOCK - at % _BLOCK < _RECORD.size:
+                at += _BLOCK - at % _BLOCK
+                continue
+            file.seek(at)
+            length, kind = _RECORD.unpack(file.read(_RECORD.size))
+            if kind not in _RECORD_TYPES:
+                raise ValueError(f"Corruption: unknown record type {kind} in {path.name} at byte {at}")
+            if kind == 0:
+                return
+            at += _RECORD.size + length
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether `Database` raised ``error`` because the database is open elsewhere, in this process or another one."""
+    return "/LOCK: " in str(error.__cause__)
+
+
+def successor(prefix: bytes) -> bytes:
+    """The first key after all keys that start with ``prefix``, which holds a byte below FF."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,))
+
+
+class Database:
+    """An open RocksDB with keys and values of bytes. Every checksum is verified when a block is read.
+
+    Args:
+        path: Its folder; created if missing.
+        failure: Makes the exception to raise, from a message that names the path.
+        wal: Whether writes go to a write-ahead log. Without it they are in files when `close` returns, and a process
+            that dies before loses writes from the end, never from the middle.
+        sync: Whether a write is on disk when `write` returns.
+        blobs: Whether large values are kept in files of their own.
+
+    Attributes:
+        get: ``get(key) -> bytes | None``, or for a list of keys a list of those. Raises vendor errors: pass them to
+            `failed`.
+
+    Raises:
+        KeyedError: What ``failure`` makes; `is_locked` tells whether the folder is in use.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        failure: Callable[[str], KeyedError],
+        *,
+        wal: bool,
+        sync: bool = False,
+        blobs: bool = False,
+    ) -> None:
+        from rocksdict import Rdict, WriteOptions
+
+        self.path = path
+        self._failure = failure
+        self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        try:
+            for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
+                _check_records(file)
+            options = _options(blobs=blobs)
+            self._rocks = Rdict(str(path), options, column_families={"default": options})
+        except Exception as error:
+            raise self.failed("cannot be opened", error) from error
+        self._closed = False
+        self.get: Callable[..., Any] = self._rocks.get
+        self._write_options = WriteOptions()
+        self._write_options.sync = sync
+        self._write_options.disable_wal = not wal  # type: ignore[method-assign,assignment]
+
+    def failed(self, what: str, error: BaseException) -> KeyedError:
+        """The exception for a vendor error; raise it from ``error``."""
+        return self._failure(f"{self.path} {what}: {error}")
+
+    def write(self, batch: WriteBatch) -> None:
+        """Write a batch, all of it or nothing."""
+        try:
+            self._rocks.write(batch, self._write_options)
+        except Exception as error:
+            raise self.failed("cannot be written", error) from error
+
+    def range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over (key, value) from ``first`` to before ``end``, as they are when the iteration starts."""
+        cursor = self._range(first, end)
+        self._cursors.add(cursor)
+        return cursor
+
+    def _range(self, first: bytes, end: bytes) -> Generator[tuple[bytes, bytes]]:
+        from rocksdict import ReadOptions
+
+        try:
+            options = ReadOptions()
+            options.set_iterate_upper_bound(end)
+            cursor = self._rocks.iter(options)
+            cursor.seek(first)
+            valid, key, value, step = cursor.valid, cursor.key, cursor.value, cursor.next
+            while valid():
+                yield key(), value()
+                step()
+            cursor.status()
+        except Exception as error:
+            raise self.failed("cannot be read", error) from error
+
+    def close(self) -> None:
+        """Write what is buffered to files and let go of the folder. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for cursor in list(self._cursors):
+            cursor.close()
+        try:
+            self._rocks.close()
+        except Exception as error:
+            raise self.failed("cannot be closed", error) from error
+        finally:
+            del self._rocks, self.get

@@ -1,0 +1,282 @@
+"""Compaction: the oldest segments of a key group folded into a base, which holds the state as it is after them.
+
+A base is written beside what it replaces, read back, and only then are the old base and the segments removed; so a
+crash at any moment leaves a log that says the same. Readers that are in the midst of what is removed are told that they
+are too late. Several may compact a log at a time: each base is right by itself.
+
+Memory is needed for the changes that are folded at a time, not for the state: the old base is in the order of addresses
+and is merged as it is read. Table rows are the exception, they are folded in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from keyed.changelog.directory.files import publish, remove
+from keyed.changelog.directory.group import GroupFolder, Listing
+from keyed.changelog.directory.segment import Segment
+from keyed.changelog.directory.tables import fold_tables
+from keyed.changelog.model import Block, Change, Commit, TableBlock
+from keyed.codec.entry_hash import hash_sum, hash_text
+from keyed.errors import CorruptionError, KeyedError
+
+__all__ = ["BackgroundCompaction", "Compacted", "Limits", "compact_group"]
+
+#: Segments of about so many bytes are folded at a time.
+_STEP_BYTES = 256 << 20
+#: A log is not folded for less than this, except by command.
+_LEAST_BYTES = 4 << 20
+_BLOCK_ENTRIES = 8192
+_log = logging.getLogger(__name__)
+_Whole = tuple[Path, int]
+_Overlay = dict[tuple[bytes, bytes], bytes | None]
+
+
+@attrs.frozen
+class Limits:
+    """How much history compaction leaves.
+
+    Attributes:
+        lag_ms: Commits that are younger than this stay as they are, measured in processing time from the newest.
+        history_bytes: Unless they have more bytes than this: then the younger half is left. ``None`` is no limit.
+    """
+
+    lag_ms: int
+    history_bytes: int | None = None
+
+
+@attrs.frozen
+class Compacted:
+    """What a compaction did to a key group.
+
+    Attributes:
+        group: Index of the key group.
+        base: Sequence of its base; 0 if there is none.
+        newest: Sequence of its newest commit; 0 if there is none.
+        base_bytes: Bytes of its base.
+        history_bytes: Bytes of its segments.
+        removed_bytes: Bytes less than before.
+    """
+
+    group: int
+    base: int
+    newest: int
+    base_bytes: int
+    history_bytes: int
+    removed_bytes: int
+
+
+class _Stopped(Exception):
+    """The process is about to close the log."""
+
+
+def compact_group(folder: GroupFolder, limits: Limits, stopped: Callable[[], bool] = lambda: False) -> Compacted:
+    """Fold what the limits allow to be folded.
+
+    Args:
+        folder: The folder of the key group.
+        limits: What is to be left.
+        stopped: Asked now and then; if it says yes nothing more is done.
+
+    Raises:
+        CorruptionError: The log is damaged, or its state is not what its commits say. Nothing has been removed then.
+        ChangelogError: The disk fails. The log is as it was, or compacted.
+    """
+    listing, newest = folder.look()
+    try:
+        for target in _targets(folder, listing, newest, limits):
+            present = folder.listing()
+            if present.base < target:
+                _fold(folder, present, target, stopped)
+    except FileNotFoundError:
+        _log.info("%s: another compaction is at work", folder.path)
+    except _Stopped:
+        pass
+    remove(folder.path / name for name in folder.listing().leftovers)
+    after = folder.listing()
+    return Compacted(
+        folder.group,
+        after.base,
+        0 if newest is None else newest.sequence,
+        after.base_bytes,
+        after.history_bytes,
+        listing.base_bytes + listing.history_bytes - after.base_bytes - after.history_bytes,
+    )
+
+
+def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limits: Limits) -> Iterator[int]:
+    """The sequences to fold up to, one after the other, as `_STEP_BYTES` has it."""
+    if newest is None:
+        return
+    left = listing.history_bytes
+    spared = left if limits.history_bytes is None or left <= limits.history_bytes else limits.history_bytes // 2
+    target = step = 0
+    # Other groups of the job may lack the newest commit still, and a state can only be restored that all of them have.
+    for commit, _, _ in folder.commits(listing, listing.base, newest.sequence - 1):
+        if left <= spared and commit.processing_time > newest.processing_time - limits.lag_ms:
+            break
+        size = listing.segments[commit.sequence][1]
+        left -= size
+        step += size
+        target = commit.sequence
+        if step >= _STEP_BYTES:
+            yield target
+            target = step = 0
+    if target:
+        yield target
+
+
+def _fold(folder: GroupFolder, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
+    """Make the base of one sequence."""
+    overlay: _Overlay = {}
+    tables: list[TableBlock] = []
+    whole: _Whole | None = None
+    marker: Commit | None = None
+    for commit, segment, path in folder.commits(listing, 0, target):
+        marker = commit
+        if commit.snapshot:
+            overlay, tables, whole = {}, [], None
+            if segment.is_sorted():
+                whole = path, commit.sequence
+                continue
+        for block in segment.blocks():
+            if stopped():
+                raise _Stopped
+            if isinstance(block, TableBlock):
+                tables.append(block)
+            else:
+                overlay.update(((prefix, sub), value) for prefix, sub, value in block)
+    assert marker is not None, "the target is one of the segments"
+    marker = attrs.evolve(marker, snapshot=True)
+    path = folder.base(target)
+    state = _merged(folder, whole, overlay, tables, marker.states)
+    publish(path, Segment(marker, _checked(state, marker, path, stopped)))
+    with folder.opened(path, target) as (written, segment):
+        if written is None:
+            raise CorruptionError("the base is torn, right after it was written", where=str(path))
+        for _ in segment.blocks():
+            pass
+    remove(folder.path / name for name in folder.listing().leftovers)
+
+
+def _merged(
+    folder: GroupFolder, whole: _Whole | None, overlay: _Overlay, tables: list[TableBlock], states: dict[str, Any]
+) -> Iterator[Block]:
+    """The state: what is whole, with the changes since."""
+    addresses = sorted(overlay)
+    position = 0
+    changes: list[Change] = []
+    older: list[TableBlock] = []
+    if whole is not None:
+        with folder.opened(*whole) as (_, segment):
+            for block in segment.blocks():
+                if isinstance(block, TableBlock):
+                    older.append(block)
+                    continue
+                end = bisect_right(addresses, block[-1][:2], position) if block else position
+                if end == position:
+                    changes += block
+                else:
+                    live: _Overlay = {(prefix, sub): value for prefix, sub, value in block}
+                    live.update((address, overlay[address]) for address in addresses[position:end])
+                    changes += _live(live, sorted(live))
+                    position = end
+                if len(changes) >= _BLOCK_ENTRIES:
+                    yield changes
+                    changes = []
+    changes += _live(overlay, addresses[position:])
+    if changes:
+        yield changes
+    yield from fold_tables([*older, *tables], states, str(folder.path))
+
+
+def _live(entries: _Overlay, addresses: Iterable[tuple[bytes, bytes]]) -> list[Change]:
+    """The entries at addresses that are no tombstones."""
+    return [(*address, value) for address in addresses if (value := entries[address]) is not None]
+
+
+def _checked(blocks: Iterable[Block], marker: Commit, path: Path, stopped: Callable[[], bool]) -> Iterator[Block]:
+    """The blocks; they are refused in the end if they are not the state that the commit says."""
+    entries = total = 0
+    has_tables = False
+    for block in blocks:
+        if stopped():
+            raise _Stopped
+        if isinstance(block, TableBlock):
+            has_tables = True
+            entries += block.rows
+        else:
+            entries += len(block)
+            total = hash_sum(block, total)
+        yield block
+    # Rows of tables are hashed by `keyed.columnar`, so there the number of entries has to do.
+    if entries != marker.entries or not (has_tables or hash_text(total) == marker.hash):
+        raise CorruptionError(
+            f"compaction was given up, because commit {marker.sequence} says that there are {marker.entries} entries "
+            f"of hash {marker.hash}, and there are {entries} of {hash_text(total)}; nothing was removed",
+            where=str(path.parent),
+        )
+
+
+class BackgroundCompaction:
+    """Compacts a key group as its log grows, in a thread beside its writer.
+
+    It is due when the segments have as many bytes as what would be written anew, so that the bytes written are at most
+    twice those appended.
+
+    Args:
+        folder: The folder of the key group.
+        limits: What is to be left.
+    """
+
+    def __init__(self, folder: GroupFolder, limits: Limits) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._bytes = 0
+        self._due = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, listing: Listing) -> None:
+        """Take in what there is when the writer opens."""
+        self._bytes = listing.history_bytes
+        self._wait(listing.base_bytes, 0)
+
+    def grown(self, size: int) -> None:
+        """Take in that a segment was appended."""
+        self._bytes += size
+        if self._bytes >= self._due and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._run, name=f"compaction of {self._folder.path}", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Give up what is running."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            done = compact_group(self._folder, self._limits, self._stop.is_set)
+        except KeyedError as error:
+            # The job goes on: its log is longer than it need be, and whoever reads it meets the same error.
+            _log.warning(
+                "%s: compaction failed, and is tried again when the log has grown: %s", self._folder.path, error
+            )
+            self._wait(0, self._bytes)
+        else:
+            self._bytes = done.history_bytes
+            self._wait(done.base_bytes, done.history_bytes)
+
+    def _wait(self, base_bytes: int, history_bytes: int) -> None:
+        """Set how many bytes the segments are to have when compaction is due again."""
+        self._due = history_bytes + max(base_bytes, _LEAST_BYTES)
+        if self._limits.history_bytes is not None:
+            self._due = min(self._due, max(self._limits.history_bytes, history_bytes) + 1)

@@ -1,0 +1,228 @@
+"""What the directory log does to the disk, and what the disk's errors become.
+
+A file is written under a name of its own, synced, and then *published*: linked under its final name, which fails if
+that name is taken, on NFS too. So a file under its final name is whole, is never replaced, and of two writers that
+race for a name one loses. The folder is synced before a publication counts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from keyed.errors import ChangelogError
+from keyed.ids import random_id
+
+__all__ = ["OpenFile", "exists", "file_sizes", "make_folder", "publish", "read_file", "remove", "remove_leftovers"]
+
+_LEFTOVER = ".tmp"
+#: Nothing takes so long to write; older files under a name of their own are from writers that died.
+_LEFTOVER_SECONDS = 24 * 60 * 60.0
+_REMEDIES = {
+    errno.ENOSPC: "free space, compact the log or raise the limit; what is committed is safe",
+    errno.EDQUOT: "free space, compact the log or raise the quota; what is committed is safe",
+    errno.EROFS: "mount the file system writable",
+    errno.EACCES: "give this process access to the folder",
+    errno.EPERM: "use a file system with hard links, and give this process access to the folder",
+    errno.ENOTSUP: "use a file system with hard links",
+    errno.EIO: "check the disk",
+}
+
+
+@contextmanager
+def _telling(action: str, path: Path) -> Iterator[None]:
+    """Make errors of the operating system say what cannot be done to which file, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "check the folder and the file system")
+        raise ChangelogError(f"{path} cannot be {action}: {error.strerror or error}; {remedy}") from error
+
+
+class OpenFile:
+    """A file that is open for reading. It stays readable when its name is removed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ChangelogError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        missing: FileNotFoundError | None = None
+        with _telling("opened", path):
+            try:
+                self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError as error:
+                missing = error
+        if missing is not None:
+            raise missing
+        with _telling("opened", path):
+            try:
+                self.size = os.fstat(self._file).st_size
+            except OSError:
+                os.close(self._file)
+                raise
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes from ``offset`` on; fewer than ``size`` only at the end of the file."""
+        parts = []
+        while size > 0:
+            with _telling(f"read at byte {offset}", self.path):
+                part = os.pread(self._file, size, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            os.close(self._file)
+
+
+def read_file(path: Path) -> bytes | None:
+    """The content of a small file, or ``None`` if there is none.
+
+    Raises:
+        ChangelogError: It cannot be read.
+    """
+    try:
+        with OpenFile(path) as file:
+            return file.read(0, file.size)
+    except FileNotFoundError:
+        return None
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder with its parents, durably.
+
+    Raises:
+        ChangelogError: It cannot be created.
+    """
+    with _telling("created", path):
+        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            _sync_folder(folder.parent)
+
+
+def publish(path: Path, chunks: Iterable[bytes]) -> bool:
+    """Write a file, unless there is one of this name.
+
+    Args:
+        path: The file.
+        chunks: Its content. What their iteration raises is passed on, and nothing is published.
+
+    Returns:
+        Whether it was written. Either way a file of this name is there, whole and durable.
+
+    Raises:
+        ChangelogError: It cannot be written. Unless only the last step failed, there is no file of this name.
+    """
+    temporary = path.with_name(f".{path.name}.{random_id()}{_LEFTOVER}")
+    try:
+        with _telling("written", path):
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            # Beside what tells of errors: those of the chunks are others.
+            for chunk in chunks:
+                with _telling("written", path):
+                    _write(file, chunk)
+            with _telling("written", path):
+                os.fsync(file)
+        finally:
+            with _telling("written", path):
+                os.close(file)
+        with _telling("written", path):
+            published = _link(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    with _telling("written", path):
+        _sync_folder(path.parent)
+    return published
+
+
+def _write(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # Over NFS the answer to a link that was made may be lost, and its repetition finds the name taken.
+        return temporary.samefile(path)
+    return True
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file of this name.
+
+    Raises:
+        ChangelogError: The folder cannot be read.
+    """
+    with _telling("read", path), suppress(FileNotFoundError):
+        path.stat()
+        return True
+    return False
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """The files of a folder with their sizes; empty if there is no such folder.
+
+    Raises:
+        ChangelogError: It cannot be read.
+    """
+    sizes = {}
+    with _telling("read", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                sizes[entry.name] = entry.stat().st_size
+    return sizes
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files; those that are gone already are passed over.
+
+    Raises:
+        ChangelogError: One cannot be removed.
+    """
+    for path in paths:
+        with _telling("removed", path):
+            path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove what writers that died have left half written."""
+    for name in names:
+        if name.endswith(_LEFTOVER):
+            with suppress(OSError):
+                if (folder / name).stat().st_mtime < time.time() - _LEFTOVER_SECONDS:
+                    (folder / name).unlink()

@@ -1,0 +1,279 @@
+"""Clients of a Kafka cluster: what keyed sets, what a user may set, and what Kafka's errors become."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, HistoryCompacted
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["Cluster", "check_settings", "translated"]
+
+_log = logging.getLogger(__name__)
+
+#: What a transaction, and a reader of transactions, cannot do without.
+_FIXED_PRODUCER: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "allow.auto.create.topics": False}
+_FIXED_CONSUMER: dict[str, Any] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # A position that is not there is an error, and no reason to read from elsewhere.
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "check.crcs": True,
+}
+_PRODUCER: dict[str, Any] = {
+    "compression.type": "lz4",
+    # A snapshot is one transaction.
+    "transaction.timeout.ms": 300_000,
+    # At most so many records and so much memory wait in a producer; there is one for each key group of a process.
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 65_536,
+}
+_CONSUMER: dict[str, Any] = {
+    # No offsets are kept under this name.
+    "group.id": "keyed",
+    # By default the client waits half a second for more at the end of a partition, and one where it has read ahead.
+    "fetch.wait.max.ms": 20,
+    "fetch.queue.backoff.ms": 5,
+}
+_RESERVED = {*_FIXED_PRODUCER, *_FIXED_CONSUMER, "bootstrap.servers", "transactional.id", "request.required.acks"}
+
+#: What passes by itself: the leader of a partition changes, a topic is new, a connection broke.
+_PASSING = {
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "OFFSET_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_DESTROY_BROKER",
+}
+_PAUSE = 0.05
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+_OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"}
+_GONE = (
+    "the topic or a partition of it is gone; start with a new topic and the checkpoint (the log then begins with a "
+    "snapshot), or restore from another changelog"
+)
+_UNREACHABLE = "no broker answered; check bootstrap, the network and the settings of TLS and SASL, then start again"
+_TOO_LARGE = (
+    "an entry is larger than the topic or the client takes; raise max.message.bytes of the topic and the client "
+    "setting message.max.bytes"
+)
+_FORBIDDEN = "the user that the settings name lacks a right; docs/how-to/kafka.md lists those that keyed needs"
+_REMEDIES = {
+    "UNKNOWN_TOPIC_OR_PART": _GONE,
+    "UNKNOWN_TOPIC_ID": _GONE,
+    "_UNKNOWN_TOPIC": _GONE,
+    "_UNKNOWN_PARTITION": _GONE,
+    "_TIMED_OUT": _UNREACHABLE,
+    "_MSG_TIMED_OUT": _UNREACHABLE,
+    "_TRANSPORT": _UNREACHABLE,
+    "_ALL_BROKERS_DOWN": _UNREACHABLE,
+    "_RESOLVE": _UNREACHABLE,
+    "_SSL": _UNREACHABLE,
+    "_AUTHENTICATION": _FORBIDDEN,
+    "SASL_AUTHENTICATION_FAILED": _FORBIDDEN,
+    "TOPIC_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "CLUSTER_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "GROUP_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "MSG_SIZE_TOO_LARGE": _TOO_LARGE,
+    "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
+    "INVALID_TRANSACTION_TIMEOUT": (
+        "the broker allows shorter transactions only; give settings={'transaction.timeout.ms': ...} at most its "
+        "transaction.max.timeout.ms"
+    ),
+    "NOT_ENOUGH_REPLICAS": "fewer replicas are in sync than min.insync.replicas; wait for brokers to come back",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "fewer replicas are in sync than min.insync.replicas; wait for brokers",
+    "_INVALID_ARG": "the settings have a name or value that the client does not know",
+}
+
+
+def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
+    """The error of ours for one of Kafka's.
+
+    Args:
+        error: What the client raised, or handed over as an event.
+        doing: What was being done, and where.
+    """
+    kafka_error: Any = error.args[0] if isinstance(error, BaseException) and error.args else error
+    if not hasattr(kafka_error, "name"):
+        return ChangelogError(f"{doing}: {error}")
+    name = kafka_error.name()
+    said = f"{doing}: Kafka says {name}: {kafka_error.str()}"
+    if name in _FENCED:
+        return ChangelogFenced(
+            f"{said}; another writer has taken this key group since. It goes on if it is the job; if two jobs write "
+            "one changelog, stop one of them"
+        )
+    if name in _OUT_OF_RANGE:
+        return HistoryCompacted(
+            f"{said}; what was read up to is no longer in the topic: records were deleted, or the topic was made anew. "
+            "Read again from the start (after=0)"
+        )
+    remedy = _REMEDIES.get(name)
+    return ChangelogError(f"{said}; {remedy}" if remedy else said)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check the client settings of a user.
+
+    Raises:
+        DefinitionError: One is keyed's own, or no plain value.
+    """
+    for name, value in settings.items():
+        if name in _RESERVED:
+            raise DefinitionError(
+                f"settings={{{name!r}: ...}}: keyed sets this itself"
+                + (", from bootstrap=" if name == "bootstrap.servers" else "; leave it out")
+            )
+        if not isinstance(value, str | int | float):
+            raise DefinitionError(
+                f"settings={{{name!r}: ...}} is a {type(value).__name__}; settings travel to the executors as data: "
+                "give a string or a number"
+            )
+
+
+class _Logger:
+    """Takes what the client has to say. What matters is told by errors too; that it is fenced need worry nobody."""
+
+    def log(self, _level: int, message: str, *arguments: Any) -> None:
+        _log.info(message, *arguments)
+
+
+@attrs.frozen
+class Cluster:
+    """A Kafka cluster and how to reach it.
+
+    Attributes:
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        settings: Client settings of the user.
+        timeout: Seconds without progress after which an operation fails.
+    """
+
+    bootstrap: str
+    settings: Mapping[str, Any] = attrs.field(repr=False)
+    timeout: float
+
+    def producer(
+        self, transactional_id: str, reported: Callable[[Any, Any], None], failed: Callable[[Any], None]
+    ) -> Producer:
+        """A producer of transactions.
+
+        Args:
+            transactional_id: Its id.
+            reported: Called for each message that was delivered or given up, with an error or ``None``.
+            failed: Called with errors that are of no one message.
+        """
+        own = {**_FIXED_PRODUCER, "transactional.id": transactional_id, "on_delivery": reported, "error_cb": failed}
+        client: Producer = self._client("Producer", {**_PRODUCER, **self.settings, **own})
+        return client
+
+    def consumer(self) -> Consumer:
+        """A consumer of what is committed, without group management."""
+        client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **_FIXED_CONSUMER})
+        return client
+
+    def admin(self) -> AdminClient:
+        """A client that makes and describes topics."""
+        client: AdminClient = self._client("admin.AdminClient", dict(self.settings))
+        return client
+
+    def _client(self, kind: str, settings: dict[str, Any]) -> Any:
+        try:
+            import confluent_kafka.admin
+        except ImportError as error:
+            raise ChangelogError(
+                "a changelog in Kafka needs the package confluent-kafka: pip install 'keyed[kafka]'"
+            ) from error
+        made: Any = confluent_kafka
+        for part in kind.split("."):
+            made = getattr(made, part)
+        try:
+            return made({**settings, "bootstrap.servers": self.bootstrap}, logger=_Logger())
+        except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
+            raise translated(error, f"Kafka at {self.bootstrap}") from error
+
+    def topic_settings(self, topic: str) -> dict[str, Any]:
+        """The settings of a topic as they are in force."""
+        # The client has to live until it has its answer.
+        client: Any = self.admin()
+        import confluent_kafka as ck
+        import confluent_kafka.admin
+
+        kafka: Any = confluent_kafka.admin
+        resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, topic)
+        try:
+            found = client.describe_configs([resource])[resource].result(self.timeout)
+        except (ck.KafkaException, TimeoutError) as error:
+            raise translated(error, f"settings of topic {topic!r}") from error
+        return {name: entry.value for name, entry in found.items()}
+
+    def read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[list[Message]]:
+        """The committed records of a partition from an offset to its present end, some thousands at a time.
+
+        Raises:
+            HistoryCompacted: The offset is not in the partition.
+            ChangelogError: Kafka's errors, or no answer in time.
+        """
+        import confluent_kafka as ck
+
+        doing = f"reading topic {topic!r}, partition {partition}"
+        try:
+            consumer.assign([ck.TopicPartition(topic, partition, start)])
+            deadline = time.monotonic() + self.timeout
+            while True:
+                first = consumer.poll(0.5)
+                if first is None:
+                    if time.monotonic() > deadline:
+                        raise ChangelogError(f"{doing}: no answer for {self.timeout:g} s; {_UNREACHABLE}")
+                    continue
+                deadline = time.monotonic() + self.timeout
+                # Whatever else is here already: a consume() that may wait would wait at the end of the partition.
+                messages = [first, *consumer.consume(9_999, 0)]
+                ended = False
+                good = []
+                for message in messages:
+                    error = message.error()
+                    if error is None:
+                        good.append(message)
+                    elif error.code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001 - that is its name
+                        ended = True
+                    elif not error.retriable() or error.fatal():
+                        raise translated(error, doing)
+                if good:
+                    yield good
+                if ended:
+                    return
+        except ck.KafkaException as error:
+            raise translated(error, doing) from error
+        finally:
+            consumer.unassign()
+
+    def offsets(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        """The offset of the first record of a partition, and the one after its last committed record."""
+        import confluent_kafka as ck
+
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                found = consumer.get_watermark_offsets(ck.TopicPartition(topic, partition), timeout=self.timeout)
+            except ck.KafkaException as error:
+                if error.args[0].name() not in _PASSING or time.monotonic() > deadline:
+                    raise translated(error, f"topic {topic!r}, partition {partition}") from error
+                time.sleep(_PAUSE)
+                continue
+            if found is None:
+                raise ChangelogError(f"topic {topic!r}, partition {partition}: no answer in time; {_UNREACHABLE}")
+            return found

@@ -1,0 +1,115 @@
+"""The positions that a runner remembers, and what they build on: records of the topic's last partition.
+
+Each is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xxhash import xxh3_128_digest
+
+from keyed.changelog.kafka.client import Cluster
+from keyed.changelog.kafka.records import KEPT, POSITION, kept_key, position_key
+from keyed.changelog.kafka.transactions import Transactions
+from keyed.changelog.model import LogHeader
+from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
+from keyed.errors import ChangelogDiverged
+
+__all__ = ["Positions", "read_kept", "read_positions"]
+
+#: How many positions a writer remembers: a run that is behind by more is no repetition.
+_KNOWN = 1_000
+
+
+def read_positions(cluster: Cluster, topic: str, header: LogHeader) -> dict[int, bytes]:
+    """The positions that are kept, by sequence, in order.
+
+    Raises:
+        CorruptionError: One fails its checks.
+        ChangelogError: They cannot be read.
+    """
+    return dict(decode_position(record, where) for record, where in _records(cluster, topic, header, POSITION))
+
+
+def read_kept(cluster: Cluster, topic: str, header: LogHeader) -> dict[str, bytes]:
+    """What is kept, by name.
+
+    Raises:
+        CorruptionError: Something of it fails its checks.
+        ChangelogError: It cannot be read.
+    """
+    return dict(decode_kept(record, where) for record, where in _records(cluster, topic, header, KEPT))
+
+
+def _records(cluster: Cluster, topic: str, header: LogHeader, kind: bytes) -> Iterator[tuple[bytes, str]]:
+    """The records of a kind, and where they stand."""
+    consumer, partition = cluster.consumer(), header.parallelism
+    low, _ = cluster.offsets(consumer, topic, partition)
+    for messages in cluster.read(consumer, topic, partition, low):
+        for message in messages:
+            if (message.key() or b"").startswith(kind):
+                yield message.value() or b"", f"topic {topic!r}, partition {partition}, offset {message.offset()}"
+
+
+class Positions:
+    """Writes positions, by a producer that is kept open.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        header: The header of the changelog.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, header: LogHeader) -> None:
+        self._topic = topic
+        self._partition = header.parallelism
+        self._where = f"topic {topic!r}, partition {header.parallelism}"
+        self._transactions = Transactions(cluster, f"keyed-{header.log_id}-positions", self._where)
+        self._known = read_positions(cluster, topic, header)
+        self._kept = {name: xxh3_128_digest(data) for name, data in read_kept(cluster, topic, header).items()}
+        self._end = 0
+
+    def put(self, sequence: int, data: bytes) -> None:
+        """See `Changelog.put_position`."""
+        known = self._known.get(sequence)
+        if known is None:
+            self._send(position_key(sequence), encode_position(sequence, data))
+            self._known[sequence] = data
+            if len(self._known) > _KNOWN:
+                del self._known[min(self._known)]
+        elif known != data:
+            raise ChangelogDiverged(
+                f"{self._where}: another position is kept for batch {sequence}: two runs write one changelog. Give the "
+                "new one an empty topic"
+            )
+
+    def keep(self, name: str, data: bytes) -> None:
+        """See `Changelog.keep`."""
+        digest = xxh3_128_digest(data)
+        known = self._kept.get(name)
+        if known is None:
+            self._send(kept_key(name), encode_kept(name, data))
+            self._kept[name] = digest
+        elif known != digest:
+            raise ChangelogDiverged(
+                f"{self._where}: something else is kept as {name!r}: two runs write one changelog. Give the new one an "
+                "empty topic"
+            )
+
+    def _send(self, key: bytes, record: bytes) -> None:
+        transactions = self._transactions
+        transactions.begin()
+        transactions.send(self._topic, self._partition, [(key, record)])
+        end = transactions.deliver() + 1
+        if end <= self._end:
+            raise ChangelogDiverged(
+                f"{self._where} ended at offset {self._end}, and now at {end}: the topic was deleted and made "
+                "anew; nothing was committed. Give changelog= an empty topic"
+            )
+        transactions.commit()
+        self._end = end
+
+    def close(self) -> None:
+        """Give the producer up."""
+        self._transactions.close()

@@ -1,0 +1,152 @@
+"""Creates the topic of a changelog, or checks the one that is there, and writes and reads its headers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from keyed.changelog.kafka.client import Cluster, translated
+from keyed.changelog.kafka.records import HEADER
+from keyed.changelog.kafka.transactions import Transactions
+from keyed.changelog.model import LogHeader
+from keyed.changelog.records import decode_header, encode_header
+from keyed.errors import ChangelogError
+from keyed.ids import random_id
+
+__all__ = ["make_or_check", "partitions", "read_header", "write_headers"]
+
+
+def partitions(cluster: Cluster, topic: str) -> dict[int, int]:
+    """The number of replicas of each partition of a topic; empty if there is no such topic.
+
+    Raises:
+        ChangelogError: The broker does not answer, or refuses.
+    """
+    client = cluster.admin()
+    import confluent_kafka as ck
+
+    where = f"topic {topic!r}"
+    try:
+        found = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
+    except ck.KafkaException as error:
+        raise translated(error, where) from error
+    if found.error is None:
+        return {number: len(partition.replicas) for number, partition in found.partitions.items()}
+    if found.error.code() in {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+        return {}
+    raise translated(found.error, where)
+
+
+def make_or_check(
+    cluster: Cluster,
+    topic: str,
+    count: int,
+    replication_factor: int | None,
+    settings: Mapping[str, str],
+    settings_if_new: Mapping[str, str],
+) -> None:
+    """Create a topic, or check that the one that is there is as asked for.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        count: Number of partitions.
+        replication_factor: Number of replicas; ``None`` is whatever the broker has by default.
+        settings: Settings of the topic.
+        settings_if_new: Settings with which it is created, unless those say otherwise, and which are not checked.
+
+    Raises:
+        ChangelogError: It cannot be created, or differs; names what differs.
+    """
+    there = partitions(cluster, topic)
+    if not there:
+        _create(cluster, topic, count, replication_factor, {**settings_if_new, **settings})
+        there = partitions(cluster, topic)
+    differences = []
+    if len(there) != count:
+        differences.append(f"it has {len(there)} partitions, and {count} are needed: one for each key group and one")
+    if replication_factor is not None and {*there.values()} != {replication_factor}:
+        differences.append(f"it has {min(there.values())} replicas, replication_factor={replication_factor}")
+    have = cluster.topic_settings(topic)
+    differences += [
+        f"{name} is {have.get(name)}, and should be {value}"
+        for name, value in settings.items()
+        if have.get(name) != value
+    ]
+    if differences:
+        raise ChangelogError(
+            f"topic {topic!r} is not as asked for: {'; '.join(differences)}. Alter the topic, or what is asked for, or "
+            "give another topic, which is then created"
+        )
+
+
+def read_header(cluster: Cluster, topic: str, partition: int) -> LogHeader | None:
+    """The header of a partition, or ``None`` if the partition is empty.
+
+    Raises:
+        ChangelogError: The partition does not begin with one.
+        CorruptionError: It fails its checks.
+    """
+    consumer = cluster.consumer()
+    low, _ = cluster.offsets(consumer, topic, partition)
+    first = next(cluster.read(consumer, topic, partition, low), None)
+    if first is None:
+        return None
+    where = f"topic {topic!r}, partition {partition}"
+    if first[0].key() != HEADER:
+        raise ChangelogError(
+            f"{where} does not begin with the header of a changelog: it holds something else, or its first records "
+            "were deleted. Give another topic"
+        )
+    return decode_header(first[0].value() or b"", f"{where}, header")
+
+
+def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int) -> LogHeader:
+    """Write the header into each partition of an empty topic, or find the one that another program wrote meanwhile.
+
+    Raises:
+        ChangelogError: The topic is not empty, or cannot be written.
+    """
+    where = f"topic {topic!r}"
+    transactions = Transactions(cluster, f"keyed-{topic}-header", where)
+    try:
+        # Whoever prepares the same topic at the same time waits for this id, or takes it from us.
+        there = read_header(cluster, topic, parallelism)
+        if there is not None:
+            return there
+        consumer = cluster.consumer()
+        for partition in range(parallelism):
+            if cluster.offsets(consumer, topic, partition) != (0, 0):
+                raise ChangelogError(f"{where} is not empty, and is no changelog of keyed; give another topic")
+        header = LogHeader(random_id(), operator, parallelism, int(time.time() * 1000))
+        transactions.begin()
+        for partition in range(parallelism + 1):
+            transactions.send(topic, partition, [(HEADER, encode_header(header))])
+        transactions.deliver()
+        transactions.commit()
+        return header
+    finally:
+        transactions.close()
+
+
+def _create(
+    cluster: Cluster, topic: str, count: int, replication_factor: int | None, settings: Mapping[str, str]
+) -> None:
+    import confluent_kafka as ck
+    import confluent_kafka.admin
+
+    kafka: Any = confluent_kafka.admin
+    # The client has to live until it has its answer.
+    client = cluster.admin()
+    new = kafka.NewTopic(topic, count, replication_factor or -1, config=dict(settings))
+    try:
+        client.create_topics([new], operation_timeout=cluster.timeout)[topic].result(cluster.timeout)
+    except (ck.KafkaException, TimeoutError) as error:
+        if not isinstance(error, TimeoutError) and error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+            return
+        raise translated(error, f"creating topic {topic!r} with {count} partitions") from error
+    # Metadata travels to the brokers in its own time.
+    deadline = time.monotonic() + cluster.timeout
+    while len(partitions(cluster, topic)) != count and time.monotonic() < deadline:
+        time.sleep(0.05)

@@ -1,0 +1,142 @@
+"""A producer of transactions: takes its id, sends no faster than the broker takes, and commits or says why not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from keyed.changelog.kafka.client import Cluster, translated
+from keyed.changelog.kafka.records import Headers
+from keyed.errors import ChangelogError
+
+__all__ = ["Transactions"]
+
+#: A failed transaction takes messages back that had nothing wrong; what was wrong is another message's error.
+_TAKEN_BACK = {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
+
+
+class Transactions:
+    """Transactions under one id. After an error it can only be closed: another one finds out what was committed.
+
+    Args:
+        cluster: The cluster.
+        transactional_id: The id. Producers that had it before are fenced, and what they left open is aborted.
+        where: For messages.
+
+    Raises:
+        ChangelogError: The broker does not answer, or refuses.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, where: str) -> None:
+        self._timeout = cluster.timeout
+        self._where = where
+        self._offset = -1
+        self._failed: Any = None
+        self._trouble = ""
+        self._producer = cluster.producer(transactional_id, self._reported, self._told)
+        self._guarded(self._producer.init_transactions, self._timeout)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._guarded(self._producer.begin_transaction)
+
+    def send(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None = None
+    ) -> int:
+        """Send records, as fast as the broker takes them.
+
+        Args:
+            topic: The topic.
+            partition: Its partition.
+            records: Keys and values.
+            headers: The headers of all of them.
+
+        Returns:
+            How many there were.
+        """
+        return int(self._guarded(self._send, topic, partition, records, headers))
+
+    def deliver(self) -> int:
+        """Wait until the broker has all that was sent.
+
+        Returns:
+            The offset of the record that was sent last.
+        """
+        left = self._guarded(self._producer.flush, self._timeout)
+        if self._failed is not None:
+            raise translated(self._failed, self._where)
+        if left:
+            raise ChangelogError(f"{self._where}: the broker has not taken {left} records in {self._timeout:g} s")
+        return self._offset
+
+    def commit(self) -> None:
+        """Commit the transaction. Whether it is committed if this fails is seen when the id is taken anew."""
+        self._guarded(self._producer.commit_transaction, self._timeout)
+
+    def close(self) -> None:
+        """Give the producer up. A transaction that is open is aborted when its id is taken the next time."""
+        producer = self.__dict__.pop("_producer", None)
+        # Its own close() would wait for a broker, as long as it takes.
+        if producer is not None:
+            producer.purge()
+
+    def _send(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None
+    ) -> int:
+        produce = self._producer.produce
+        count = 0
+        for key, value in records:
+            while True:
+                try:
+                    produce(topic, value, key, partition, headers=headers)
+                    break
+                except BufferError:
+                    self._make_room()
+            count += 1
+        return count
+
+    def _make_room(self) -> None:
+        """Wait until fewer messages are in the client's queue."""
+        waiting, deadline = len(self._producer), time.monotonic() + self._timeout
+        while len(self._producer) >= waiting:
+            self._producer.poll(0.05)
+            if time.monotonic() > deadline:
+                raise ChangelogError(
+                    f"{self._where}: the broker took none of {waiting} waiting records in {self._timeout:g} s"
+                )
+
+    def _reported(self, error: Any, message: Any) -> None:
+        """Called for each message that was delivered, or given up."""
+        if error is None:
+            self._offset = message.offset()
+        elif self._failed is None or self._failed.name() in _TAKEN_BACK:
+            self._failed = error
+
+    def _told(self, error: Any) -> None:
+        """Called with errors that are of no one message. Most of them pass; the last is told if one does not."""
+        self._trouble = f" (the client said: {error.str()})"
+
+    def _guarded(self, call: Any, *arguments: Any) -> Any:
+        from confluent_kafka import KafkaException
+
+        try:
+            return call(*arguments)
+        except (KafkaException, SystemError) as error:
+            # Of an error that is final a call may only hear that there is one; and if the client has more to call us
+            # back for when it finds it, Python hears of a SystemError.
+            reason = error
+            if isinstance(error, SystemError) or error.args[0].name() == "_FATAL":
+                try:
+                    self._producer.begin_transaction()
+                except KafkaException as final:
+                    reason = final
+            if not isinstance(reason, KafkaException):
+                raise
+            raise self._translated(reason) from error
+
+    def _translated(self, error: Exception) -> ChangelogError:
+        """The error of ours: what a message was given up for is the reason of what is told later."""
+        if self._failed is None or error.args[0].fatal():
+            return translated(error, self._where + self._trouble)
+        return translated(self._failed, self._where)

@@ -1,0 +1,203 @@
+"""What a changelog is to those who write and read it, whatever it is kept in.
+
+A changelog holds the entries of one operator (`keyed.engine.addresses`), in one *log* per key group. A group's log is a
+row of *commits*. Each stands for one committed batch of the group: blocks of changes, ended by a commit marker. Commits
+are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one batch in
+all groups. The newest sequence that all groups have is the newest state that can be restored.
+
+Beside the groups' logs a changelog keeps *positions*: what the runner says of its sources after a batch, as bytes that
+only the runner understands. What a position builds on and compaction must not take is kept under a name.
+
+All times are milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+from keyed.codec.blocks import Block, Change, TableBlock
+
+__all__ = [
+    "Block",
+    "Blocks",
+    "Change",
+    "Changelog",
+    "ChangelogReader",
+    "ChangelogWriter",
+    "Commit",
+    "LogHeader",
+    "TableBlock",
+]
+
+Blocks = Iterable[Block]
+"""The content of a commit: lists of changes, and blocks of table rows. Later ones win. It can be gone over once."""
+
+
+@attrs.frozen
+class LogHeader:
+    """The identity of a changelog, written once, when it is created.
+
+    Attributes:
+        log_id: Identity of the changelog.
+        operator: Name of the operator.
+        parallelism: Number of key groups.
+        created_ms: When it was created.
+        format: Version of the record layouts.
+    """
+
+    log_id: str
+    operator: str
+    parallelism: int
+    created_ms: int
+    format: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class Commit:
+    """The marker that ends a commit.
+
+    Attributes:
+        log_id: Identity of the changelog (`LogHeader.log_id`). Writers fill it in.
+        group: Index of the key group.
+        sequence: Number of the commit, from 1 (`GroupMeta.commit`).
+        attempt: Identity of the attempt that the job committed. The same sequence and attempt again is a duplicate;
+            the same sequence with another attempt is another history.
+        previous: The attempt of the commit before; empty if there was none.
+        source_log: Identity of the group's own log (`GroupMeta.log_id`).
+        snapshot: The commit holds the whole state, not what changed. What came before is of no account to the state.
+        records: Number of changes and table rows in it. Writers count them.
+        entries: Number of live entries after it: of states, timers and tables.
+        hash: Order-independent hash of the live entries after it, as text (`keyed.codec.entry_hash`).
+        watermark: The group's watermark after it.
+        processing_time: The group's processing time after it. Retention and ``until=`` a time go by it.
+        ended: Whether the input has ended (drain).
+        states: Descriptions of the states with their ids, by name (`GroupMeta.states`): what is needed to read the log.
+        counters: Counters that a restored job goes on from.
+    """
+
+    log_id: str
+    group: int
+    sequence: int
+    attempt: str
+    previous: str = ""
+    source_log: str
+    snapshot: bool = False
+    records: int = 0
+    entries: int
+    hash: str
+    watermark: int
+    processing_time: int
+    ended: bool = False
+    states: dict[str, Any] = attrs.field(factory=dict)
+    counters: dict[str, int] = attrs.field(factory=dict)
+
+
+class ChangelogWriter(Protocol):
+    """Writes one key group's log. It is opened where the group runs, and kept open from batch to batch."""
+
+    def last(self) -> Commit | None:
+        """The newest commit that is whole, or ``None`` if there is none. Torn ones are not counted."""
+        ...
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        """Append a commit: all of it, durable when this returns, or nothing.
+
+        A commit that is there already, by sequence and attempt, is left as it is.
+
+        Args:
+            commit: The marker. Its sequence follows that of `last`, unless it is a snapshot, which may leave a gap.
+            blocks: The content.
+
+        Returns:
+            The marker as it is in the log.
+
+        Raises:
+            ChangelogDiverged: There is another commit of this sequence, or it does not follow `last`.
+            ChangelogFenced: Another writer of the group is ahead. Open a new one, and go on from its `last`.
+            ChangelogError: It cannot be written. The writer can be used again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what the writer holds. Closing again does nothing."""
+        ...
+
+
+class ChangelogReader(Protocol):
+    """Reads one key group's log: whole commits, in order, each once."""
+
+    def last(self) -> Commit | None:
+        """The newest commit that is whole, or ``None``."""
+        ...
+
+    def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
+        """The commits there are at the time, each with its content.
+
+        Content that is not gone over is not read. It is to be gone over before the next commit is asked for.
+
+        Args:
+            after: Begin after this sequence. 0 begins with a snapshot that compaction left, if there is one.
+            until: End with this sequence; the newest if ``None``.
+
+        Raises:
+            HistoryCompacted: ``after`` or ``until`` lies before what compaction left.
+            CorruptionError: A record fails its checks, or a commit is missing between others.
+        """
+        ...
+
+
+@runtime_checkable
+class Changelog(Protocol):
+    """Where a changelog is kept. Data only: it is sent to where the key groups run."""
+
+    def prepare(self, operator: str, parallelism: int) -> LogHeader:
+        """Create the changelog, or check that what is there is this operator's. Called before the first batch.
+
+        Raises:
+            ChangelogError: It belongs to another operator or number of key groups, which the message names; or it
+                cannot be created.
+        """
+        ...
+
+    def header(self) -> LogHeader | None:
+        """The identity of the changelog, or ``None`` if it was not created yet."""
+        ...
+
+    def writer(self, group: int) -> ChangelogWriter:
+        """Open the writer of a key group. It fences those opened before, where the storage can."""
+        ...
+
+    def reader(self, group: int) -> ChangelogReader:
+        """Open a reader of a key group. There may be many."""
+        ...
+
+    def put_position(self, sequence: int, data: bytes) -> None:
+        """Remember the runner's position after a batch. The same one again is left as it is.
+
+        Raises:
+            ChangelogDiverged: Another position is kept for this sequence.
+        """
+        ...
+
+    def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The positions after a sequence, in order, as far as they are kept."""
+        ...
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep something of the runner's for as long as the changelog lives. The same again is left as it is.
+
+        Args:
+            name: 1 to 128 of the characters A-Z, a-z, 0-9, _, . and -.
+            data: At most half a megabyte.
+
+        Raises:
+            ChangelogDiverged: Something else is kept under the name.
+        """
+        ...
+
+    def kept(self) -> Iterator[tuple[str, bytes]]:
+        """What was given to `keep`, in order of names."""
+        ...

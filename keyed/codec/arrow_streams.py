@@ -1,0 +1,42 @@
+"""Tables as bytes: Arrow IPC streams, compressed. Needs pyarrow, which is loaded when a function is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyed.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read_stream", "write_stream"]
+
+
+def write_stream(table: pa.Table) -> bytes:
+    """A table as an Arrow IPC stream."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table.combine_chunks())
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def read_stream(data: bytes, where: str) -> pa.Table:
+    """Read what `write_stream` wrote.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
+            table = reader.read_all()
+        # Arrow believes offsets and lengths: without a look at all of them it reads anywhere in memory.
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError(f"rows of a table cannot be read: {error}", where=where) from error
+    return table

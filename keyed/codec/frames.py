@@ -1,0 +1,125 @@
+"""Frames: every persisted record says what it is, which version of the layout it has, how long it is, and its checksum.
+
+Byte layout, big-endian::
+
+    0   kind     4 bytes, ASCII, for example b"KSEG"
+    4   version  u16, of the payload's layout, counted from 1
+    6   flags    u16, zero
+    8   length   u64, of the payload
+    16  crc32    u32, of the 16 bytes before and of the payload
+    20  payload
+
+The checksum finds accidents (torn writes, flipped bits, a file cut short), not attacks.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from keyed.errors import CorruptionError
+
+__all__ = ["FRAME_OVERHEAD", "frame", "frame_length", "iter_frames", "unframe"]
+
+_HEAD = struct.Struct(">4sHHQ")
+_CRC = struct.Struct(">I")
+
+FRAME_OVERHEAD = _HEAD.size + _CRC.size
+"""Bytes that a frame adds to its payload."""
+
+
+def frame(kind: bytes, version: int, payload: bytes) -> bytes:
+    """Frame a payload.
+
+    Args:
+        kind: Four bytes that tell this kind of record from all others.
+        version: Version of the payload's layout, 1 to 65535.
+        payload: The record.
+    """
+    assert len(kind) == 4, f"frame kind {kind!r} is not four bytes long"
+    assert 1 <= version <= 0xFFFF, f"frame version {version} is not in 1 to 65535"
+    head = _HEAD.pack(kind, version, 0, len(payload))
+    return b"".join((head, _CRC.pack(zlib.crc32(payload, zlib.crc32(head))), payload))
+
+
+def frame_length(head: bytes) -> int:
+    """The length of the payload that the first bytes of a frame state, before anything is checked.
+
+    Args:
+        head: At least `FRAME_OVERHEAD` bytes.
+    """
+    length: int = _HEAD.unpack_from(head)[3]
+    return length
+
+
+def unframe(kind: bytes, data: bytes, *, where: str, offset: int = 0, newest: int = 1) -> tuple[int, bytes]:
+    """Read the frame that fills ``data`` from ``offset`` on.
+
+    Args:
+        kind: The kind that is expected.
+        data: The bytes.
+        where: The file, table or record that they come from, for the error.
+        offset: Where the frame starts in ``data``.
+        newest: The newest version that the caller can read.
+
+    Returns:
+        The version and the payload.
+
+    Raises:
+        CorruptionError: Another kind, an unknown version, a wrong length or a wrong checksum.
+    """
+    version, payload, end = _read(kind, data, where, offset, newest)
+    if end != len(data):
+        raise CorruptionError(f"{len(data) - end} bytes follow the {_name(kind)} record", where=where, offset=end)
+    return version, payload
+
+
+def iter_frames(
+    kind: bytes, data: bytes, *, where: str, offset: int = 0, newest: int = 1
+) -> Iterator[tuple[int, bytes, int]]:
+    """Read the frames that stand one after the other in ``data`` from ``offset`` on.
+
+    Yields:
+        The version, the payload, and the offset at which the frame starts.
+
+    Raises:
+        CorruptionError: As `unframe`, once the frames before the damaged one have been yielded.
+    """
+    while offset < len(data):
+        version, payload, end = _read(kind, data, where, offset, newest)
+        yield version, payload, offset
+        offset = end
+
+
+def _read(kind: bytes, data: bytes, where: str, offset: int, newest: int) -> tuple[int, bytes, int]:
+    name = _name(kind)
+    start = offset + FRAME_OVERHEAD
+    if len(data) < start:
+        left = max(0, len(data) - offset)
+        raise CorruptionError(f"a {name} record is cut short: {left} bytes are left", where=where, offset=offset)
+    found, version, flags, length = _HEAD.unpack_from(data, offset)
+    if found != kind:
+        raise CorruptionError(f"expected a {name} record, found {found!r}", where=where, offset=offset)
+    end = start + length
+    if end > len(data):
+        raise CorruptionError(
+            f"a {name} record is cut short: {len(data) - start} of {length} bytes are there", where=where, offset=offset
+        )
+    payload = data[start:end]
+    (crc,) = _CRC.unpack_from(data, offset + _HEAD.size)
+    if crc != zlib.crc32(payload, zlib.crc32(data[offset : offset + _HEAD.size])):
+        raise CorruptionError(f"the checksum of a {name} record does not match", where=where, offset=offset)
+    # After the checksum, so that a flipped bit is not taken for a newer version.
+    if not 1 <= version <= newest or flags:
+        raise CorruptionError(
+            f"a {name} record has version {version} and flags {flags:#x}; this program reads versions up to {newest} "
+            "without flags: it was written by a newer one",
+            where=where,
+            offset=offset,
+        )
+    return version, payload, end
+
+
+def _name(kind: bytes) -> str:
+    return kind.decode("ascii", "backslashreplace")

@@ -1,0 +1,89 @@
+"""Stored values given the fields that their class has got since.
+
+A class that is stored by name is a map, one that is stored by position an array (`keyed.codec.values`); a field is
+added to either without the class that the values were written with, which need not exist any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.msgpack import Decoder, Encoder, Ext
+
+from keyed.codec.fingerprints import describe_type, format_type
+from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.codec.values import WIDE
+from keyed.errors import CorruptionError, StateSchemaChanged
+
+__all__ = ["with_fields"]
+
+_PLAIN = ("None", "bool", "int", "float", "str", "bytes", "datetime", "date", "time", "timedelta", "Decimal", "UUID")
+_pack = Encoder(uuid_format="bytes").encode
+_unpack = Decoder().decode
+
+
+def with_fields(fingerprint: Any, fields: Mapping[str, Any]) -> tuple[Any, Callable[[bytes], bytes]]:
+    """A type that has got fields, and what makes its values of those that lack them.
+
+    Args:
+        fingerprint: Type of the stored values (`keyed.codec.fingerprints`).
+        fields: Value by the name of each new field: None, or a bool, int, float, str, bytes, datetime, date, time,
+            timedelta, Decimal or UUID. Where the class is stored by position they follow the fields it has.
+
+    Returns:
+        The fingerprint with the fields, and a function from encoded value to encoded value, which raises
+        `CorruptionError` if it is given anything else.
+
+    Raises:
+        StateSchemaChanged: The stored values are no class, or the class has the field.
+        EncodingError: A value cannot be encoded.
+    """
+    kind = fingerprint["kind"] if isinstance(fingerprint, dict) else fingerprint
+    if kind not in ("fields", "array"):
+        raise StateSchemaChanged(f"fields can be added to values of a class, and these are {format_type(fingerprint)}")
+    present = fingerprint["fields"] if kind == "fields" else [name for name, _, _ in fingerprint["fields"]]
+    if known := [name for name in fields if name in present]:
+        raise StateSchemaChanged(f"the field {known[0]} is there already: {format_type(fingerprint)}")
+    types = {name: describe_type(type(value)) for name, value in fields.items()}
+    for name, type_ in types.items():
+        if type_ not in _PLAIN:
+            raise StateSchemaChanged(f"the field {name} cannot be given {fields[name]!r}: give {', '.join(_PLAIN)}")
+    if kind == "fields":
+        added = fingerprint["fields"] | {name: {"type": type_, "required": True} for name, type_ in types.items()}
+    else:
+        added = [*fingerprint["fields"], *([name, type_, True] for name, type_ in types.items())]
+    return {**fingerprint, "fields": added}, _converter(fields, tagged=_has_untyped(fingerprint))
+
+
+def _converter(fields: Mapping[str, Any], *, tagged: bool) -> Callable[[bytes], bytes]:
+    """``tagged``: whether the type has untyped parts, and its values are written by `keyed.codec.tagged`."""
+
+    def extended(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {**value, **fields}
+        if isinstance(value, list | tuple):
+            return [*value, *fields.values()]
+        raise CorruptionError(f"an encoded value is of no class: {value!r:.200}")
+
+    def convert(data: bytes) -> bytes:
+        if tagged:
+            return encode_tagged(extended(decode_tagged(data)))
+        try:
+            value = _unpack(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CorruptionError(f"an encoded value is malformed ({error})") from error
+        if isinstance(value, Ext) and value.code == WIDE:
+            return _pack(Ext(WIDE, encode_tagged(extended(decode_tagged(bytes(value.data))))))
+        return _pack(extended(value))
+
+    return convert
+
+
+def _has_untyped(fingerprint: Any) -> bool:
+    if isinstance(fingerprint, dict):
+        return any(map(_has_untyped, fingerprint.values()))
+    if isinstance(fingerprint, list):
+        return any(map(_has_untyped, fingerprint))
+    return bool(fingerprint == "object")

@@ -1,0 +1,61 @@
+"""What the codecs say about values that they do not take: the type, the rule and the remedy.
+
+Codecs take data, not objects: what is written must be readable years later without the code that wrote it, and
+reading must never run code from the bytes. Subclasses of the basic types (``numpy.float64``, ``pandas.Timestamp``,
+``OrderedDict``) are refused rather than silently turned into their base.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+__all__ = ["remedy", "type_name"]
+
+_BASES = (int, float, str, bytes, tuple, list, dict, set, frozenset)
+
+
+def type_name(type_: Any) -> str:
+    """The name of a type as a user writes it: ``int``, ``numpy.int64``, ``list[int]``."""
+    if not isinstance(type_, type) or hasattr(type_, "__args__"):
+        return str(type_).replace("typing.", "")
+    if type_.__module__ in {"builtins", "__main__"}:
+        return type_.__qualname__
+    return f"{type_.__module__}.{type_.__qualname__}"
+
+
+def remedy(cls: type, *, role: str) -> str:
+    """What to do about a value of a class that no codec takes.
+
+    Args:
+        cls: The value's class.
+        role: ``"key"`` or ``"value"``: classes with fields can be values, if declared.
+
+    Returns:
+        The end of a message, without a full stop.
+    """
+    module = cls.__module__.partition(".")[0]
+    if cls.__name__ == "Timestamp" and module == "pandas":
+        return "convert it with .to_pydatetime()"
+    if module in {"numpy", "pyarrow", "pandas"}:
+        return "convert it to a plain Python value first (numpy: .item(), pyarrow: .as_py(), pandas: .tolist())"
+    if issubclass(cls, enum.Enum):
+        return "use its .value" if role == "key" else "declare the enum as the state's type, or use its .value"
+    if cls is bytearray or cls is memoryview:
+        return "convert it with bytes(value)"
+    if role == "key" and issubclass(cls, (list, set, frozenset, dict)):
+        return "convert it to a tuple, for example tuple(value) or tuple(sorted(value))"
+    for base in _BASES:
+        if issubclass(cls, base) and not hasattr(cls, "_fields"):
+            return f"convert it with {base.__name__}(value)"
+    if role == "key":
+        return "use a tuple of its fields"
+    if _has_fields(cls):
+        return f"declare the class as the type of the state, for example ValueState({cls.__name__})"
+    return "store plain data: numbers, text, bytes, dates and times, or lists, tuples, dicts and sets of them"
+
+
+def _has_fields(cls: type) -> bool:
+    names = ("__attrs_attrs__", "__struct_fields__", "_fields")
+    return dataclasses.is_dataclass(cls) or any(hasattr(cls, name) for name in names)

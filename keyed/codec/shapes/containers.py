@@ -1,0 +1,110 @@
+"""Shapes of lists, sets, tuples and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import inspect
+
+from keyed.codec.shapes.shape import Build, Shape, all_fields, all_items, anything, as_it_is, compound, fields_tree
+
+__all__ = ["COLLECTIONS", "collection_shape", "dict_shape", "tuple_shape", "typed_dict_shape"]
+
+COLLECTIONS: dict[type[inspect.Type], type[Iterable[Any]]] = {
+    inspect.FrozenSetType: frozenset,
+    inspect.ListType: list,
+    inspect.SetType: set,
+    inspect.VarTupleType: tuple,
+}
+
+_Collection = inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspect.VarTupleType
+
+
+def collection_shape(node: _Collection, build: Build) -> Shape:
+    """Build the shape of a list, set, frozenset or tuple of any length."""
+    cls = COLLECTIONS[type(node)]
+    item = build(node.item_type)
+    items_match, item_tree = all_items(item), item.tree
+
+    def check(value: Any) -> bool:
+        return value.__class__ is cls and items_match(value)
+
+    def tree(value: Any) -> Any:
+        # Sets may hold trees that cannot be hashed; msgspec makes any collection of any other.
+        return (tuple if cls is tuple else list)(map(item_tree, value) if item_tree else value)
+
+    def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
+        if value.__class__ is cls:
+            yield from ((f"[{index}]", item, part) for index, part in enumerate(value))
+
+    inside = f"{item.name}, ..." if cls is tuple else item.name
+    immutable = cls in {tuple, frozenset}
+    return compound(f"{cls.__name__}[{inside}]", check, [item], parts, tree if item_tree else None, immutable=immutable)
+
+
+def tuple_shape(node: inspect.TupleType, build: Build) -> Shape:
+    """Build the shape of a tuple of fixed length."""
+    shapes = [build(item) for item in node.item_types]
+    fields_match = all_fields(shapes)
+
+    def check(value: Any) -> bool:
+        return value.__class__ is tuple and fields_match(value)
+
+    def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
+        if value.__class__ is tuple and len(value) == len(shapes):
+            yield from ((f"[{i}]", shape, part) for i, (shape, part) in enumerate(zip(shapes, value, strict=True)))
+
+    name = f"tuple[{', '.join(shape.name for shape in shapes) or '()'}]"
+    return compound(name, check, shapes, parts, fields_tree(shapes))
+
+
+def dict_shape(node: inspect.DictType, build: Build) -> Shape:
+    """Build the shape of a dict."""
+    key, item = build(node.key_type), build(node.value_type)
+    keys_match, items_match = all_items(key), all_items(item)
+    key_tree, item_tree = key.tree or as_it_is, item.tree or as_it_is
+
+    def check(value: Any) -> bool:
+        return value.__class__ is dict and keys_match(value) and items_match(value.values())
+
+    def tree(value: Any) -> Any:
+        return {key_tree(name): item_tree(part) for name, part in value.items()}
+
+    def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
+        if value.__class__ is dict:
+            yield from ((".keys()", key, name) for name in value)
+            yield from ((f"[{name!r:.50}]", item, part) for name, part in value.items())
+
+    has_tree = key.tree or item.tree
+    name = f"dict[{key.name}, {item.name}]"
+    return compound(name, check, [key, item], parts, tree if has_tree else None, immutable=False)
+
+
+def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
+    """Build the shape of a dict with the keys of a `TypedDict`, and no other ones: those would not be read back."""
+    name = str(getattr(node.cls, "__qualname__", node.cls))
+    unfinished = Shape(name, anything, as_it_is)
+    build = build.inside(node, unfinished)
+    shapes = {field.name: build(field.type) for field in node.fields}
+    required = frozenset(field.name for field in node.fields if field.required)
+
+    def check(value: Any) -> bool:
+        return (
+            value.__class__ is dict
+            and value.keys() <= shapes.keys()
+            and required <= value.keys()
+            and all(shapes[key].check(item) for key, item in value.items())
+        )
+
+    def tree(value: Any) -> Any:
+        return {key: (shapes[key].tree or as_it_is)(item) for key, item in value.items()}
+
+    def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
+        if value.__class__ is dict:
+            yield from ((f"[{key!r}]", shapes[key], item) for key, item in value.items() if key in shapes)
+
+    has_tree = any(shape.tree for shape in shapes.values())
+    shape = compound(name, check, [*shapes.values()], parts, tree if has_tree else None, immutable=False)
+    unfinished.check, unfinished.tree, unfinished.parts = shape.check, tree, parts
+    return shape

@@ -1,0 +1,125 @@
+"""Shapes of types without parts: leaves, enums and literals; and of unions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import operator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import attrs
+from msgspec import inspect
+
+from keyed.codec.refusals import type_name
+from keyed.codec.shapes.shape import Build, Shape, Tree, anything, compound
+from keyed.codec.tagged import offset_is_whole_minutes
+from keyed.errors import EncodingError
+
+__all__ = ["LEAVES", "enum_shape", "literal_shape", "union_shape"]
+
+_value_of = operator.attrgetter("value")
+
+
+def _leaf(cls: type, name: str = "", *, immutable: bool = True, tree: Tree | None = None) -> Shape:
+    def check(value: Any) -> bool:
+        return value.__class__ is cls
+
+    return Shape(name or cls.__name__, check, tree, frozenset({cls}), immutable=immutable)
+
+
+def _is_float(value: Any) -> bool:
+    # An int is as good as a float, if it comes back equal.
+    if value.__class__ is not int:
+        return value.__class__ is float
+    try:
+        return float(value) == value
+    except OverflowError:
+        return False
+
+
+def _is_time(value: Any) -> bool:
+    return value.__class__ is dt.time and offset_is_whole_minutes(value)
+
+
+def _is_datetime(value: Any) -> bool:
+    return value.__class__ is dt.datetime and (value.tzinfo is None or value.utcoffset() is not None)
+
+
+def enum_shape(node: inspect.EnumType, _: Build) -> Shape:
+    """Build the shape of an enum, which is stored by value."""
+    cls = node.cls
+    if issubclass(cls, enum.Flag):
+        raise EncodingError(
+            f"the flags {type_name(cls)} cannot be encoded, because combinations have no name; declare int and store "
+            "their value"
+        )
+    return Shape(cls.__qualname__, lambda value: value.__class__ is cls, _value_of, frozenset({cls}))
+
+
+def literal_shape(node: inspect.LiteralType, _: Build) -> Shape:
+    """Build the shape of a literal."""
+    allowed = {(value.__class__, value) for value in node.values}
+
+    def check(value: Any) -> bool:
+        return value.__class__ in classes and (value.__class__, value) in allowed
+
+    classes = frozenset(cls for cls, _ in allowed)
+    return Shape(f"Literal[{', '.join(map(repr, node.values))}]", check)
+
+
+def union_shape(node: inspect.UnionType, build: Build) -> Shape:
+    """Build the shape of a union: untyped where one of its members is, strict about floats where ints are allowed."""
+    shapes = [build(member) for member in node.types]
+    untyped = next((shape for shape in shapes if shape.check is anything), None)
+    if untyped is not None:
+        return untyped
+    if any(isinstance(member, inspect.IntType) for member in node.types):
+        # An int stays an int where both are allowed.
+        strict = _leaf(float).check
+        shapes = [
+            attrs.evolve(shape, check=strict, tree=None) if shape.check is _is_float else shape for shape in shapes
+        ]
+    exact = frozenset(cls for shape in shapes for cls in shape.classes or ())
+    inexact = [shape.check for shape in shapes if shape.classes is None or shape.check is _is_float]
+
+    def check(value: Any) -> bool:
+        return value.__class__ in exact or any(check(value) for check in inexact)
+
+    def tree(value: Any) -> Any:
+        shape = next(shape for shape in shapes if shape.check(value))
+        return shape.tree(value) if shape.tree else value
+
+    def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
+        # Names the part of a container that does not match, if only one member is such a container.
+        same = [shape for shape in shapes if shape.parts and shape.name.startswith(value.__class__.__name__)]
+        return iter(same[0].parts(value) if len(same) == 1 and same[0].parts else ())
+
+    return compound(
+        " | ".join(shape.name for shape in shapes),
+        check,
+        shapes,
+        parts,
+        tree if any(shape.tree for shape in shapes) else None,
+        classes=exact if all(shape.classes for shape in shapes) else None,
+    )
+
+
+LEAVES: dict[type[inspect.Type], Callable[[], Shape]] = {
+    inspect.AnyType: lambda: Shape("object", anything, typed=False, immutable=False),
+    inspect.BoolType: lambda: _leaf(bool),
+    inspect.ByteArrayType: lambda: _leaf(bytearray, immutable=False, tree=bytes),
+    inspect.BytesType: lambda: _leaf(bytes),
+    inspect.DateTimeType: lambda: Shape("datetime", _is_datetime),
+    inspect.DateType: lambda: _leaf(dt.date),
+    inspect.DecimalType: lambda: _leaf(Decimal),
+    inspect.FloatType: lambda: Shape("float", _is_float, float, frozenset({float})),
+    inspect.IntType: lambda: _leaf(int),
+    inspect.NoneType: lambda: _leaf(type(None), "None"),
+    inspect.StrType: lambda: _leaf(str),
+    inspect.TimeDeltaType: lambda: _leaf(dt.timedelta),
+    inspect.TimeType: lambda: Shape("time without a time zone or with a fixed number of minutes", _is_time),
+    inspect.UUIDType: lambda: _leaf(UUID),
+}

@@ -1,0 +1,165 @@
+"""`Shape`: what a declared type demands of a value, and the parts that shapes are built from.
+
+The checks of flat containers, the usual states, run in C: ``{int, str}.issuperset(map(type, values))``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+from msgspec import inspect
+
+from keyed.codec.refusals import remedy, type_name
+from keyed.errors import EncodingError
+
+__all__ = [
+    "Build",
+    "Check",
+    "Parts",
+    "Shape",
+    "Tree",
+    "all_fields",
+    "all_items",
+    "anything",
+    "as_it_is",
+    "compound",
+    "fields_tree",
+]
+
+Check = Callable[[Any], bool]
+Tree = Callable[[Any], Any]
+Parts = Callable[[Any], Iterable[tuple[str, "Shape", Any]]]
+
+_PLAIN_CLASSES = frozenset(
+    {type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset, Decimal, UUID}
+    | {dt.datetime, dt.date, dt.time, dt.timedelta}
+)
+
+
+@attrs.define(eq=False)
+class Shape:
+    """What the encoding of a type needs to know about it.
+
+    Attributes:
+        name: The type as a user writes it, for messages.
+        check: Whether a value is of the type, in all its parts.
+        tree: Turns a value into plain data from which ``msgspec.convert`` makes it again: classes into dicts, enums
+            into their values. None where the value is plain data already.
+        classes: Exact classes whose instances are all of the type, so that looking at parts can be left out.
+        typed: Whether all parts have a type. If not, the value is written with tags.
+        direct: Whether msgspec's encoder writes every value faithfully. If not, its tree is written instead.
+        immutable: Whether a value never changes.
+        verify: Whether values can fail to decode in spite of ``check``, by a constraint, a validator or a
+            ``__post_init__``.
+        parts: The parts of a value with their places and shapes, to find the one that does not match.
+    """
+
+    name: str
+    check: Check
+    tree: Tree | None = None
+    classes: frozenset[type] | None = None
+    typed: bool = True
+    direct: bool = True
+    immutable: bool = True
+    verify: bool = False
+    parts: Parts | None = None
+
+    def refusal(self, value: Any) -> EncodingError:
+        """The error for a value that does not pass ``check``. It names the part that does not match."""
+        shape, place, found = self, "", True
+        while found and shape.parts is not None:
+            found = False
+            for where, part, item in shape.parts(value):
+                if not part.check(item):
+                    shape, place, value, found = part, place + where, item, True
+                    break
+        cls = value.__class__
+        hint = "" if cls in _PLAIN_CLASSES else f"; {remedy(cls, role='value')}"
+        at = f", at value{place}," if place else ""
+        return EncodingError(
+            f"{value!r:.200} of type {type_name(cls)}{at} does not match the declared type {shape.name}{hint}"
+        )
+
+
+class Build(Protocol):
+    """Builds the shapes of the parts of a type."""
+
+    def __call__(self, node: inspect.Type) -> Shape:
+        """Build the shape of a part."""
+
+    def inside(self, node: inspect.Type, unfinished: Shape) -> Build:
+        """The same inside of a class, to whose shape, still unfinished, references to the class lead."""
+
+
+def compound(
+    name: str,
+    check: Check,
+    shapes: list[Shape],
+    parts: Parts,
+    tree: Tree | None,
+    *,
+    classes: frozenset[type] | None = None,
+    direct: bool = True,
+    immutable: bool = True,
+    verify: bool = False,
+) -> Shape:
+    """A shape with the properties of its parts."""
+    return Shape(
+        name,
+        check,
+        tree,
+        classes,
+        typed=all(shape.typed for shape in shapes),
+        direct=direct and all(shape.direct for shape in shapes),
+        immutable=immutable and all(shape.immutable for shape in shapes),
+        verify=verify or any(shape.verify for shape in shapes),
+        parts=parts,
+    )
+
+
+def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
+    """Whether all values of a collection are of a shape."""
+    check, classes = item.check, item.classes
+    if check is anything:
+        return anything
+    if classes is None:
+        return lambda values: all(map(check, values))
+    return lambda values: classes.issuperset(map(type, values)) or all(map(check, values))
+
+
+def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
+    """Whether the values of a tuple are of the shapes at the same positions."""
+    checks = [shape.check for shape in shapes]
+    exact = [tuple(shape.classes or ()) for shape in shapes]
+    expected = tuple(cls for classes in exact for cls in classes)
+
+    def check_each(values: tuple[Any, ...]) -> bool:
+        return len(values) == len(checks) and all(check(value) for check, value in zip(checks, values, strict=True))
+
+    def check_classes(values: tuple[Any, ...]) -> bool:
+        return tuple(map(type, values)) == expected or check_each(values)
+
+    return check_classes if all(len(classes) == 1 for classes in exact) else check_each
+
+
+def fields_tree(shapes: list[Shape]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:
+    """What turns the values of fields into their trees; None where they are plain data already."""
+    if not any(shape.tree for shape in shapes):
+        return None
+    trees = [shape.tree or as_it_is for shape in shapes]
+    return lambda values: tuple(tree(value) for tree, value in zip(trees, values, strict=True))
+
+
+def anything(_: Any) -> bool:
+    """The check that everything passes."""
+    return True
+
+
+def as_it_is(value: Any) -> Any:
+    """The tree of plain data."""
+    return value

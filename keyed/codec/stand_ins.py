@@ -1,0 +1,134 @@
+"""Types that stand in for those that values were written with, where only their fingerprint is at hand.
+
+Plain data comes back as it was written. For a class stands a frozen `msgspec.Struct` with its name and fields, whose
+fields with a default are ``None`` where they were not stored; for an enum the values of its members.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from functools import reduce
+from keyword import iskeyword
+from operator import or_
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.msgpack import Decoder, Ext
+
+from keyed.codec.tagged import decode_tagged
+from keyed.codec.values import WIDE, value_codec
+from keyed.errors import CorruptionError, EncodingError
+
+__all__ = ["value_reader"]
+
+_LEAVES: dict[str, Any] = {
+    "object": object,
+    "bool": bool,
+    "bytearray": bytearray,
+    "bytes": bytes,
+    "datetime": dt.datetime,
+    "date": dt.date,
+    "Decimal": Decimal,
+    "float": float,
+    "int": int,
+    "None": type(None),
+    "str": str,
+    "timedelta": dt.timedelta,
+    "time": dt.time,
+    "UUID": UUID,
+}
+_COLLECTIONS: dict[str, Any] = {"list": list, "set": set, "frozenset": frozenset, "tuple": tuple, "dict": dict}
+_unpack = Decoder().decode
+
+
+class _NoStandIn(Exception):
+    """A class that contains itself, which a type made here cannot."""
+
+
+def value_reader(fingerprint: Any) -> Callable[[bytes], Any]:
+    """A function that decodes the values of a type.
+
+    Args:
+        fingerprint: The type, see `keyed.codec.fingerprints`. Of one that contains itself values come back as plain
+            data: classes as dicts or lists, and what MessagePack lacks as it is stored, for example decimals as text.
+
+    Returns:
+        ``(bytes) -> value``, which raises `CorruptionError` if the bytes are no such value.
+
+    Raises:
+        CorruptionError: It is no fingerprint.
+    """
+    try:
+        return value_codec(_stand_in(fingerprint)).decode
+    except _NoStandIn:
+        return _decode_plain
+    except (EncodingError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptionError(f"the description of a type is malformed ({error!r}): {fingerprint!r:.200}") from error
+
+
+def _stand_in(fingerprint: Any) -> Any:
+    if isinstance(fingerprint, str):
+        return _LEAVES[fingerprint]
+    match fingerprint["kind"]:
+        case "list" | "set" | "frozenset" as kind:
+            return _COLLECTIONS[kind][_stand_in(fingerprint["items"])]
+        case "variadic":
+            return _COLLECTIONS["tuple"][_stand_in(fingerprint["items"]), ...]
+        case "tuple":
+            return _COLLECTIONS["tuple"][tuple(map(_stand_in, fingerprint["items"]))]
+        case "dict" as kind:
+            return _COLLECTIONS[kind][_stand_in(fingerprint["keys"]), _stand_in(fingerprint["values"])]
+        case "union":
+            return reduce(or_, map(_stand_in, fingerprint["types"]))
+        case "enum" | "literal":
+            return reduce(or_, {type(value) for value in fingerprint["values"]})
+        case "constrained":
+            return _stand_in(fingerprint["type"])
+        case "fields":
+            fields = fingerprint["fields"].items()
+            return _struct(fingerprint, [(name, field["type"], field["required"]) for name, field in fields])
+        case "array":
+            return _struct(fingerprint, fingerprint["fields"], array_like=True)
+        case "recursive":
+            raise _NoStandIn
+        case kind:
+            raise ValueError(f"unknown kind {kind!r}")
+
+
+def _struct(fingerprint: Any, fields: Any, *, array_like: bool = False) -> Any:
+    tag_field, tag = fingerprint.get("tag", (None, None))
+    stored = {}
+    defined: list[Any] = []
+    for number, (name, type_, required) in enumerate(fields):
+        attribute = name if _is_name(name) else f"field_{number}"
+        stored[attribute] = name
+        inner = _stand_in(type_)
+        defined.append((attribute, inner) if required else (attribute, inner | None, None))
+    class_name = fingerprint["name"].rpartition(".")[2]
+    return msgspec.defstruct(
+        class_name if _is_name(class_name) else "Stored",
+        defined,
+        frozen=True,
+        kw_only=not array_like,
+        array_like=array_like,
+        rename=stored,
+        tag_field=tag_field,
+        tag=tag,
+    )
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text)
+
+
+def _decode_plain(data: bytes) -> Any:
+    try:
+        value = _unpack(data)
+    except Exception as error:
+        raise CorruptionError(f"an encoded value is malformed ({error})") from error
+    if isinstance(value, Ext) and value.code == WIDE:
+        return decode_tagged(bytes(value.data))
+    return decode_tagged(data)

@@ -1,0 +1,192 @@
+"""Values of states as bytes, by their declared type.
+
+`value_codec` makes the codec of a type once; its ``encode`` and ``decode`` are plain functions for hot loops. What is
+decoded equals what was encoded and has the same types in all its parts, except that aware datetimes come back in UTC,
+and ints as floats where floats are declared.
+
+Byte layout, version 1, told apart by the type alone (its fingerprint):
+
+- A type all of whose parts are typed is written as msgspec writes it: MessagePack; decimals, dates, times, durations
+  and naive datetimes as text; UUIDs as 16 bytes; aware datetimes as MessagePack timestamps; enums by value; classes as
+  maps by field name, named tuples and array-like Structs as arrays.
+- A value of such a type with an int beyond 64 bits is written as the MessagePack extension type 20, which contains the
+  value (classes as maps by field name, enums by value) as `keyed.codec.tagged` writes it.
+- A type without or with untyped parts (``object``, ``Any``, bare ``list``) is written by `keyed.codec.tagged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import msgspec
+from msgspec.msgpack import Decoder, Encoder, Ext
+
+from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
+from keyed.codec.map_keys import KeyCodec, map_key_codec
+from keyed.codec.shapes import Shape, shape_of
+from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.errors import CorruptionError, EncodingError
+from keyed.rows import Row
+
+__all__ = ["WIDE", "KeyCodec", "ValueCodec", "map_key_codec", "value_codec"]
+
+WIDE = 20
+"""The extension type of values with ints beyond 64 bits."""
+_pack = Encoder(uuid_format="bytes").encode
+_unpack_any = Decoder().decode
+
+
+@attrs.frozen(eq=False)
+class ValueCodec:
+    """Encodes and decodes the values of one declared type.
+
+    Attributes:
+        encode: ``(value) -> bytes``. Raises `EncodingError` if the value is not of the type.
+        decode: ``(bytes) -> value``. Raises `CorruptionError`, and only that, if the bytes are malformed.
+        fingerprint: The type as JSON, see `keyed.codec.fingerprints`.
+        immutable: Whether a value never changes once it is made, so that it may be shared.
+    """
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    fingerprint: Any
+    immutable: bool
+
+
+def value_codec(type_: Any = object) -> ValueCodec:
+    """The codec of a type.
+
+    Args:
+        type_: None, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, an enum, an attrs
+            class, dataclass, named tuple, TypedDict or msgspec Struct, or a list, dict, tuple, set, frozenset, union
+            or literal of these. `object` takes any plain data, see `keyed.codec.tagged`, and `Row` any row.
+
+    Raises:
+        EncodingError: The type cannot be encoded.
+    """
+    return _make_codec(type_)
+
+
+@cached_by_type
+def _make_codec(type_: Any) -> ValueCodec:
+    fingerprint = describe_type(type_)
+    if isinstance(type_, type) and issubclass(type_, Row):
+        shape = Shape("Row", lambda value: isinstance(value, Row), typed=False, immutable=False)
+    else:
+        shape = shape_of(inspect_type(type_))
+    if shape.typed:
+        encode, decode = _typed_functions(type_, shape)
+    elif fingerprint == "object" and shape.name == "object":
+        encode, decode = encode_tagged, decode_tagged
+    else:
+        encode, decode = _tagged_functions(type_, shape)
+    return ValueCodec(encode, decode, fingerprint, shape.immutable)
+
+
+def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    unpack, tree, check = Decoder(type_).decode, shape.tree or _as_it_is, shape.check
+    only = next(iter(shape.classes)) if shape.classes and len(shape.classes) == 1 and not shape.parts else None
+
+    def recover(value: Any, error: Exception) -> bytes:
+        if isinstance(error, OverflowError):
+            return _pack(Ext(WIDE, encode_tagged(tree(value))))
+        raise EncodingError(f"{value!r:.200} cannot be encoded as {shape.name}: {error}") from error
+
+    def encode_leaf(value: Any) -> bytes:
+        if value.__class__ is only:
+            try:
+                return _pack(value)
+            except Exception as error:  # noqa: BLE001  # msgspec raises several types; all are translated
+                return recover(value, error)
+        if not check(value):
+            raise shape.refusal(value)
+        # An int for a float.
+        return _pack(tree(value))
+
+    def encode_direct(value: Any) -> bytes:
+        try:
+            if check(value):
+                return _pack(value)
+        except Exception as error:  # noqa: BLE001
+            return recover(value, error)
+        raise shape.refusal(value)
+
+    def encode_tree(value: Any) -> bytes:
+        try:
+            if check(value):
+                return _pack(tree(value))
+        except Exception as error:  # noqa: BLE001
+            return recover(value, error)
+        raise shape.refusal(value)
+
+    def decode(data: bytes) -> Any:
+        try:
+            return unpack(data)
+        except Exception as error:  # noqa: BLE001  # validators of the user's classes run here
+            return _decode_wide(data, type_, shape, error)
+
+    encode = encode_leaf if only is not None else encode_direct if shape.direct else encode_tree
+    return (_verified(encode, decode, shape) if shape.verify else encode), decode
+
+
+def _decode_wide(data: bytes, type_: Any, shape: Shape, error: Exception) -> Any:
+    """Decode what the typed decoder refused: a value with an int beyond 64 bits, or malformed bytes."""
+    try:
+        extension = _unpack_any(data)
+        if isinstance(extension, Ext) and extension.code == WIDE:
+            return msgspec.convert(decode_tagged(bytes(extension.data)), type_)
+    except Exception as wide_error:  # noqa: BLE001
+        error = wide_error
+    raise CorruptionError(f"an encoded value is no {shape.name} ({error})") from error
+
+
+def _tagged_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    check, tree = shape.check, shape.tree
+
+    def encode(value: Any) -> bytes:
+        try:
+            if check(value):
+                return encode_tagged(value if tree is None else tree(value))
+        except (RecursionError, TypeError) as error:
+            raise EncodingError(f"{value!r:.200} cannot be encoded as {shape.name}: {error}") from error
+        raise shape.refusal(value)
+
+    def decode(data: bytes) -> Any:
+        value = decode_tagged(data)
+        try:
+            if tree is not None:
+                return msgspec.convert(value, type_)
+            if check(value):
+                return value
+        except Exception as error:
+            raise CorruptionError(f"an encoded value is no {shape.name} ({error})") from error
+        raise CorruptionError(f"an encoded value is no {shape.name}")
+
+    return (_verified(encode, decode, shape) if shape.verify else encode), decode
+
+
+def _verified(encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], shape: Shape) -> Callable[[Any], bytes]:
+    """``encode`` for types whose constraints, validators and ``__post_init__`` run when a value is decoded."""
+
+    def encode_verified(value: Any) -> bytes:
+        data = encode(value)
+        try:
+            decoded = decode(data)
+        except CorruptionError as error:
+            raise EncodingError(
+                f"{value!r:.200} would be refused when it is read back as {shape.name}: {error.__cause__ or error}"
+            ) from error
+        if decoded != value and encode(decoded) != data:
+            raise EncodingError(
+                f"{value!r:.200} would change when it is read back as {shape.name}, to {decoded!r:.200}; its "
+                "__post_init__ must not change a finished value"
+            )
+        return data
+
+    return encode_verified
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

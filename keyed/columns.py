@@ -1,0 +1,179 @@
+"""Arrow columns as Python values, once per column: what functions see of rows.
+
+Structs become `keyed.rows.Row`, lists lists, maps dictionaries, timestamps aware UTC datetimes (those without a zone
+naive ones); dates, decimals, binary
+and strings what Python has for them; nulls ``None``. pyarrow and numpy are imported where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise, repeat
+from typing import Any
+
+from keyed.errors import DefinitionError
+from keyed.rows import Row, row_class
+
+__all__ = ["CHUNK_ROWS", "column_values", "milliseconds", "table_chunks", "table_rows"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+#: Rows that are Python objects at a time: few enough to stay in the processor's cache.
+CHUNK_ROWS = 8192
+
+
+def table_chunks(
+    table: Any, keys: Sequence[str], times: Any
+) -> Iterator[tuple[list[Any], list[Any] | None, Iterable[Any]]]:
+    """The rows of a table in chunks of (keys, timestamps, rows), made as they are needed.
+
+    Args:
+        table: An Arrow table.
+        keys: Key columns: one gives scalars, several give tuples. Equal keys are one object, hashed once.
+        times: Timestamps as a numpy array or list, or ``None``.
+    """
+    if not table.num_rows:
+        return
+    table = table.combine_chunks()
+    names, columns = table.column_names, [column.chunk(0) for column in table.columns]
+    distinct, codes = _dictionary(table, keys)
+    single = names.index(keys[0]) if len(keys) == 1 else -1
+    cls: type[Row] = row_class(tuple(names))
+    for start in range(0, table.num_rows, CHUNK_ROWS):
+        key_values = distinct[codes[start : start + CHUNK_ROWS]].tolist()
+        lists = [
+            key_values if position == single else column_values(column.slice(start, CHUNK_ROWS))
+            for position, column in enumerate(columns)
+        ]
+        chunk_times = times[start : start + CHUNK_ROWS] if times is not None else None
+        if chunk_times is not None and not isinstance(chunk_times, list):
+            chunk_times = chunk_times.tolist()
+        yield key_values, chunk_times, map(tuple.__new__, repeat(cls), zip(*lists, strict=True))
+
+
+def table_rows(table: Any) -> list[Any]:
+    """The rows of an Arrow table."""
+    columns = [column_values(column) for column in table.columns]
+    return list(map(row_class(tuple(table.column_names)), zip(*columns, strict=True)))
+
+
+def _dictionary(table: Any, keys: Sequence[str]) -> tuple[Any, Any]:
+    """The distinct keys as a numpy array of objects, and each row's index into it."""
+    import numpy as np
+    import pyarrow as pa
+
+    codes: Any = None
+    for name in keys:
+        encoded = table.column(name).chunk(0).dictionary_encode()
+        indices = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
+        if codes is None:
+            codes = indices
+            continue
+        # The codes so far are counted anew, so that the product stays far below 2^63.
+        codes = pa.array(codes * len(encoded.dictionary) + indices).dictionary_encode().indices.to_numpy()
+        codes = codes.astype("int64")
+    if len(keys) == 1:
+        values = column_values(encoded.dictionary)
+    else:
+        # Codes count values by first appearance. Of several writes to one place the last stays, so each code is left
+        # with its first row.
+        firsts = np.empty(int(codes.max()) + 1, dtype="int64")
+        firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+        chosen = table.select(list(keys)).take(pa.array(firsts))
+        values = list(zip(*[column_values(column) for column in chosen.columns], strict=True))
+    distinct = np.empty(len(values), dtype=object)
+    distinct[:] = values
+    return distinct, codes
+
+
+def column_values(column: Any) -> list[Any]:
+    """The column's values as Python objects."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    type_ = column.type
+    types = pa.types
+    if types.is_dictionary(type_):
+        return column_values(column.dictionary_decode())
+    if types.is_struct(type_):
+        fields = [type_.field(i) for i in range(type_.num_fields)]
+        # flatten() applies the struct's own nulls and offset to its children.
+        cls = row_class(tuple(f.name for f in fields))
+        rows = list(map(cls, zip(*[column_values(child) for child in column.flatten()], strict=True)))
+        return _with_nulls(column, rows)
+    if types.is_map(type_):
+        return [None if entries is None else dict(entries) for entries in _nested(column, _entries)]
+    if types.is_list(type_) or types.is_large_list(type_):
+        return _nested(column, column_values)
+    if types.is_fixed_size_list(type_):
+        return column_values(column.cast(pa.list_(type_.value_type)))
+    if types.is_timestamp(type_):
+        return _timestamps(column)
+    if column.null_count == 0 and (types.is_integer(type_) or types.is_floating(type_)):
+        numbers: list[Any] = column.to_numpy().tolist()
+        return numbers
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def milliseconds(column: Any, name: str) -> list[int | None]:
+    """Timestamps or integers as milliseconds since the epoch. Timestamps without a zone are taken as UTC.
+
+    Raises:
+        DefinitionError: The column has another type.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        # Floor, as Spark's unix_millis does, also before the epoch.
+        micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        return [None if value is None else value // 1000 for value in column_values(micros)]
+    rule = "give timestamps, or integers in milliseconds since the epoch"
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise DefinitionError(f"timestamp column {name!r} has type {column.type}; {rule}")
+    try:
+        # pandas makes an integer column with gaps one of floats.
+        return column_values(column.cast(pa.int64()))
+    except pa.ArrowInvalid as error:
+        raise DefinitionError(f"timestamp column {name!r} holds no whole numbers ({error}); {rule}") from error
+
+
+def _timestamps(column: Any) -> list[Any]:
+    import pyarrow as pa
+
+    micros = column.cast(pa.timestamp("us"), safe=False)
+    deltas = micros.cast(pa.int64()).fill_null(0).to_numpy().astype("timedelta64[us]").astype(object)
+    epoch = _EPOCH if column.type.tz is not None else _EPOCH.replace(tzinfo=None)
+    return _with_nulls(column, list(map(epoch.__add__, deltas)))
+
+
+def _entries(flat: Any) -> list[tuple[Any, Any]]:
+    """The (key, value) pairs of a map column's entries."""
+    return list(zip(column_values(flat.field(0)), column_values(flat.field(1)), strict=True))
+
+
+def _nested(column: Any, convert: Any) -> list[Any]:
+    """Lists out of a list or map column: its flat values cut at the offsets."""
+    import pyarrow as pa
+
+    if pa.types.is_map(column.type):
+        flat = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
+    else:
+        flat = column.values
+    offsets = column.offsets.to_pylist()
+    start, end = (offsets[0], offsets[-1]) if offsets else (0, 0)
+    values = convert(flat.slice(start, end - start))
+    lists = [values[a - start : b - start] for a, b in pairwise(offsets)]
+    return _with_nulls(column, lists)
+
+
+def _with_nulls(column: Any, values: list[Any]) -> list[Any]:
+    """``values`` with ``None`` where the column is null."""
+    if column.null_count:
+        for position, valid in enumerate(column.is_valid().to_pylist()):
+            if not valid:
+                values[position] = None
+    return values

@@ -1,0 +1,167 @@
+"""What a function sees while it runs: contexts, the timer service and the runtime context of ``open``.
+
+The classes here are the contract; the engine's own classes implement them. Source: Flink's
+``KeyedProcessFunction.Context``, ``OnTimerContext``, ``TimerService`` and ``RuntimeContext``; named timers are Beam's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from keyed.outputs import OutputTag
+from keyed.state import AggregatingState, ListState, MapState, ReducingState, ValueState
+from keyed.ttl import TimeDomain
+
+__all__ = ["Context", "OnTimerContext", "OpenContext", "TaskContext", "Timer", "TimerService"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
+
+
+class Timer(NamedTuple):
+    """A pending timer.
+
+    Attributes:
+        timestamp: When it fires, milliseconds since the epoch in its domain.
+        domain: The clock that it waits for.
+        name: Its name, or ``None`` for an unnamed timer.
+        key: The key that it belongs to.
+    """
+
+    timestamp: int
+    domain: TimeDomain
+    name: Any
+    key: Any
+
+
+class TimerService(Protocol):
+    """Clocks and timers of the current key. Times are `int` milliseconds since the epoch.
+
+    An unnamed timer is one per (key, domain, timestamp), as in Flink; a named one is one per (key, domain, name), and
+    setting it again replaces it, as in Beam. Timers fire by timestamp, then key, then name. An event-time timer at
+    ``t`` fires when the watermark reaches ``t``; set in the past it waits for the next advance. A processing-time
+    timer set in the past fires right after the call that set it.
+    """
+
+    def current_watermark(self) -> int:
+        """The watermark; −2^63 before the first row, 2^63 − 1 after the end of input."""
+        ...
+
+    def current_processing_time(self) -> int:
+        """The processing time of this micro-batch."""
+        ...
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Call ``on_timer`` when the watermark reaches ``timestamp``."""
+        ...
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Call ``on_timer`` when the processing time reaches ``timestamp``."""
+        ...
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Delete the unnamed event-time timer at ``timestamp``, if it is set."""
+        ...
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Delete the unnamed processing-time timer at ``timestamp``, if it is set."""
+        ...
+
+    def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
+        """Set the timer ``name``, replacing where it stood. ``name`` is any plain encodable value but ``None``."""
+        ...
+
+    def cancel_timer(self, name: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
+        """Cancel the timer ``name`` if it is set."""
+        ...
+
+    def timers(self) -> list[Timer]:
+        """The pending timers of the current key: by domain (event time first), timestamp and name."""
+        ...
+
+
+class Context(Protocol):
+    """What ``process_element`` gets beside the element."""
+
+    def timestamp(self) -> int | None:
+        """Event timestamp of the element in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time."""
+        ...
+
+    def get_current_key(self) -> Any:
+        """The key: a scalar, or a tuple where ``key_by`` has several columns."""
+        ...
+
+    def timer_service(self) -> TimerService:
+        """Clocks and timers of the current key."""
+        ...
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        """Emit ``value`` to the side output ``tag``."""
+        ...
+
+    def collect(self, value: Any, timestamp: int | None = None) -> None:
+        """Emit ``value`` to the main output; without a timestamp it takes the element's or the event timer's."""
+        ...
+
+    def drop(self) -> None:
+        """Count the current element as dropped (``rows_dropped``): nothing goes missing without a trace."""
+        ...
+
+    def is_late(self) -> bool:
+        """Whether the element's timestamp was at or below the watermark at the start of its batch."""
+        ...
+
+
+class OnTimerContext(Context, Protocol):
+    """What ``on_timer`` gets beside the timestamp."""
+
+    def time_domain(self) -> TimeDomain:
+        """The domain of the timer that fired."""
+        ...
+
+    def timer_name(self) -> Any:
+        """The name of the timer that fired, or ``None``."""
+        ...
+
+
+class TaskContext(Protocol):
+    """Names the task that a function runs in."""
+
+    def get_task_name(self) -> str:
+        """Name of the operator."""
+        ...
+
+    def get_index_of_this_subtask(self) -> int:
+        """Index of the key group, from 0."""
+        ...
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """Number of key groups."""
+        ...
+
+
+class OpenContext(TaskContext, Protocol):
+    """What ``open`` gets: PyFlink's ``RuntimeContext``, as far as it has a meaning here."""
+
+    def get_state(self, descriptor: ValueState[T]) -> ValueState[T]:
+        """The `ValueState` that ``descriptor`` names, bound to this task."""
+        ...
+
+    def get_list_state(self, descriptor: ListState[T]) -> ListState[T]:
+        """The `ListState` that ``descriptor`` names, bound to this task."""
+        ...
+
+    def get_map_state(self, descriptor: MapState[K, V]) -> MapState[K, V]:
+        """The `MapState` that ``descriptor`` names, bound to this task."""
+        ...
+
+    def get_reducing_state(self, descriptor: ReducingState[T]) -> ReducingState[T]:
+        """The `ReducingState` that ``descriptor`` names, bound to this task."""
+        ...
+
+    def get_aggregating_state(self, descriptor: AggregatingState[IN, OUT]) -> AggregatingState[IN, OUT]:
+        """The `AggregatingState` that ``descriptor`` names, bound to this task."""
+        ...

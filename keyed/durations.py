@@ -1,0 +1,71 @@
+"""Durations and times: whole milliseconds everywhere, `timedelta` accepted everywhere a duration is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from keyed.errors import DefinitionError
+
+__all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "Duration", "duration_of", "milliseconds_of"]
+
+#: The watermark before the first row: no time has passed (Flink's ``Watermark.UNINITIALIZED``).
+MIN_TIMESTAMP = -(2**63)
+#: The watermark at the end of input (Flink's ``Watermark.MAX_WATERMARK``).
+MAX_TIMESTAMP = 2**63 - 1
+
+Duration = int | timedelta
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def milliseconds_of(duration: Duration, parameter: str, *, least: int = 0) -> int:
+    """The duration as whole milliseconds.
+
+    Args:
+        duration: An `int` in milliseconds or a `timedelta`.
+        parameter: Name of the parameter, for the message.
+        least: Least value allowed, in milliseconds.
+
+    Raises:
+        DefinitionError: Not an `int` or `timedelta`, not a whole number of milliseconds, or below ``least``.
+    """
+    if isinstance(duration, timedelta):
+        milliseconds, rest = divmod(duration, _MILLISECOND)
+        if rest:
+            raise DefinitionError(f"{parameter}={duration!r} is not a whole number of milliseconds; round it first")
+    elif isinstance(duration, int) and not isinstance(duration, bool):
+        milliseconds = duration
+    else:
+        raise DefinitionError(
+            f"{parameter}={duration!r} is a {type(duration).__name__}; give int milliseconds or a timedelta"
+        )
+    if not least <= milliseconds <= MAX_TIMESTAMP:
+        raise DefinitionError(f"{parameter}={duration!r} must be between {least} ms and 2^63 - 1 ms")
+    return milliseconds
+
+
+def duration_of(
+    duration: Duration | None,
+    parameter: str,
+    *,
+    least: int = 0,
+    days: float = 0,
+    hours: float = 0,
+    minutes: float = 0,
+    seconds: float = 0,
+    milliseconds: float = 0,
+) -> int:
+    """One duration out of either a positional duration or units as keywords, in milliseconds.
+
+    Raises:
+        DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.
+    """
+    units = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    if duration is None:
+        if not units and least > 0:
+            raise DefinitionError(
+                f"{parameter} needs a duration above 0: give milliseconds, a timedelta or seconds=..."
+            )
+        duration = units
+    elif units:
+        raise DefinitionError(f"{parameter} takes a duration or units as keywords, not both")
+    return milliseconds_of(duration, parameter, least=least)

@@ -1,0 +1,106 @@
+"""Where an entry lives: the byte layout of addresses, shared by the engine, the log and the local stores.
+
+All state is *entries*: an address, which is a pair (prefix, sub), with a value of bytes.
+
+    prefix   of state   kind (1 byte) | state id (u16 BE) | encoded key | encoded namespace
+             of timers  kind (1 byte) | encoded key
+    sub      value, reducing and aggregating state    empty
+             map entry                                 encoded map key
+             list element                              commit sequence (u64 BE) | index in the commit (u32 BE)
+             unnamed timer                             00 | time
+             named timer                               01 | encoded name
+    time     8 bytes: signed 64-bit milliseconds, big endian, sign bit flipped, so that byte order is time order
+
+Keys, namespaces, map keys and names are encoded by `keyed.codec.keys`, which is prefix-free; so no prefix is a proper
+prefix of another one, and byte order of (prefix, sub) is byte order of prefix + sub.
+
+Entries of every kind but ``PLAIN`` are *indexed by time*: the first 8 bytes of the value are the time at which the
+entry is due (to fire, or to expire). For a timer that is the whole value; an unnamed timer's time is in its sub as
+well, and the two are always equal.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from keyed.codec.keys import decode_key_at
+
+__all__ = [
+    "PLAIN",
+    "TIMER_EVENT",
+    "TIMER_PROCESSING",
+    "TTL_EVENT",
+    "TTL_PROCESSING",
+    "decode_time",
+    "encode_time",
+    "key_of",
+    "list_sub",
+    "named_timer_sub",
+    "state_prefix",
+    "timer_prefix",
+    "timer_sub",
+]
+
+#: State without a time to live.
+PLAIN = 1
+#: State with a time to live in processing time.
+TTL_PROCESSING = 2
+#: State with a time to live in event time.
+TTL_EVENT = 3
+#: Processing-time timers.
+TIMER_PROCESSING = 4
+#: Event-time timers.
+TIMER_EVENT = 5
+
+_SIGN = 2**63
+_STATE_HEAD = Struct(">BH")
+_TIME = Struct(">Q")
+_LIST_SUB = Struct(">QI")
+_pack_time = _TIME.pack
+_unpack_time = _TIME.unpack_from
+
+
+def encode_time(timestamp: int) -> bytes:
+    """Encode a timestamp in milliseconds as 8 bytes whose order is the order of time."""
+    return _pack_time(timestamp + _SIGN)
+
+
+def decode_time(data: bytes, offset: int = 0) -> int:
+    """Decode the timestamp that `encode_time` wrote at ``offset`` of ``data``."""
+    timestamp: int = _unpack_time(data, offset)[0]
+    return timestamp - _SIGN
+
+
+def state_prefix(kind: int, state_id: int, key: bytes, namespace: bytes) -> bytes:
+    """Build the prefix of the entries of one state, for one encoded key and one encoded namespace."""
+    return _STATE_HEAD.pack(kind, state_id) + key + namespace
+
+
+def timer_prefix(kind: int, key: bytes) -> bytes:
+    """Build the prefix of all timers of one encoded key in one time domain."""
+    return bytes((kind,)) + key
+
+
+def timer_sub(timestamp: int) -> bytes:
+    """Build the sub of an unnamed timer, which is one per time."""
+    return b"\x00" + _pack_time(timestamp + _SIGN)
+
+
+def named_timer_sub(name: bytes) -> bytes:
+    """Build the sub of a named timer from its encoded name."""
+    return b"\x01" + name
+
+
+def list_sub(commit: int, index: int) -> bytes:
+    """Build the sub of the list element that was the ``index``-th to be added in a commit."""
+    return _LIST_SUB.pack(commit, index)
+
+
+def key_of(prefix: bytes) -> Any:
+    """The user's key in a prefix.
+
+    Raises:
+        CorruptionError: It holds no key.
+    """
+    return decode_key_at(prefix, 1 if prefix[0] >= TIMER_PROCESSING else _STATE_HEAD.size)[0]

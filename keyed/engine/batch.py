@@ -1,0 +1,166 @@
+"""What goes into a key group at each micro-batch, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from keyed.columns import column_values, table_rows
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Batch", "BatchResult", "Chunk", "Emitted", "EmittedTables", "OutputTaker"]
+
+
+class OutputTaker(Protocol):
+    """Takes main outputs while the batch runs, so that few of them are Python objects at a time."""
+
+    def take(self, emitted: Emitted) -> None:
+        """Take what was emitted since the last call; it is cleared afterwards."""
+        ...
+
+    def restart(self) -> None:
+        """Forget what was taken: the batch runs again from its start."""
+        ...
+
+
+Chunk = tuple[Sequence[Any], Sequence[Any] | None, Iterable[Any]]
+
+
+def _no_table() -> None:
+    return None
+
+
+@attrs.define(eq=False)
+class Batch:
+    """The rows and marks of one micro-batch for one key group.
+
+    Attributes:
+        chunks: The rows in the order in which they run (by timestamp, stable by arrival, or by arrival alone), in
+            chunks, made as they are needed so that few Python objects live at a time. A chunk is the key of each row,
+            the event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), and the
+            elements.
+        table: For a vectorised function, in place of ``chunks``: the rows in the order in which they are handed over,
+            with `keyed.TIMESTAMP_COLUMN` if the stream has event time.
+        max_timestamp: Highest timestamp over all rows of the batch in all key groups, ``None`` if there is none.
+        upstream_watermark: Least watermark of the upstream operator's key groups, for a later stage of a chain;
+            or a watermark set by hand; ``None`` otherwise.
+        processing_time: The batch's processing time in milliseconds.
+        end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
+        rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
+        taker: Takes the main output in parts; without it all of it is in the result.
+    """
+
+    chunks: Callable[[], Iterable[Chunk]] = tuple
+    table: Callable[[], pa.Table | None] = _no_table
+    max_timestamp: int | None = None
+    upstream_watermark: int | None = None
+    processing_time: int = 0
+    end_of_input: bool = False
+    rows_bad: int = 0
+    taker: OutputTaker | None = None
+
+
+class Emitted:
+    """Values emitted to one output, in order, with their timestamps run-length encoded.
+
+    Attributes:
+        values: The values.
+        runs: Pairs (end index, timestamp): values up to the index, from the end of the run before, have the timestamp.
+    """
+
+    __slots__ = ("runs", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.runs: list[tuple[int, int | None]] = [(0, None)]
+
+    def close_run(self, timestamp: int | None) -> None:
+        """Give ``timestamp`` to the values since the end of the last run."""
+        end = len(self.values)
+        last, before = self.runs[-1]
+        if end != last:
+            if before == timestamp and last:
+                self.runs[-1] = (end, timestamp)
+            else:
+                self.runs.append((end, timestamp))
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self.values.clear()
+        self.runs[:] = [(0, None)]
+
+    def extend(self, other: Emitted) -> None:
+        """Append the values of another output."""
+        start = len(self.values)
+        self.values += other.values
+        self.runs += [(start + end, timestamp) for end, timestamp in other.runs if end]
+
+    def timestamps(self) -> list[int | None]:
+        """The timestamp of each value."""
+        result: list[int | None] = []
+        start = 0
+        for end, timestamp in self.runs:
+            result += [timestamp] * (end - start)
+            start = end
+        return result
+
+
+class EmittedTables:
+    """Rows emitted to one output as tables, in order; their timestamps are in `keyed.TIMESTAMP_COLUMN`, if at all.
+
+    Attributes:
+        tables: The tables, none of them empty.
+    """
+
+    __slots__ = ("tables",)
+
+    def __init__(self) -> None:
+        self.tables: list[pa.Table] = []
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return sum(table.num_rows for table in self.tables)
+
+    @property
+    def values(self) -> list[Any]:
+        """The rows as Python objects, without their timestamps."""
+        rows: list[Any] = []
+        for table in self.tables:
+            names = [name for name in table.column_names if name != TIMESTAMP_COLUMN]
+            rows += table_rows(table.select(names))
+        return rows
+
+    def timestamps(self) -> list[int | None]:
+        """The timestamp of each row."""
+        times: list[int | None] = []
+        for table in self.tables:
+            has_times = TIMESTAMP_COLUMN in table.column_names
+            times += column_values(table.column(TIMESTAMP_COLUMN)) if has_times else [None] * table.num_rows
+        return times
+
+    def extend(self, other: EmittedTables) -> None:
+        """Append the rows of another output."""
+        self.tables += other.tables
+
+
+@attrs.frozen(eq=False)
+class BatchResult:
+    """What a key group gives back for a batch.
+
+    Attributes:
+        main: The main output.
+        side: Side outputs by tag name.
+        watermark: The group's watermark after the batch.
+        metrics: Cumulative counters of the group by name, see `keyed.engine.metrics`.
+    """
+
+    main: Emitted | EmittedTables
+    side: dict[str, Emitted] | dict[str, EmittedTables]
+    watermark: int
+    metrics: dict[str, int]

@@ -1,0 +1,176 @@
+"""What the bound states share: their address, their namespaces, their clock, and the writing of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from keyed.codec.keys import encode_key
+from keyed.durations import MAX_TIMESTAMP
+from keyed.engine.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
+from keyed.errors import EncodingError, StateAccessError
+from keyed.state import State
+from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
+
+if TYPE_CHECKING:
+    from keyed.engine.changes import Changes
+    from keyed.engine.scope import Scope
+
+__all__ = ["MISSING", "REMOVED", "BoundState", "kind_of"]
+
+#: Nothing is known or stored.
+MISSING: Any = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
+#: An entry that this batch removed.
+REMOVED: Any = type("Removed", (), {"__repr__": lambda _: "REMOVED"})()
+
+NULL = b"\xc0"
+#: What `activate` makes and `deactivate` takes away.
+_CELLS = ("_cells", "_read", "_written")
+NO_NAMESPACE = encode_key(None)
+
+
+def kind_of(ttl: StateTtl | None) -> int:
+    """The kind byte of a state's entries."""
+    if ttl is None:
+        return PLAIN
+    return TTL_PROCESSING if ttl.time_domain is TimeDomain.PROCESSING_TIME else TTL_EVENT
+
+
+class BoundState:
+    """A declared state bound to one key group for one batch. Mixed into the public classes of `keyed.state`.
+
+    A touched entry is decoded once, when it is first read, and encoded once, when the batch ends. With a time to live
+    an item is a pair (value, due time); without one it is the value itself.
+    """
+
+    name: str
+    kind: str
+    declaration: Any
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    _cells: Any
+
+    def bind(self, declaration: State, scope: Scope, state_id: int, namespace: bytes = NO_NAMESPACE) -> None:
+        """Attach to a batch. Entries can be touched once `activate` was called."""
+        self.declaration = declaration
+        self.name = declaration.name
+        self.ttl = declaration.ttl
+        self._scope = scope
+        self._state_id = state_id
+        self._kind = kind_of(declaration.ttl)
+        self._namespace = namespace
+        self._views: dict[bytes, Any] = {}
+        self._views_by_value: dict[Any, Any] = {}
+        ttl = declaration.ttl
+        self._ttl_ms = ttl.milliseconds if ttl else 0
+        self._refreshes = ttl is not None and ttl.update is UpdateType.ON_READ_AND_WRITE
+        self._hides_expired = ttl is not None and ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED
+
+    def activate(self) -> None:
+        """Allow access: the function is open and calls with a key follow."""
+        raise NotImplementedError
+
+    def flush(self, changes: Changes) -> None:
+        """Write what changed, in this namespace and all others."""
+        raise NotImplementedError
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Reached only for what `activate` has not made: the cells of a state used in open or close, or of a namespace
+        # kept from an earlier batch.
+        if attribute in _CELLS:
+            raise StateAccessError(
+                f"{self.kind} state {self.name!r} was used without a current key; use it inside process_element, "
+                "on_timer or what they call, and call namespace() there too"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+
+    def view(self, namespace: Any) -> Any:
+        """This state under ``namespace``, one object per namespace and batch."""
+        if namespace is None and self._namespace == NO_NAMESPACE:
+            return self
+        # Python takes 1, 1.0 and True for the same dictionary key, also inside tuples; as namespaces they differ.
+        cls = namespace.__class__
+        kind = tuple(map(type, namespace)) if issubclass(cls, tuple) else cls
+        try:
+            found = self._views_by_value.get((kind, namespace))
+        except TypeError:
+            found = None
+        return self._view(kind, namespace) if found is None else found
+
+    def _view(self, kind: Any, namespace: Any) -> Any:
+        """The view of a namespace that is not found by its value: it is new, or equal values may differ."""
+        if self._namespace != NO_NAMESPACE:
+            raise StateAccessError(f"{self.kind} state {self.name!r}: namespace() of a namespace is not supported")
+        assert self._cells is not None
+        encoded = encode_key(namespace)
+        found = self._views.get(encoded)
+        if found is None:
+            found = object.__new__(type(self))
+            found.__dict__.update(self.__dict__)
+            found._namespace = encoded
+            found.activate()
+            self._views[encoded] = found
+        if not (isinstance(kind, tuple) and any(issubclass(part, tuple) for part in kind)):
+            self._views_by_value[kind, namespace] = found
+        return found
+
+    def deactivate(self) -> None:
+        """End the access that `activate` allowed: no call with a key is running."""
+        for bound in self.bound_views():
+            for attribute in _CELLS:
+                bound.__dict__.pop(attribute, None)
+        self._views = {}
+        self._views_by_value = {}
+
+    def bound_views(self) -> Iterator[Any]:
+        """This state and its namespaces that were touched."""
+        yield self
+        yield from self._views.values()
+
+    def prefix(self, key: Any) -> bytes:
+        """The address of ``key`` in this state and namespace."""
+        return state_prefix(self._kind, self._state_id, self._scope.encoded(key), self._namespace)
+
+    def write(self, changes: Changes, prefix: bytes, sub: bytes, data: bytes | None) -> None:
+        """Write an entry of this state, or remove it with ``None``."""
+        if self.ttl is None:
+            changes.write(prefix, sub, data)
+        else:
+            changes.write_timed(prefix, sub, data, self._scope.clock(self._kind))
+
+    # Time to live -----------------------------------------------------------------------------------------------
+
+    def due_time(self) -> int:
+        """When an entry that is updated now expires."""
+        return min(self._scope.stamp(self._kind) + self._ttl_ms, MAX_TIMESTAMP)
+
+    def expired(self, due: int) -> bool:
+        """Whether an entry with this due time is hidden now."""
+        return self._hides_expired and due <= self._scope.clock(self._kind)
+
+    def refreshed(self, due: int) -> int:
+        """The due time of an entry after a read. As in Flink, reading what has expired does not bring it back."""
+        if self._refreshes and due > self._scope.clock(self._kind):
+            return self.due_time()
+        return due
+
+    def unwrap(self, raw: bytes, decode: Callable[[bytes], Any]) -> Any:
+        """The item stored as ``raw``: its value, or with a time to live (value, due)."""
+        if self.ttl is None:
+            return None if raw == NULL else decode(raw)
+        payload = raw[8:]
+        return (None if payload == NULL else decode(payload)), decode_time(raw[:8])
+
+    def wrap(self, item: Any, encode: Callable[[Any], bytes]) -> bytes:
+        """The bytes that store ``item``.
+
+        Raises:
+            EncodingError: The value does not fit the declared type.
+        """
+        try:
+            if self.ttl is None:
+                return NULL if item is None else encode(item)
+            value, due = item
+            return encode_time(due) + (NULL if value is None else encode(value))
+        except EncodingError as error:
+            raise EncodingError(f"{self.kind} state {self.name!r}: {error}") from error

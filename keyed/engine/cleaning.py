@@ -1,0 +1,71 @@
+"""Keeps a group's log bounded: each batch moves the live entries of the oldest rows to the end and drops those rows.
+
+The log stays below about twice the bytes of the live entries, and a batch cleans in proportion to what it appends, so
+there are no pauses (as in a log-structured file system, or Kafka's log cleaner, in small steps).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyed.engine.log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.engine.segment import Change, decode_row
+from keyed.engine.store import ReadStore
+from keyed.engine.tables import LiveRows
+
+if TYPE_CHECKING:
+    from keyed.columnar.chunks import TableDelta
+
+__all__ = ["clean"]
+
+#: A log up to this size is left alone.
+_SLACK_BYTES = 1 << 18
+#: Bytes read and dropped for each byte appended; 2 would just hold the bound, more reaches it after growth.
+_EFFORT = 4
+
+
+def clean(
+    log: GroupLog, meta: GroupMeta, store: ReadStore, new_bytes: int, where: str
+) -> tuple[list[Change], list[TableDelta]]:
+    """Drop the oldest rows of the log if it has grown beyond its bound.
+
+    Args:
+        log: The log.
+        meta: Its meta record for the commit in progress; first row and bytes are updated.
+        store: Committed entries, level with the log.
+        new_bytes: What the commit appends.
+        where: For messages.
+
+    Returns:
+        The entries of the dropped rows that are still live, and the rows of tables: to be appended before the commit's
+        own changes.
+    """
+    reappended: list[Change] = []
+    tables = LiveRows(store)
+    cleaned = []
+    live = max(meta.counters.get("live_bytes", 0), 0)
+    budget = _EFFORT * new_bytes + _SLACK_BYTES // 4
+    size = meta.log_bytes + new_bytes
+    moved = 0
+    while size > 2 * live + _SLACK_BYTES and budget > 0 and meta.first_row <= meta.last_row:
+        row = meta.first_row
+        cleaned.append(row)
+        for _, record in log.read(row, row):
+            place = f"{where}, log row {row}"
+            decoded = decode_row(record, place)
+            for change in decoded.tables:
+                moved += tables.add(change, place)
+            for prefix, sub, value in decoded.entries:
+                if value is not None and store.get(prefix, sub) == value:
+                    reappended.append((prefix, sub, value))
+                    moved += len(prefix) + len(sub) + len(value)
+            meta.log_bytes -= len(record)
+            size += moved - len(record)
+            budget -= len(record)
+            moved = 0
+        meta.first_row += 1
+    # Only now, when nothing is read any more: the batch runs again, from the same log, if the local store fails.
+    for row in cleaned:
+        log.drop(row)
+    return reappended, tables.deltas()

@@ -1,0 +1,252 @@
+"""Runs the rows and timers of one micro-batch through the user's function.
+
+Processing-time timers that are due fire first. Then, before a row at ``t``, the watermark moves to what the rows so
+far allow, event-time timers fire, and the row runs; after the last row the watermark moves to the batch's own. The
+loop over rows is the hot path of the row-by-row API: everything that can be per batch is outside of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any, NoReturn
+
+from keyed.durations import MAX_TIMESTAMP
+from keyed.engine.batch import Batch
+from keyed.engine.context import EngineContext, EngineTimerService
+from keyed.engine.scope import Scope
+from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.streams import OperatorSpec
+from keyed.ttl import TimeDomain
+
+__all__ = ["Driver"]
+
+#: Main outputs after which they are handed over.
+_HAND_OVER = 8192
+#: What can be iterated but is one output, returned where it should have been yielded.
+_NO_OUTPUTS = frozenset({str, bytes, dict})
+
+
+class Driver:
+    """Drives one batch.
+
+    Args:
+        spec: The operator.
+        function: The opened function.
+        scope: The batch's scope, at the watermark before the batch.
+        timers: Pending timers.
+        context: Where outputs go.
+    """
+
+    def __init__(
+        self, spec: OperatorSpec, function: Any, scope: Scope, timers: EngineTimerService, context: EngineContext
+    ) -> None:
+        self._spec = spec
+        self._function = function
+        self._scope = scope
+        self._timers = timers
+        self._event = timers.event
+        self._processing = timers.processing
+        self._context = context
+        self._on_timer = function.on_timer
+        self._firing_processing = False
+        self._element: Any = None
+        self._tracks = spec.output_timestamps
+        self.rows = 0
+        self.late = 0
+        self.handed_over = 0
+        self._handing_over = False
+
+    def run(self, batch: Batch, watermark: int) -> None:
+        """Run a batch.
+
+        Args:
+            batch: Its rows and marks.
+            watermark: The watermark after it, at or above the one before.
+
+        Raises:
+            UserFunctionError: The function raised.
+            KeyedError: The function used the API wrongly; the message names operator, key and element or timer.
+        """
+        try:
+            self._fire_processing()
+            self._rows(batch)
+            self._advance(watermark)
+            self._hand_over(batch)
+            if batch.end_of_input:
+                # Nothing will come that could reach them: those that wait fire now, those that they set do not.
+                self._timers.close_processing_time()
+                self._processing.load(MAX_TIMESTAMP)
+                self._processing.advance(MAX_TIMESTAMP, self._fire_processing_timer)
+                # For what they set in event time there is no later advance either.
+                self._fire_events(watermark, watermark)
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
+            self._fail(error)
+
+    def _rows(self, batch: Batch) -> None:
+        scope, context, function = self._scope, self._context, self._function
+        process_element = function.process_element
+        # A generator always gives an iterable, so its result needs no check per row.
+        generator = inspect.isgeneratorfunction(process_element)
+        main = context.main
+        values, runs = main.values, main.runs
+        extend = values.extend
+        event_heap = self._event.heap
+        processing_heap, now = self._processing.heap, scope.processing_time
+        watermark = scope.watermark
+        # How far behind a row's timestamp the watermark may be moved before it runs, and the limit of that.
+        lag = 1
+        limit: Any = batch.upstream_watermark
+        if self._spec.delay_ms is not None:
+            lag, limit = self._spec.delay_ms + 1, MAX_TIMESTAMP
+        moves = limit is not None
+        by_time = self._spec.order == "event_time"
+        late_until = scope.batch_watermark
+        tracks = self._tracks
+        emitted = len(values)
+        element: Any = None
+        try:
+            for keys, timestamps, elements in batch.chunks():
+                self.rows += len(keys)
+                times: Iterable[Any] = repeat(None, len(keys))
+                if timestamps is not None:
+                    times = timestamps
+                    self.late += _late(timestamps, late_until, by_time)
+                context.domain = context.name = None
+                for key, timestamp, element in zip(keys, times, elements, strict=timestamps is not None):
+                    if moves and timestamp is not None:
+                        time = timestamp - lag
+                        if time > watermark:
+                            if time > limit:
+                                time = limit
+                            if time > watermark:
+                                before = watermark
+                                scope.watermark = watermark = time
+                                if event_heap and event_heap[0] <= time:
+                                    self._fire_events(before, time)
+                                    emitted = len(values)
+                                    context.domain = context.name = None
+                    scope.key = key
+                    scope.timestamp = timestamp
+                    if generator:
+                        extend(process_element(element, context))
+                    else:
+                        result = process_element(element, context)
+                        if result is not None:
+                            if result.__class__ in _NO_OUTPUTS:
+                                raise _not_outputs(result)
+                            extend(result)
+                    if tracks and len(values) != emitted:
+                        emitted = len(values)
+                        if runs[-1][0] != emitted:
+                            runs.append((emitted, timestamp))
+                    if processing_heap and processing_heap[0] <= now:
+                        self._fire_processing()
+                        emitted = len(values)
+                if len(values) >= _HAND_OVER:
+                    self._hand_over(batch)
+                    emitted = 0
+        except Exception:
+            # The loop leaves no trace of its element that a message could name.
+            self._element = element
+            raise
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Give the main output so far to the batch's taker, if it has one."""
+        if batch.taker is not None:
+            main = self._context.main
+            self.handed_over += len(main.values)
+            self._handing_over = True
+            batch.taker.take(main)
+            self._handing_over = False
+            main.clear()
+
+    def _advance(self, watermark: int) -> None:
+        """Move the watermark, and fire what becomes due."""
+        before = self._scope.watermark
+        if watermark > before:
+            self._scope.watermark = watermark
+            self._fire_events(before, watermark)
+
+    def _fire_events(self, before: int, watermark: int) -> None:
+        """Fire the event-time timers up to ``watermark``. Meanwhile time to live runs on the times of the timers."""
+        scope = self._scope
+        scope.timer_clock = before
+        self._context.domain = TimeDomain.EVENT_TIME
+        self._event.advance(watermark, self._fire_event_timer)
+        scope.timer_clock = None
+
+    def _fire_processing(self) -> None:
+        """Fire the processing-time timers that are due."""
+        if self._firing_processing:
+            return
+        self._firing_processing = True
+        outer = self._context.domain
+        self._processing.advance(self._scope.processing_time, self._fire_processing_timer)
+        self._firing_processing = False
+        self._context.domain = outer
+        self._context.name = None
+
+    def _fire_event_timer(self, timestamp: int, key: Any, name: Any) -> None:
+        context, scope = self._context, self._scope
+        scope.timestamp = timestamp
+        if timestamp > scope.timer_clock:  # type: ignore[operator]
+            scope.timer_clock = timestamp
+        context.name = name
+        result = self._on_timer(timestamp, context)
+        if result is not None:
+            context.main.values.extend(result)
+        if self._tracks:
+            context.main.close_run(timestamp)
+        heap = self._processing.heap
+        if heap and heap[0] <= scope.processing_time:
+            self._fire_processing()
+
+    def _fire_processing_timer(self, timestamp: int, key: Any, name: Any) -> None:
+        context = self._context
+        scope = self._scope
+        scope.timestamp, scope.in_processing_time = timestamp, True
+        context.domain, context.name = TimeDomain.PROCESSING_TIME, name
+        result = self._on_timer(timestamp, context)
+        if result is not None:
+            context.main.values.extend(result)
+        context.main.close_run(None)
+        scope.in_processing_time = False
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Raise ``error`` with what was running: operator, call, key and element or timer."""
+        scope, context = self._scope, self._context
+        if self._handing_over:
+            # An output that does not fit is found after the call that made it.
+            raise error
+        if context.domain is None:
+            call = f"process_element of element {_short(self._element)}, timestamp {scope.timestamp}"
+        else:
+            named = f" {_short(context.name)}" if context.name is not None else ""
+            call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"
+        where = f"operator {self._spec.name!r}, {call}, key {_short(scope.key)}"
+        if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
+            raise type(error)(f"{error} ({where})") from error
+        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _not_outputs(result: Any) -> OutputDefinitionError:
+    return OutputDefinitionError(
+        f"{_short(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
+        "yield it, or return a list of outputs"
+    )
+
+
+def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:
+    """How many rows are late: at or below the watermark at the start of their batch."""
+    if by_time and timestamps and timestamps[0] is not None:
+        return bisect_right(timestamps, watermark)
+    return sum(1 for timestamp in timestamps if timestamp is not None and timestamp <= watermark)
+
+
+def _short(value: Any) -> str:
+    """A representation that fits a message."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,133 @@
+"""The export of what a key group has committed to its changelog.
+
+A batch is exported when it can no longer be undone: at the start of the group's next batch, or by a flush. The meta
+record names the attempt whose batch the group's log ends with (`GroupMeta.attempt`) and the one before it
+(`GroupMeta.previous`), so the changelog can be told to be of the same course or refused:
+
+- It ends with the attempt before: the changes of the last commit follow.
+- It ends with the last attempt: there is nothing to do. A batch that is run again comes here.
+- It is empty: it starts with a snapshot of the state, whether the job is new or got a changelog later.
+
+Batches that were run without the changelog would be missing in it, so a changelog that ends earlier is refused too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from keyed.changelog.model import Block, ChangelogWriter, Commit
+from keyed.codec.blocks import TableChange
+from keyed.codec.entry_hash import hash_text
+from keyed.engine.contents import contents, contents_hash
+from keyed.engine.log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.engine.metrics import COUNTERS
+from keyed.engine.segment import CHANGES, TABLE, decode_row
+from keyed.engine.store import ReadStore
+from keyed.errors import ChangelogDiverged, CorruptionError
+
+__all__ = ["check_new", "export"]
+
+
+def export(
+    log: GroupLog,
+    meta: GroupMeta,
+    writer: ChangelogWriter,
+    store: Callable[[], ReadStore],
+    where: str,
+    blocks: list[Block] | None = None,
+) -> Commit | None:
+    """Append the last commit of a key group to its changelog, if that lacks it.
+
+    Args:
+        log: The group's log.
+        meta: Its meta record. It gets the hash of the live entries if it has none.
+        writer: The group's writer.
+        store: Gives the group's entries, level with the log; called for a snapshot.
+        where: For messages.
+        blocks: The changes of the last commit, if they are at hand; otherwise they are read from the log.
+
+    Returns:
+        What was appended, or ``None`` if it was there.
+
+    Raises:
+        ChangelogDiverged: The changelog holds something else.
+        ChangelogError: It cannot be written.
+        CorruptionError: The log is damaged.
+    """
+    last = writer.last()
+    if last is not None and (last.sequence, last.attempt) == (meta.commit, meta.attempt):
+        return None
+    if last is not None:
+        _check_course(last, meta, where)
+    snapshot = last is None
+    if not meta.hash:
+        meta.hash = hash_text(contents_hash(store(), meta.states))
+    commit = Commit(
+        log_id="",
+        group=meta.group,
+        sequence=meta.commit,
+        attempt=meta.attempt,
+        previous=meta.previous,
+        source_log=meta.log_id,
+        snapshot=snapshot,
+        entries=meta.counters.get("live_entries", 0) + meta.counters.get("timers_pending", 0),
+        hash=meta.hash,
+        watermark=meta.watermark,
+        processing_time=meta.processing_time,
+        ended=meta.ended,
+        states=meta.states,
+        counters={name: meta.counters.get(name, 0) for name in COUNTERS},
+    )
+    if snapshot:
+        return writer.append(commit, contents(store(), meta.states))
+    return writer.append(commit, _committed(log, meta, where) if blocks is None else blocks)
+
+
+def check_new(writer: ChangelogWriter, where: str) -> None:
+    """Check that the changelog of a key group that has no state yet is empty.
+
+    Raises:
+        ChangelogDiverged: It holds commits.
+    """
+    last = writer.last()
+    if last is not None:
+        raise ChangelogDiverged(
+            f"{where}: its checkpoint is new, and its changelog {last.log_id} ends with commit {last.sequence} of an "
+            "earlier run; give restore_from= that changelog and changelog= an empty one, or run from the checkpoint "
+            "that belongs to it"
+        )
+
+
+def _check_course(last: Commit, meta: GroupMeta, where: str) -> None:
+    """Check that the changelog is of the same course as the group's log."""
+    if last.source_log != meta.log_id:
+        why = "was written from another checkpoint"
+    elif last.sequence >= meta.commit:
+        why = f"goes on to commit {last.sequence}, the checkpoint ends with {meta.commit}: it was set back, or copied"
+    elif last.sequence < meta.commit - 1:
+        why = f"ends with commit {last.sequence}, the checkpoint with {meta.commit}: batches were run without it"
+    elif last.attempt != meta.previous:
+        why = f"has another commit {last.sequence} than the checkpoint, which was set back, or copied"
+    else:
+        return
+    raise ChangelogDiverged(
+        f"{where}: the changelog {last.log_id} {why}; give changelog= an empty one, which starts with a snapshot, or "
+        "restore_from= this one with a new checkpoint"
+    )
+
+
+def _committed(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Block]:
+    """The changes of the last commit, out of the log."""
+    first, count = meta.last_row - meta.commit_rows + 1, 0
+    for number, record in log.read(first, meta.last_row):
+        place = f"{where}, log row {number}"
+        row = decode_row(record, place)
+        if row.attempt != meta.attempt:
+            raise CorruptionError("the row is not of the last commit", where=place)
+        count += 1
+        for kind, block in row.blocks:
+            if kind in (CHANGES, TABLE):
+                yield block.block if isinstance(block, TableChange) else block
+    if count != meta.commit_rows:
+        raise CorruptionError(f"{meta.commit_rows} rows of the last commit are expected, {count} found", where=where)

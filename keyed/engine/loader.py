@@ -1,0 +1,120 @@
+"""Gives a key group that has no state yet the entries of others: of a changelog, or of another number of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from keyed.codec.blocks import TableBlock, TableChange
+from keyed.codec.entry_hash import MODULUS, hash_sum, hash_text
+from keyed.engine.addresses import TIMER_PROCESSING
+from keyed.engine.changes import OVERHEAD
+from keyed.engine.contents import contents, delta_of_block, table_keys
+from keyed.engine.log import GroupLog
+from keyed.engine.meta import GroupMeta, encode_meta
+from keyed.engine.replica import position_of
+from keyed.engine.segment import Change, encode_rows
+from keyed.engine.store import LocalStore
+
+if TYPE_CHECKING:
+    from keyed.columnar.chunks import TableDelta
+
+__all__ = ["Loader"]
+
+#: So many entries and rows, or so many blocks of them, are given to the store at a time.
+_ENTRIES, _BLOCKS = 20_000, 16
+
+
+class Loader:
+    """Loads one key group: first its local store, in which later changes of an entry win, and from it the log.
+
+    Args:
+        log: The group's log, without a meta record.
+        store: The group's local store.
+        meta: The meta record that the group is to have. What depends on the entries is filled in.
+    """
+
+    def __init__(self, log: GroupLog, store: LocalStore, meta: GroupMeta) -> None:
+        self.meta = meta
+        self._log = log
+        self._store = store
+        self._waiting: list[Change] = []
+        self._tables: list[TableDelta] = []
+        self._entries = self._blocks = self._parts = 0
+        if store.position() is not None:
+            store.reset()
+
+    def add(self, changes: list[Change]) -> None:
+        """Write entries, and remove those that are ``None``: about a megabyte at most."""
+        self._waiting += changes
+        self._count(len(changes))
+
+    def add_rows(self, delta: TableDelta) -> None:
+        """Change rows of a table."""
+        self._tables.append(delta)
+        self._count(sum(rows.num_rows for rows in (delta.removed, delta.upserts) if rows is not None))
+
+    def _count(self, entries: int) -> None:
+        self._entries += entries
+        self._blocks += entries > 0
+        if self._entries >= _ENTRIES or self._blocks >= _BLOCKS:
+            self._apply()
+
+    def write_log(self, written: Callable[[], object] = lambda: None) -> GroupMeta:
+        """Write the log. It is of no account before `write_meta`.
+
+        Args:
+            written: Called after each part of the log, which may be committed by itself.
+
+        Returns:
+            The meta record.
+        """
+        self._apply()
+        meta, keys = self.meta, table_keys(self.meta.states)
+        entries = timers = size = total = 0
+        for block in contents(self._store, meta.states):
+            if isinstance(block, TableBlock):
+                from keyed.columnar.hashing import rows_hash
+                from keyed.columnar.layout import row_bytes
+
+                rows = delta_of_block(block, keys, "a restored table").upserts
+                assert rows is not None
+                total += rows_hash(rows, block.state_id)
+                entries += rows.num_rows
+                size += row_bytes(rows)
+                change = TableChange(keys[block.state_id], (), block)
+                records = encode_rows(meta.commit, [], [], meta.attempt, meta.head, tables=[change])
+            else:
+                total = hash_sum(block, total)
+                due = sum(prefix[0] >= TIMER_PROCESSING for prefix, _, _ in block)
+                timers += due
+                entries += len(block) - due
+                size += sum(len(prefix) + len(sub) + len(value or b"") + OVERHEAD for prefix, sub, value in block)
+                records = encode_rows(meta.commit, [], block, meta.attempt, meta.head)
+            for record in records:
+                meta.head = meta.attempt
+                meta.last_row += 1
+                meta.log_bytes += len(record)
+                self._log.append(meta.last_row, record)
+            written()
+        meta.hash = hash_text(total % MODULUS)
+        meta.counters |= {
+            "live_entries": entries,
+            "live_bytes": size,
+            "timers_pending": timers,
+            "log_bytes": meta.log_bytes,
+            "log_rows": meta.last_row,
+        }
+        self._store.apply(position_of(meta.log_id, meta.head), meta.last_row, ())
+        return meta
+
+    def write_meta(self) -> None:
+        """Write the meta record, with which the group has its state. To be committed with those of all groups."""
+        self._log.write_meta(encode_meta(self.meta))
+
+    def _apply(self) -> None:
+        # A position that no log has: if the load is not finished, the store counts as another log's.
+        self._parts += 1
+        self._store.apply(f"loading {self.meta.log_id}", self._parts, self._waiting, self._tables)
+        self._waiting, self._tables = [], []
+        self._entries = self._blocks = 0

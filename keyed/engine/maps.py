@@ -1,0 +1,183 @@
+"""Map state over a key group's entries. A map entry is an entry of its own; one is read without the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from keyed.codec.values import map_key_codec, value_codec
+from keyed.engine.bound import MISSING, REMOVED, BoundState
+from keyed.errors import EncodingError
+from keyed.state import MapState
+
+if TYPE_CHECKING:
+    from keyed.engine.changes import Changes
+    from keyed.engine.scope import Scope
+
+__all__ = ["BoundMapState"]
+
+
+class _Cell:
+    """The map of one key: entries read, and entries written or removed by the batch, by encoded map key."""
+
+    __slots__ = ("cleared", "prefix", "read", "written")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.read: dict[bytes, Any] = {}
+        self.written: dict[bytes, Any] = {}
+        self.cleared = False
+
+
+class BoundMapState(BoundState, MapState[Any, Any]):
+    """`MapState` in a key group."""
+
+    _cells: dict[Any, _Cell]
+
+    def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
+        self.bind(declaration, scope, state_id)
+        keys, values = map_key_codec(declaration.key_type), value_codec(declaration.value_type)
+        self._encode_key, self._decode_key = keys.encode, keys.decode
+        self.encode, self.decode = values.encode, values.decode
+
+    def activate(self) -> None:
+        self._views, self._views_by_value = {}, {}
+        self.__dict__["_cells"] = {}
+
+    def namespace(self, namespace: Any) -> Self:
+        return self.view(namespace)  # type: ignore[no-any-return]
+
+    def _cell(self) -> _Cell:
+        key = self._scope.key
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = _Cell(self.prefix(key))
+        return cell
+
+    def _sub(self, key: Any) -> bytes:
+        try:
+            return self._encode_key(key)
+        except EncodingError as error:
+            raise EncodingError(f"map state {self.name!r}: {error}") from error
+
+    def _load(self, cell: _Cell, sub: bytes) -> Any:
+        """The item at ``sub``, or `MISSING`."""
+        item = cell.written.get(sub, MISSING)
+        if item is MISSING and not cell.cleared:
+            item = cell.read.get(sub, MISSING)
+            if item is MISSING:
+                raw = self._scope.store.get(cell.prefix, sub)
+                item = cell.read[sub] = REMOVED if raw is None else self.unwrap(raw, self.decode)
+        return MISSING if item is REMOVED else item
+
+    def _value(self, cell: _Cell, sub: bytes, item: Any) -> Any:
+        """What a read of ``item`` gives: its value, or `MISSING` if it has expired."""
+        if self.ttl is None or item is MISSING:
+            return item
+        value, due = item
+        if self.expired(due):
+            return MISSING
+        if self._refreshes and (later := self.refreshed(due)) != due:
+            cell.written[sub] = (value, later)
+        return value
+
+    def _find(self, key: Any) -> Any:
+        cell, sub = self._cell(), self._sub(key)
+        return self._value(cell, sub, self._load(cell, sub))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        value = self._find(key)
+        return default if value is MISSING else value
+
+    def put(self, key: Any, value: Any) -> None:
+        self._cell().written[self._sub(key)] = value if self.ttl is None else (value, self.due_time())
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        for key, value in dict(entries).items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        self._cell().written[self._sub(key)] = REMOVED
+
+    def contains(self, key: Any) -> bool:
+        return self._find(key) is not MISSING
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key) is not MISSING
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._find(key)
+        if value is MISSING:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if self._find(key) is MISSING:
+            raise KeyError(key)
+        self.remove(key)
+
+    def _entries(self) -> Iterator[tuple[bytes, Any]]:
+        """The live (sub, value) pairs of the current key in order of sub."""
+        return self._live(self._cell())
+
+    def _live(self, cell: _Cell) -> Iterator[tuple[bytes, Any]]:
+        """The live pairs of a cell, which may change while this is iterated."""
+        new = iter(sorted(cell.written))
+        stored = iter(()) if cell.cleared else self._scope.store.scan(cell.prefix)
+        next_new, next_stored = next(new, None), next(stored, None)
+        while next_new is not None or next_stored is not None:
+            if next_stored is None or (next_new is not None and next_new <= next_stored[0]):
+                assert next_new is not None
+                sub = next_new
+                if next_stored is not None and next_stored[0] == sub:
+                    next_stored = next(stored, None)
+                next_new = next(new, None)
+            else:
+                sub, raw = next_stored
+                next_stored = next(stored, None)
+                if not cell.cleared and sub not in cell.written and sub not in cell.read:
+                    cell.read[sub] = self.unwrap(raw, self.decode)
+            value = self._value(cell, sub, self._load(cell, sub))
+            if value is not MISSING:
+                yield sub, value
+
+    def keys(self) -> Iterator[Any]:
+        return (self._decode_key(sub) for sub, _ in self._entries())
+
+    def values(self) -> Iterator[Any]:
+        return (value for _, value in self._entries())
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return ((self._decode_key(sub), value) for sub, value in self._entries())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.keys()
+
+    def is_empty(self) -> bool:
+        return next(self._entries(), None) is None
+
+    def __bool__(self) -> bool:
+        return not self.is_empty()
+
+    def clear(self) -> None:
+        cell = self._cell()
+        cell.cleared = True
+        cell.written = {}
+
+    def flush(self, changes: Changes) -> None:
+        for view in self.bound_views():
+            view._flush(changes)
+
+    def _flush(self, changes: Changes) -> None:
+        encode = self.encode
+        for cell in self._cells.values():
+            prefix, written = cell.prefix, cell.written
+            if cell.cleared:
+                for sub, _ in self._scope.store.scan(prefix):
+                    if sub not in written:
+                        self.write(changes, prefix, sub, None)
+            for sub, item in written.items():
+                self.write(changes, prefix, sub, None if item is REMOVED else self.wrap(item, encode))

@@ -1,0 +1,90 @@
+"""The meta record of a key group: where its log stands, its clocks and its counters.
+
+A frame (`keyed.codec.frames`) of kind ``KMET``, version 1, whose payload is msgpack of the fields of `GroupMeta` as a
+map. Fields added later need a default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import msgspec
+
+from keyed.codec.frames import frame, unframe
+from keyed.durations import MIN_TIMESTAMP
+from keyed.errors import CorruptionError
+
+__all__ = ["GroupMeta", "decode_meta", "encode_meta"]
+
+_KIND = b"KMET"
+_VERSION = 1
+
+
+@attrs.define
+class GroupMeta:
+    """What a commit leaves beside its log rows.
+
+    Attributes:
+        log_id: Identity of the log, made with its first commit.
+        operator: Name of the operator.
+        group: Index of the key group.
+        parallelism: Number of key groups.
+        commit: Number of the last commit; 0 before the first.
+        attempt: Identity of the attempt that made the last commit.
+        first_row: First log row that is still there.
+        last_row: Last log row.
+        head: Identity of the attempt that wrote the last row; empty while there is none.
+        log_bytes: Bytes of the rows that are there.
+        watermark: Milliseconds.
+        processing_time: Milliseconds.
+        ended: Whether the input has ended (drain).
+        states: Descriptions of the states by name, with their ids.
+        counters: Cumulative counters and present values by name, see `keyed.engine.metrics`.
+        previous: Identity of the attempt that made the commit before the last one.
+        commit_rows: Log rows that the last commit appended: what a changelog is given of it.
+        hash: Hash of the live entries as text (`keyed.codec.entry_hash`), kept while there is a changelog; else empty.
+    """
+
+    log_id: str
+    operator: str
+    group: int
+    parallelism: int
+    commit: int = 0
+    attempt: str = ""
+    first_row: int = 1
+    last_row: int = 0
+    head: str = ""
+    log_bytes: int = 0
+    watermark: int = MIN_TIMESTAMP
+    processing_time: int = 0
+    ended: bool = False
+    states: dict[str, Any] = attrs.field(factory=dict)
+    counters: dict[str, int] = attrs.field(factory=dict)
+    previous: str = ""
+    commit_rows: int = 0
+    hash: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(GroupMeta).decode
+
+
+def encode_meta(meta: GroupMeta) -> bytes:
+    """The record of ``meta``."""
+    return frame(_KIND, _VERSION, _encode(meta))
+
+
+def decode_meta(record: bytes, where: str) -> GroupMeta:
+    """Decode a meta record.
+
+    Raises:
+        CorruptionError: Bad checksum, unknown version or malformed fields.
+    """
+    version, payload = unframe(_KIND, record, where=where)
+    if version != _VERSION:
+        raise CorruptionError(f"meta version {version} is unknown (this program knows {_VERSION})", where=where)
+    try:
+        return _decode(payload)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"malformed meta record: {error}", where=where) from error

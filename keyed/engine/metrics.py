@@ -1,0 +1,29 @@
+"""The counters of a key group: committed with its state, so a replay does not count twice."""
+
+from __future__ import annotations
+
+__all__ = ["COUNTERS", "GAUGES"]
+
+#: Counters that only grow; the operator's figure is the sum over its key groups. ``rows_bad`` are the rows with a null
+#: key or a bad timestamp that ``on_bad_row`` diverts; ``rows_late`` were at or below the watermark when their batch
+#: began, and the function got them all the same; ``rows_dropped`` are those that it dropped with ``ctx.drop()``, as
+#: windows do with late elements that no side output takes.
+COUNTERS = (
+    "batches",
+    "rows_in",
+    "rows_out",
+    "rows_late",
+    "rows_side_output",
+    "rows_bad",
+    "rows_dropped",
+    "timers_registered",
+    "timers_fired",
+    "entries_expired",
+    "segments_replayed",
+    "stores_rebuilt",
+    "records_restored",
+    "records_exported",
+    "busy_microseconds",
+)
+#: Present values; the operator's figure is the sum over its key groups.
+GAUGES = ("timers_pending", "live_entries", "live_bytes", "log_bytes", "log_rows")

@@ -1,0 +1,159 @@
+"""The states of one operator: which there are, under which ids, and whether they fit what a checkpoint holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyed.codec.schema import StateSchema, check_compatible
+from keyed.engine.changes import Changes
+from keyed.engine.lists import BoundListState
+from keyed.engine.maps import BoundMapState
+from keyed.engine.scope import Scope
+from keyed.engine.tables import BoundTableState, check_key
+from keyed.engine.values import BoundAggregatingState, BoundReducingState, BoundValueState
+from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
+from keyed.functions import Function, declared_states
+from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from keyed.streams import OperatorSpec
+from keyed.table_state import TableState
+
+__all__ = ["Registry", "describe"]
+
+_BOUND: dict[str, Any] = {
+    "table": BoundTableState,
+    "value": BoundValueState,
+    "list": BoundListState,
+    "map": BoundMapState,
+    "reducing": BoundReducingState,
+    "aggregating": BoundAggregatingState,
+}
+
+
+class Registry:
+    """Binds states to a batch, and is the `keyed.context.OpenContext` that ``open`` gets.
+
+    Args:
+        spec: The operator.
+        group: Index of the key group.
+        scope: The batch's scope.
+        stored: Descriptions of the states that the checkpoint holds, with their ids, by name.
+    """
+
+    def __init__(self, spec: OperatorSpec, group: int, scope: Scope, stored: dict[str, Any]) -> None:
+        self._spec = spec
+        self._group = group
+        self._scope = scope
+        self._stored = stored
+        self._ids = {name: int(state["id"]) for name, state in stored.items()}
+        self.bound: dict[str, Any] = {}
+        self._schemas: dict[str, StateSchema] = {}
+        self._checked = False
+
+    def bind_declared(self, function: Function) -> None:
+        """Bind the declared states to the attributes of ``function``, a copy of the operator's."""
+        for attribute, state in declared_states(self._spec.function).values():
+            function.__dict__[attribute] = self._bind(state)
+
+    def check(self) -> None:
+        """Check the states, now all known, against the checkpoint's.
+
+        Raises:
+            StateSchemaChanged: One changed in a way that its stored values do not survive.
+        """
+        old = [StateSchema.from_json(state["schema"]) for state in self._stored.values()]
+        check_compatible(old, list(self._schemas.values()))
+        self._checked = True
+
+    def activate(self) -> None:
+        """Allow access to the states."""
+        for state in self.bound.values():
+            state.activate()
+
+    def deactivate(self) -> None:
+        """Refuse access again: no call with a key is running."""
+        for state in self.bound.values():
+            state.deactivate()
+
+    def flush(self, changes: Changes) -> None:
+        """Give what the batch changed."""
+        try:
+            for state in self.bound.values():
+                state.flush(changes)
+        except EncodingError as error:
+            raise EncodingError(f"operator {self._spec.name!r}, key group {self._group}: {error}") from error
+
+    def described(self) -> dict[str, Any]:
+        """Descriptions with ids, as they are stored."""
+        return {name: {"id": self._ids[name], "schema": schema.to_json()} for name, schema in self._schemas.items()}
+
+    def _bind(self, declaration: State) -> Any:
+        name = declaration.name
+        if self._checked:
+            raise StateAccessError(
+                f"{declaration.kind} state {name!r} of operator {self._spec.name!r} was asked for after open, when the "
+                "states were checked against the checkpoint; declare it on the class, or get it in open and keep it"
+            )
+        if name in self.bound:
+            raise StateDefinitionError(f"state {name!r} of operator {self._spec.name!r} is declared twice; rename one")
+        if name not in self._ids:
+            self._ids[name] = max(self._ids.values(), default=0) + 1
+        if isinstance(declaration, TableState):
+            check_key(declaration, self._spec.keys, self._spec.name)
+        bound = self.bound[name] = _BOUND[declaration.kind](declaration, self._scope, self._ids[name])
+        self._schemas[name] = describe(bound, len(self._spec.keys))
+        return bound
+
+    # What open() gets -------------------------------------------------------------------------------------------
+
+    def get_task_name(self) -> str:
+        return self._spec.name
+
+    def get_index_of_this_subtask(self) -> int:
+        return self._group
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        return self._spec.parallelism
+
+    def get_state(self, descriptor: ValueState[Any]) -> ValueState[Any]:
+        return self._bind(_expect(descriptor, ValueState))  # type: ignore[no-any-return]
+
+    def get_list_state(self, descriptor: ListState[Any]) -> ListState[Any]:
+        return self._bind(_expect(descriptor, ListState))  # type: ignore[no-any-return]
+
+    def get_map_state(self, descriptor: MapState[Any, Any]) -> MapState[Any, Any]:
+        return self._bind(_expect(descriptor, MapState))  # type: ignore[no-any-return]
+
+    def get_reducing_state(self, descriptor: ReducingState[Any]) -> ReducingState[Any]:
+        return self._bind(_expect(descriptor, ReducingState))  # type: ignore[no-any-return]
+
+    def get_aggregating_state(self, descriptor: AggregatingState[Any, Any]) -> AggregatingState[Any, Any]:
+        return self._bind(_expect(descriptor, AggregatingState))  # type: ignore[no-any-return]
+
+
+def describe(bound: Any, stream_keys: int) -> StateSchema:
+    """The description of a bound state's declaration, as it is stored and compared.
+
+    Args:
+        bound: The state.
+        stream_keys: Number of key columns of the stream.
+    """
+    state = bound.declaration
+    if isinstance(bound, BoundTableState):
+        return StateSchema.of_table(state.name, list(state.key), bound.layout.fingerprint(stream_keys), state.ttl)
+    if isinstance(state, MapState):
+        key, value = state.key_type, state.value_type
+    elif isinstance(state, AggregatingState):
+        key, value = None, state.accumulator_type
+    else:
+        key, value = None, state.type
+    return StateSchema.of(state.name, state.kind, key, value, state.ttl)
+
+
+def _expect(descriptor: Any, kind: type[State]) -> State:
+    if not isinstance(descriptor, kind):
+        raise StateDefinitionError(f"{descriptor!r} is not a {kind.__name__} or {kind.__name__}Descriptor")
+    if not descriptor.name:
+        raise StateDefinitionError(
+            f"{kind.__name__} obtained in open needs a name: {kind.__name__}Descriptor(name, ...)"
+        )
+    return descriptor

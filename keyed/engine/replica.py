@@ -1,0 +1,152 @@
+"""A key group's local store, kept level with what its log has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyed.codec.blocks import Block, TableChange
+from keyed.engine.log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.engine.segment import Change, Row, decode_row
+from keyed.engine.store import LocalStore
+from keyed.engine.tables import decoded
+from keyed.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from keyed.columnar.chunks import TableDelta
+
+__all__ = ["Pending", "Replica", "position_of"]
+
+
+#: Log rows of about a megabyte at most that are applied in one go.
+_ROWS_AT_A_TIME = 16
+
+
+def position_of(log_id: str, head: str) -> str:
+    """What a local store remembers beside a row number: its log, and the attempt that wrote the row."""
+    return f"{log_id}/{head}"
+
+
+@attrs.frozen
+class Pending:
+    """What this process appended to the log but does not know to be committed.
+
+    Attributes:
+        attempt: Identity of the attempt, which no other one shares.
+        before: Where the store stood, as `position_of` has it.
+        rows_before: Last log row before.
+        changes: The changes of the batch.
+        tables: Its changes of tables.
+        table_blocks: The same, as they are in the log.
+    """
+
+    attempt: str
+    before: str
+    rows_before: int
+    changes: list[Change]
+    tables: Sequence[TableDelta] = ()
+    table_blocks: Sequence[TableChange] = ()
+
+
+class Replica:
+    """A local store that only ever applies committed segments.
+
+    The changes of the last batch stay in memory: if the next batch's meta record shows that just this attempt was
+    committed they are applied as they are; otherwise what is missing is read from the log.
+    """
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self._pending: Pending | None = None
+        self._committed: Pending | None = None
+
+    def expect(self, pending: Pending) -> None:
+        """Remember what was appended, for the next `catch_up`."""
+        self._pending = pending
+
+    def catch_up(self, log: GroupLog, meta: GroupMeta | None, where: str) -> tuple[int, bool]:
+        """Bring the store level with the log.
+
+        Returns:
+            How many rows were read from the log, and whether the store was rebuilt from nothing.
+
+        Raises:
+            CorruptionError: A log row is missing or fails its checks.
+        """
+        pending, self._pending = self._pending, None
+        self._committed = (
+            pending if meta is not None and pending is not None and pending.attempt == meta.attempt else None
+        )
+        store = self.store
+        position = store.position()
+        if meta is None:
+            if position is not None:
+                store.reset()
+            return 0, False
+        head = position_of(meta.log_id, meta.head)
+        if position == (head, meta.last_row):
+            return 0, False
+        stands = position if position is not None else (position_of(meta.log_id, ""), 0)
+        if pending is not None and pending.attempt == meta.attempt and (pending.before, pending.rows_before) == stands:
+            if meta.last_row != pending.rows_before:
+                store.apply(head, meta.last_row, pending.changes, pending.tables)
+            return 0, False
+        # The store can go on if the log goes on from just where it stands. It cannot if rows after its own were
+        # cleaned away, because their tombstones went with them, or if the checkpoint was set back since.
+        if stands[1] >= meta.first_row - 1:
+            rows = self._rows(log, meta, stands[1] + 1, where)
+            first = next(rows, None)
+            if first is not None and position_of(meta.log_id, first.before) == stands[0]:
+                return self._replay(chain([first], rows), meta, stands[1] + 1, where), position is None
+        if position is not None:
+            store.reset()
+        count = self._replay(self._rows(log, meta, meta.first_row, where), meta, meta.first_row, where)
+        return count, count > 0
+
+    def take_committed(self, meta: GroupMeta) -> list[Block] | None:
+        """The changes of the last commit, if this process made it and they were not taken yet."""
+        committed, self._committed = self._committed, None
+        if committed is None or committed.attempt != meta.attempt:
+            return None
+        blocks: list[Block] = [committed.changes] if committed.changes else []
+        return blocks + [change.block for change in committed.table_blocks]
+
+    def _replay(self, rows: Iterator[Row], meta: GroupMeta, first: int, where: str) -> int:
+        """Apply log rows, from number ``first`` on, some at a time. How many they are."""
+        count = 0
+        while part := list(islice(rows, _ROWS_AT_A_TIME)):
+            tables = [delta for row in part for delta in decoded(row.tables, f"{where}, log rows from {first + count}")]
+            count += len(part)
+            entries = chain.from_iterable(row.entries for row in part)
+            self.store.apply(position_of(meta.log_id, part[-1].attempt), first + count - 1, entries, tables)
+        return count
+
+    @staticmethod
+    def _rows(log: GroupLog, meta: GroupMeta, first: int, where: str) -> Iterator[Row]:
+        """The rows from ``first`` to the last one.
+
+        Raises:
+            CorruptionError: One is missing, or fails its checks.
+        """
+        expected, attempt = first, ""
+        for number, record in log.read(first, meta.last_row):
+            place = f"{where}, log row {number}"
+            row = decode_row(record, place)
+            if number != expected or (number > first and row.before != attempt):
+                raise CorruptionError(f"row {expected} is missing or belongs to another course of the log", where=place)
+            yield row
+            expected, attempt = number + 1, row.attempt
+        if expected <= meta.last_row or (first <= meta.last_row and attempt != meta.head):
+            raise CorruptionError(
+                f"row {expected} of {meta.last_row} is missing, or the last row is not the one that the meta record "
+                "names",
+                where=f"{where}, log",
+            )
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()

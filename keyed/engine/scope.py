@@ -1,0 +1,84 @@
+"""The scope of a call into the user's function: the current key, clocks and caches that states and timers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyed.codec.keys import encode_key
+from keyed.durations import MIN_TIMESTAMP
+from keyed.engine.addresses import TTL_PROCESSING
+
+if TYPE_CHECKING:
+    from keyed.engine.store import ReadStore
+
+__all__ = ["Scope"]
+
+
+class Scope:
+    """Shared by everything that a key group's function touches; one object serves all batches of a task.
+
+    Attributes:
+        key: The current key.
+        timestamp: Timestamp of the element or timer that is processed, or ``None``.
+        watermark: Current event time, milliseconds.
+        batch_watermark: Watermark at the start of the batch.
+        processing_time: Current processing time, milliseconds.
+        batch_processing_time: Processing time of the batch before.
+        commit: Number of the commit that this batch becomes.
+        timer_clock: While event-time timers fire, the time that has come for them: it lies between the watermark
+            before and the one that makes them fire, so that what they see does not depend on the size of that step.
+        in_processing_time: Whether a processing-time timer fires; ``timestamp`` is no event time then.
+        store: Committed entries.
+        key_bytes: Encoded keys seen in this batch, by key.
+    """
+
+    __slots__ = (
+        "batch_processing_time",
+        "batch_watermark",
+        "commit",
+        "in_processing_time",
+        "key",
+        "key_bytes",
+        "processing_time",
+        "store",
+        "timer_clock",
+        "timestamp",
+        "watermark",
+    )
+
+    def __init__(self, store: ReadStore) -> None:
+        self.store = store
+        self.begin(0, MIN_TIMESTAMP, 0)
+
+    def begin(self, commit: int, watermark: int, processing_time: int, before: int = MIN_TIMESTAMP) -> None:
+        """Start a batch; ``before`` is the processing time of the one before."""
+        self.batch_processing_time = before
+        self.key: Any = None
+        self.timestamp: int | None = None
+        self.watermark = watermark
+        self.batch_watermark = watermark
+        self.timer_clock: int | None = None
+        self.in_processing_time = False
+        self.processing_time = processing_time
+        self.commit = commit
+        self.key_bytes: dict[Any, bytes] = {}
+
+    def encoded(self, key: Any) -> bytes:
+        """``key`` encoded; once per key and batch."""
+        data = self.key_bytes.get(key)
+        if data is None:
+            data = self.key_bytes[key] = encode_key(key)
+        return data
+
+    def clock(self, kind: int) -> int:
+        """The present of a kind of entries with a time to live."""
+        if kind == TTL_PROCESSING:
+            return self.processing_time
+        return self.watermark if self.timer_clock is None else self.timer_clock
+
+    def stamp(self, kind: int) -> int:
+        """The time that an update of such an entry gets: an element may be ahead of the watermark."""
+        clock = self.clock(kind)
+        if kind == TTL_PROCESSING or self.timestamp is None or self.in_processing_time:
+            return clock
+        return max(clock, self.timestamp)

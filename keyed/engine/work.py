@@ -1,0 +1,100 @@
+"""What a key group does with a batch, for the two kinds of functions: rows and whole columns.
+
+`RowWork` is here, `keyed.engine.vectorized.VectorizedWork` is the other one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import attrs
+
+from keyed.engine.addresses import TTL_EVENT, TTL_PROCESSING
+from keyed.engine.batch import Batch, Emitted, EmittedTables
+from keyed.engine.changes import Changes
+from keyed.engine.context import EngineContext, EngineTimerService
+from keyed.engine.driver import Driver
+from keyed.engine.registry import Registry
+from keyed.engine.scope import Scope
+from keyed.functions import KeyedProcessFunction
+from keyed.streams import OperatorSpec
+
+__all__ = ["Done", "RowWork", "Work"]
+
+
+@attrs.frozen(eq=False)
+class Done:
+    """What came of a batch.
+
+    Attributes:
+        main: The main output.
+        side: Side outputs by tag name.
+        counters: What to add to the counters (`keyed.engine.metrics`).
+    """
+
+    main: Emitted | EmittedTables
+    side: dict[str, Emitted] | dict[str, EmittedTables]
+    counters: dict[str, int]
+
+
+class Work(Protocol):
+    """Runs the batches of an opened function; one object a task."""
+
+    def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
+        """Run a batch.
+
+        Args:
+            batch: Rows and marks.
+            watermark: The watermark after it. The scope is at the one before, and is left at this one.
+            changes: Takes what it changes.
+        """
+        ...
+
+
+class RowWork:
+    """Runs a `KeyedProcessFunction`.
+
+    Args:
+        spec: The operator.
+        function: The opened function.
+        registry: Its states.
+        scope: The scope, which `KeyGroup` sets to each batch.
+    """
+
+    def __init__(self, spec: OperatorSpec, function: KeyedProcessFunction, registry: Registry, scope: Scope) -> None:
+        self._spec = spec
+        self._function: Any = function
+        self._registry = registry
+        self._scope = scope
+
+    def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
+        """See `Work.run`."""
+        scope, registry = self._scope, self._registry
+        timers = EngineTimerService(scope, self._function)
+        context = EngineContext(scope, timers, self._spec.event_time)
+        timers.event.load(watermark)
+        timers.processing.load(scope.processing_time)
+        driver = Driver(self._spec, self._function, scope, timers, context)
+        registry.activate()
+        try:
+            driver.run(batch, watermark)
+            registry.flush(changes)
+            changes.expire(TTL_PROCESSING, scope.processing_time)
+            changes.expire(TTL_EVENT, scope.watermark)
+            timers.event.flush(changes)
+            timers.processing.flush(changes)
+        finally:
+            registry.deactivate()
+            context.end()
+        fired = timers.event.fired + timers.processing.fired
+        deleted = timers.event.deleted + timers.processing.deleted
+        counters = {
+            "rows_in": driver.rows,
+            "rows_out": driver.handed_over + len(context.main.values),
+            "rows_late": driver.late,
+            "rows_side_output": sum(len(emitted.values) for emitted in context.side.values()),
+            "rows_dropped": context.dropped,
+            "timers_registered": changes.timers + fired + deleted,
+            "timers_fired": fired,
+        }
+        return Done(context.main, context.side, counters)

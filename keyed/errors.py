@@ -1,0 +1,193 @@
+"""Every error that `keyed` raises on purpose, in one tree.
+
+    KeyedError
+    ├── DefinitionError (ValueError)     a function, state or stream is declared wrongly; raised before the first row
+    │   ├── StateDefinitionError
+    │   ├── TimerDefinitionError
+    │   └── OutputDefinitionError
+    ├── EncodingError (ValueError)       a key, value, namespace or timer name cannot be encoded as declared
+    ├── StateAccessError (RuntimeError)  state, timers or outputs used outside of a call that has a key
+    ├── TableOverflowError (OverflowError)  a sum in a table state is out of the range of its column
+    ├── UserFunctionError                the user's function raised; names operator, call, key and element or timer
+    ├── RowError (ValueError)            a row that the stream's rules refuse
+    │   ├── NullKeyError
+    │   ├── TimestampError
+    │   └── KeyTypeError
+    ├── CorruptionError                  persisted bytes fail their checks; names where and at which offset
+    ├── LocalStoreError                  a local store cannot be opened or read (the engine rebuilds it from the log)
+    ├── CheckpointError                  a checkpoint does not fit the query that is started on it
+    │   ├── ParallelismChanged
+    │   ├── StateSchemaChanged
+    │   ├── OperatorChanged
+    │   └── CheckpointFinished
+    ├── ChangelogError                   a changelog cannot be written, read or used as asked
+    │   ├── ChangelogDiverged            it holds other commits than the state that it would be given
+    │   ├── ChangelogFenced              another writer of the same key group is ahead
+    │   └── HistoryCompacted             what is asked for is older than what compaction left
+    ├── SessionError                     a Spark session lacks what keyed needs
+    ├── JavaNotFound                     no Java 17 or newer for Spark
+    └── QueryFailed                      a query ended with an error that is none of the above
+
+Vendor errors are translated at the adapter with ``raise ... from``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ChangelogDiverged",
+    "ChangelogError",
+    "ChangelogFenced",
+    "CheckpointError",
+    "CheckpointFinished",
+    "CorruptionError",
+    "DefinitionError",
+    "EncodingError",
+    "HistoryCompacted",
+    "JavaNotFound",
+    "KeyTypeError",
+    "KeyedError",
+    "LocalStoreError",
+    "NullKeyError",
+    "OperatorChanged",
+    "OutputDefinitionError",
+    "ParallelismChanged",
+    "QueryFailed",
+    "RowError",
+    "SessionError",
+    "StateAccessError",
+    "StateDefinitionError",
+    "StateSchemaChanged",
+    "TableOverflowError",
+    "TimerDefinitionError",
+    "TimestampError",
+    "UserFunctionError",
+]
+
+
+class KeyedError(Exception):
+    """Base of all errors that `keyed` raises on purpose."""
+
+
+class DefinitionError(KeyedError, ValueError):
+    """A function, state, stream or parameter is declared wrongly. Raised before the first row."""
+
+
+class StateDefinitionError(DefinitionError):
+    """A state declaration breaks a rule: its name, its type, its default or its time to live."""
+
+
+class TimerDefinitionError(DefinitionError):
+    """A function sets timers but does not define ``on_timer``."""
+
+
+class OutputDefinitionError(DefinitionError):
+    """An output type or tag cannot be used, or a value does not fit it."""
+
+
+class EncodingError(KeyedError, ValueError):
+    """A key, value, namespace, map key or timer name cannot be encoded as declared."""
+
+
+class StateAccessError(KeyedError, RuntimeError):
+    """State, timers or outputs were used outside of a call that has a current key."""
+
+
+class TableOverflowError(KeyedError, OverflowError):
+    """A sum in a table state is out of the range of its column."""
+
+
+class UserFunctionError(KeyedError):
+    """The user's function raised. The message names operator, call, key and element or timer; the cause is chained."""
+
+
+class RowError(KeyedError, ValueError):
+    """A row that the stream's rules refuse, under the policy ``fail``."""
+
+
+class NullKeyError(RowError):
+    """A row whose key, or a part of it, is null."""
+
+
+class TimestampError(RowError):
+    """A row without a usable event timestamp in a stream that has event time."""
+
+
+class KeyTypeError(RowError):
+    """A key whose type differs from the keys before it."""
+
+
+class CorruptionError(KeyedError):
+    """Persisted bytes fail their checks.
+
+    Args:
+        message: What is wrong.
+        where: The file, table or record that holds the bytes.
+        offset: Byte offset of the damaged record, if known.
+    """
+
+    def __init__(self, message: str, *, where: str = "", offset: int | None = None) -> None:
+        place = f" in {where}" if where else ""
+        at = f" at byte {offset}" if offset is not None else ""
+        super().__init__(f"{message}{place}{at}")
+        self.message = message
+        self.where = where
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _corruption, (self.message, self.where, self.offset)
+
+
+def _corruption(message: str, where: str, offset: int | None) -> CorruptionError:
+    return CorruptionError(message, where=where, offset=offset)
+
+
+class LocalStoreError(KeyedError):
+    """A local store cannot be opened or read. It is a cache: the engine rebuilds it from the log."""
+
+
+class CheckpointError(KeyedError):
+    """A checkpoint does not fit the query that is started on it."""
+
+
+class ParallelismChanged(CheckpointError):
+    """The checkpoint was written with another number of key groups."""
+
+
+class StateSchemaChanged(CheckpointError):
+    """A state's declaration changed in a way that its stored values do not survive. Old and new are printed."""
+
+
+class OperatorChanged(CheckpointError):
+    """The checkpoint belongs to another function or operator name."""
+
+
+class CheckpointFinished(CheckpointError):
+    """The checkpoint was drained: its watermark is at +inf, so it takes no new rows."""
+
+
+class ChangelogError(KeyedError):
+    """A changelog cannot be written, read or used as asked. Nothing of the commit in progress is in it."""
+
+
+class ChangelogDiverged(ChangelogError):
+    """The changelog holds other commits than the state that it would be given, so the two cannot be one history."""
+
+
+class ChangelogFenced(ChangelogError):
+    """Another writer of the same key group is ahead: this one is a left-over attempt, or has to be opened anew."""
+
+
+class HistoryCompacted(ChangelogError):
+    """What is asked for is older than what compaction left of the changelog."""
+
+
+class SessionError(KeyedError):
+    """A Spark session lacks a setting that keyed needs. The message names the setting and its value."""
+
+
+class JavaNotFound(KeyedError):
+    """No Java 17 or newer was found to run Spark with."""
+
+
+class QueryFailed(KeyedError):
+    """A query ended with an error that is none of the others. The cause is chained."""

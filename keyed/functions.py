@@ -1,0 +1,142 @@
+"""The class that users subclass, and the checks of what they make of it and of `keyed.VectorizedFunction`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keyed.context import Context, OnTimerContext, OpenContext
+from keyed.errors import StateDefinitionError, TimerDefinitionError
+from keyed.state import KeyedState, State
+from keyed.table_state import TableState
+from keyed.vectorized import VectorizedFunction
+
+__all__ = ["Function", "KeyedProcessFunction", "check_function", "declared_states"]
+
+_TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
+
+
+class KeyedProcessFunction:
+    """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
+
+    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`)
+    or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each micro-batch: keep
+    nothing on ``self`` but declared state and what `open` can make again.
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called before the first element of a key group (on Spark, of each micro-batch). State has no key here.
+
+        Args:
+            context: Gives state by descriptor and names the task.
+        """
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+        """Called for each element of the stream.
+
+        Args:
+            value: The element: a row with attribute access, or the source's own object in the local runtime.
+            ctx: Key, timestamp, timers and outputs.
+
+        Returns:
+            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element")
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        """Called when a timer of a key fires. The timer is removed before the call.
+
+        Args:
+            timestamp: The time for which the timer was set, in milliseconds.
+            ctx: Key, domain and name of the timer, timers and outputs.
+
+        Returns:
+            As `process_element`.
+        """
+        return None
+
+    def close(self) -> None:
+        """Called after the last element of a key group (on Spark, of each micro-batch), also after a failure."""
+
+
+Function = KeyedProcessFunction | VectorizedFunction
+
+
+def declared_states(function: Function) -> dict[str, tuple[str, State]]:
+    """The states declared on the function's class: state name → (attribute, declaration), in order of declaration.
+
+    Raises:
+        StateDefinitionError: Two declarations share a name, or one is not for this kind of function.
+    """
+    attributes: dict[str, State] = {}
+    for cls in reversed(type(function).__mro__):
+        for attribute, member in vars(cls).items():
+            if isinstance(member, State):
+                attributes[attribute] = member
+            else:
+                attributes.pop(attribute, None)
+    # Operators that are configured per object (a window operator, say) declare state on the instance.
+    attributes.update((a, m) for a, m in vars(function).items() if isinstance(m, State))
+    states: dict[str, tuple[str, State]] = {}
+    wanted: type[State] = TableState if isinstance(function, VectorizedFunction) else KeyedState
+    for attribute, state in attributes.items():
+        if not isinstance(state, wanted):
+            raise StateDefinitionError(
+                f"{type(function).__name__} declares {state.kind} state {attribute!r}: a VectorizedFunction has "
+                "TableState, a KeyedProcessFunction all others"
+            )
+        if not state.name:
+            state.set_name(attribute)
+        if state.name in states:
+            raise StateDefinitionError(
+                f"{type(function).__name__} declares state {state.name!r} twice, as {states[state.name][0]!r} and "
+                f"{attribute!r}; state names are unique in a function, so rename one"
+            )
+        states[state.name] = (attribute, state)
+    return states
+
+
+def check_function(function: Function) -> None:
+    """Check what can be known of a function before its first row.
+
+    Raises:
+        StateDefinitionError: Duplicate state names.
+        TimerDefinitionError: Its code sets timers, but it does not define ``on_timer``.
+    """
+    if not isinstance(function, Function):
+        hint = "; give an object, not the class" if isinstance(function, type) else ""
+        raise StateDefinitionError(f"{function!r} is not a KeyedProcessFunction or VectorizedFunction{hint}")
+    declared_states(function)
+    if isinstance(function, VectorizedFunction):
+        if type(function).process_batch is VectorizedFunction.process_batch:
+            raise StateDefinitionError(f"{type(function).__name__} does not define process_batch")
+        return
+    cls = type(function)
+    if cls.process_element is KeyedProcessFunction.process_element:
+        raise StateDefinitionError(f"{cls.__name__} does not define process_element")
+    if cls.on_timer is not KeyedProcessFunction.on_timer:
+        return
+    for base in cls.__mro__:
+        for name, member in vars(base).items():
+            code = getattr(member, "__code__", None)
+            if code is not None and base not in (KeyedProcessFunction, object):
+                used = _names(code) & _TIMER_CALLS
+                if used:
+                    raise no_on_timer(function, f"{name} calls {min(used)}")
+
+
+def no_on_timer(function: KeyedProcessFunction, what: str) -> TimerDefinitionError:
+    """The error for a timer that nothing would handle."""
+    return TimerDefinitionError(
+        f"{type(function).__name__} sets timers ({what}) but does not define on_timer; define "
+        "on_timer(self, timestamp, ctx)"
+    )
+
+
+def _names(code: Any) -> set[str]:
+    """Names that a code object and those nested in it refer to."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            names |= _names(constant)
+    return names

@@ -1,0 +1,12 @@
+"""Identities that no two runs share."""
+
+from __future__ import annotations
+
+import uuid
+
+__all__ = ["random_id"]
+
+
+def random_id() -> str:
+    """128 random bits as 32 hexadecimal digits."""
+    return uuid.uuid4().hex

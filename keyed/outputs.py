@@ -1,0 +1,206 @@
+"""Side output tags, and the column types of outputs.
+
+A type is given as a DDL string (``"item string, n bigint"``), a Spark ``StructType``, an attrs class or a dataclass.
+All become one form, `Schema`: ordered columns with Spark's simple type names, which Spark takes as they are and
+`keyed.arrow` turns into an Arrow schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import types
+import typing
+import uuid
+from typing import Any
+
+import attrs
+
+from keyed.errors import OutputDefinitionError
+from keyed.state import _NAME
+
+__all__ = ["OutputTag", "Schema", "schema_of"]
+
+_SIMPLE: dict[Any, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double",
+    str: "string",
+    bytes: "binary",
+    dt.datetime: "timestamp",
+    dt.date: "date",
+    decimal.Decimal: "decimal(38,18)",
+    uuid.UUID: "string",
+}
+
+
+@attrs.frozen
+class Schema:
+    """Ordered output columns.
+
+    Attributes:
+        columns: Pairs of column name and Spark simple type, for example ``("n", "bigint")``.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(name for name, _ in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark DDL."""
+        return ", ".join(f"{quoted(name)} {type_}" for name, type_ in self.columns)
+
+
+@attrs.frozen(init=False)
+class OutputTag:
+    """Names a side output (Flink's ``OutputTag``).
+
+    Args:
+        name: Matches ``[A-Za-z0-9_-]{1,128}``.
+        type: Type of its rows, in any form of `schema_of`; ``None`` means the columns of the operator's input rows.
+
+    Raises:
+        OutputDefinitionError: A bad name or type.
+    """
+
+    name: str
+    schema: Schema | None
+
+    def __init__(self, name: str, type: Any = None) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise OutputDefinitionError(f"output tag {name!r} must match [A-Za-z0-9_-]{{1,128}}; rename it")
+        self.__attrs_init__(name, None if type is None else schema_of(type))
+
+
+def quoted(name: str) -> str:
+    """A column name as a quoted SQL identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def schema_of(type_: Any) -> Schema:
+    """The columns that ``type_`` describes.
+
+    Args:
+        type_: A DDL string, a Spark ``StructType``, an attrs class, a dataclass or a `Schema`.
+
+    Raises:
+        OutputDefinitionError: Anything else, no columns, duplicate columns, or a field type without a column type.
+    """
+    if isinstance(type_, Schema):
+        return type_
+    if isinstance(type_, str):
+        columns = parse_ddl(type_)
+    elif isinstance(type_, type) and (attrs.has(type_) or dataclasses.is_dataclass(type_)):
+        hints = typing.get_type_hints(type_)
+        cls: Any = type_
+        fields = attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls)
+        columns = tuple(
+            (name, column_type(hints.get(name), f"{type_.__name__}.{name}"))
+            for name in (field.name for field in fields)
+        )
+    elif hasattr(type_, "simpleString") and hasattr(type_, "fields"):
+        columns = tuple((f.name, f.dataType.simpleString()) for f in type_.fields)
+    else:
+        raise OutputDefinitionError(
+            f"output type {type_!r} is not understood; give a DDL string, a StructType, an attrs class or a dataclass"
+        )
+    names = [name for name, _ in columns]
+    if not names:
+        raise OutputDefinitionError(f"output type {type_!r} has no columns")
+    for name in names:
+        if names.count(name) > 1:
+            raise OutputDefinitionError(f"output type {type_!r} has column {name!r} twice; rename one")
+        if name.startswith("__keyed_"):
+            raise OutputDefinitionError(f"column {name!r}: names that start with __keyed_ are reserved; rename it")
+    return Schema(columns)
+
+
+def column_type(hint: Any, where: str) -> str:
+    """Spark's simple type for a Python type hint.
+
+    Raises:
+        OutputDefinitionError: The hint has no column type.
+    """
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        rest = [a for a in arguments if a is not type(None)]
+        if len(rest) == 1:
+            return column_type(rest[0], where)
+    if origin in (list, set, frozenset) and len(arguments) == 1:
+        return f"array<{column_type(arguments[0], where)}>"
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return f"array<{column_type(arguments[0], where)}>"
+    if origin is dict:
+        return f"map<{column_type(arguments[0], where)},{column_type(arguments[1], where)}>"
+    if isinstance(hint, type):
+        if issubclass(hint, enum.Enum):
+            return "bigint" if issubclass(hint, int) else "string"
+        if attrs.has(hint) or dataclasses.is_dataclass(hint):
+            return "struct<" + ",".join(f"{quoted_in_type(n)}:{t}" for n, t in schema_of(hint).columns) + ">"
+    raise OutputDefinitionError(f"{where}: type {hint!r} has no column type; give the output as a DDL string")
+
+
+def quoted_in_type(name: str) -> str:
+    """A struct field's name as it stands in a simple type: quoted only where it must be."""
+    return name if name.replace("_", "a").isalnum() else quoted(name)
+
+
+def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
+    """Split ``name type, name type`` at its top-level commas. Types themselves are checked where they are used.
+
+    Raises:
+        OutputDefinitionError: A column without a type, an unclosed bracket or quote.
+    """
+    columns = []
+    for part in split_top_level(ddl):
+        text = part.strip()
+        if text.startswith("`"):
+            end = 1
+            while end < len(text) and (text[end] != "`" or text[end : end + 2] == "``"):
+                end += 2 if text[end : end + 2] == "``" else 1
+            name, rest = text[1:end].replace("``", "`"), text[end + 1 :]
+        else:
+            name, _, rest = text.replace(":", " ", 1).partition(" ")
+        type_ = rest.strip().lstrip(":").strip()
+        for suffix in (" not null", " null"):
+            if type_.lower().endswith(suffix):
+                type_ = type_[: -len(suffix)].strip()
+        if not name or not type_:
+            raise OutputDefinitionError(
+                f"output type {ddl!r}: {text!r} is not 'name type', as in 'item string, n bigint'"
+            )
+        columns.append((name, type_.lower() if "<" not in type_ and "`" not in type_ else type_))
+    return tuple(columns)
+
+
+def split_top_level(text: str) -> list[str]:
+    """Split at commas outside of <>, () and backquotes.
+
+    Raises:
+        OutputDefinitionError: Brackets or quotes do not close.
+    """
+    parts, depth, start, is_quoted = [], 0, 0, False
+    for position, character in enumerate(text):
+        if character == "`":
+            is_quoted = not is_quoted
+        elif is_quoted:
+            continue
+        elif character in "<(":
+            depth += 1
+        elif character in ">)":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    if depth or is_quoted:
+        raise OutputDefinitionError(f"output type {text!r} has an unclosed bracket or quote")
+    last = text[start:]
+    return [*parts, last] if last.strip() else parts

@@ -1,0 +1,156 @@
+"""Which commit of a changelog is restored: the *cut*, one batch that all key groups of all operators have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import attrs
+
+from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader
+from keyed.errors import ChangelogError, DefinitionError, HistoryCompacted, OperatorChanged
+from keyed.restoring import RestorePoint
+
+__all__ = ["Cut", "Restoration", "cut_of", "header_of", "newest_sequence"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@attrs.frozen
+class Restoration:
+    """What one operator is restored from. Data only: it is sent to where the key groups run.
+
+    Attributes:
+        point: The restore point that was asked for.
+        header: Identity of the changelog.
+        markers: The marker of the cut in each old key group.
+    """
+
+    point: RestorePoint
+    header: LogHeader
+    markers: tuple[Commit, ...]
+
+    @property
+    def sequence(self) -> int:
+        """Number of the batch after which the state is restored."""
+        return self.markers[0].sequence
+
+
+@attrs.frozen
+class Cut:
+    """Where a restored query takes up.
+
+    Attributes:
+        sequence: Number of the batch after which the state is restored.
+        position: What the earlier query's runner kept of its sources after that batch; ``None`` if it kept nothing.
+        operators: What each operator is restored from, by name.
+    """
+
+    sequence: int
+    position: bytes | None
+    operators: dict[str, Restoration]
+
+
+def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
+    """The cut of a query.
+
+    Args:
+        points: The restore point of each operator that is restored, by name; there is one at least.
+
+    Raises:
+        ChangelogError: A changelog was not written, or the batch is not there yet.
+        HistoryCompacted: The batch or time is older than what compaction left.
+        OperatorChanged: A changelog is another operator's.
+        DefinitionError: The operators are to be restored to different batches.
+    """
+    first, *others = points.values()
+    if any(point.until != first.until for point in others):
+        raise DefinitionError("the operators of a query have different until= in restore_from; give all of them one")
+    headers = {}
+    for operator, point in points.items():
+        headers[operator] = header = header_of(point.changelog)
+        if header.operator != operator:
+            raise OperatorChanged(
+                f"the changelog {header.log_id} belongs to operator {header.operator!r}, the query has {operator!r}; "
+                f"give name={header.operator!r}, or another changelog"
+            )
+    sequence = min(_newest(point.changelog, headers[operator]) for operator, point in points.items())
+    if isinstance(first.until, datetime):
+        sequence = _batch_at(first.changelog, sequence, first.until)
+    elif first.until is not None:
+        if first.until > sequence:
+            raise ChangelogError(f"until={first.until}: the newest batch that all key groups have is {sequence}")
+        sequence = first.until
+    operators = {}
+    for operator, point in points.items():
+        groups = range(headers[operator].parallelism)
+        markers = tuple(_marker_at(point.changelog.reader(group), sequence) for group in groups)
+        operators[operator] = Restoration(point, headers[operator], markers)
+    position = None
+    for point in points.values():
+        found = next(point.changelog.positions(sequence - 1), None)
+        if found is not None and found[0] == sequence:
+            position = found[1]
+    return Cut(sequence, position, operators)
+
+
+def header_of(changelog: Changelog) -> LogHeader:
+    """The identity of a changelog.
+
+    Raises:
+        ChangelogError: It was never written.
+    """
+    header = changelog.header()
+    if header is None:
+        raise ChangelogError(f"{changelog!r} is no changelog yet: nothing was written to it")
+    return header
+
+
+def newest_sequence(changelog: Changelog, header: LogHeader) -> int | None:
+    """The newest sequence that all key groups have, ``None`` if one has none."""
+    markers = [changelog.reader(group).last() for group in range(header.parallelism)]
+    return min(marker.sequence if marker is not None else 0 for marker in markers) or None
+
+
+def _newest(changelog: Changelog, header: LogHeader) -> int:
+    """The newest sequence that all key groups have.
+
+    Raises:
+        ChangelogError: A group has none.
+    """
+    newest = newest_sequence(changelog, header)
+    if newest is None:
+        raise ChangelogError(
+            f"the changelog {header.log_id} of operator {header.operator!r} does not have a commit of each key group "
+            "yet, so there is nothing to restore; start without restore_from="
+        )
+    return newest
+
+
+def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
+    """The marker of a commit that is there or was compacted away."""
+    last = reader.last()
+    if last is not None and last.sequence == sequence:
+        return last
+    try:
+        found = next(reader.commits(sequence - 1, sequence), None)
+    except HistoryCompacted:
+        # It may be the snapshot itself that compaction left.
+        found = next(reader.commits(0, sequence), None)
+    if found is None or found[0].sequence != sequence:
+        raise HistoryCompacted(f"the changelog no longer has batch {sequence}; it goes back to a later one")
+    return found[0]
+
+
+def _batch_at(changelog: Changelog, newest: int, time: datetime) -> int:
+    """The newest batch whose processing time is not after ``time``. It is the same in all key groups of a query."""
+    limit = (time - _EPOCH) // _MILLISECOND
+    found = None
+    for commit, _ in changelog.reader(0).commits(0, newest):
+        if commit.processing_time > limit:
+            break
+        found = commit.sequence
+    if found is None:
+        raise HistoryCompacted(f"until={time.isoformat()}: the changelog has nothing that is so old")
+    return found

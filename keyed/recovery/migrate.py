@@ -1,0 +1,83 @@
+"""Declared migrations (`keyed.StateMigration`) carried out: on the descriptions of states, and on their entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from keyed.codec.migration import with_fields
+from keyed.codec.schema import StateSchema
+from keyed.engine.addresses import PLAIN, TIMER_PROCESSING
+from keyed.engine.segment import Change
+from keyed.errors import EncodingError, StateSchemaChanged
+from keyed.restoring import StateMigration
+
+__all__ = ["Migration"]
+
+_NULL = b"\xc0"
+_DUE = 8
+
+
+class Migration:
+    """A migration of states that a changelog holds.
+
+    Args:
+        migrate: What was declared.
+        stored: Descriptions of the stored states with their ids, by name.
+
+    Attributes:
+        states: The descriptions afterwards.
+
+    Raises:
+        StateSchemaChanged: It does not fit the stored states.
+    """
+
+    def __init__(self, migrate: StateMigration, stored: dict[str, Any]) -> None:
+        for old, new in migrate.renamed.items():
+            if old not in stored:
+                raise _misfit(f"renamed={{{old!r}: {new!r}}}: there is no state {old!r}", stored)
+        names = [migrate.renamed.get(name, name) for name in stored]
+        for name in names:
+            if names.count(name) > 1:
+                raise _misfit(f"renamed={dict(migrate.renamed)!r}: two states would be named {name!r}", stored)
+        self.states = {}
+        self._converters: dict[bytes, Callable[[bytes], bytes]] = {}
+        for name, state in zip(names, stored.values(), strict=True):
+            schema = state["schema"] | {"name": name}
+            if name in migrate.added:
+                try:
+                    schema["value"], convert = with_fields(schema["value"], migrate.added[name])
+                except (StateSchemaChanged, EncodingError) as error:
+                    raise _misfit(f"added={{{name!r}: {migrate.added[name]!r}}}: {error}", stored) from error
+                self._converters[int(state["id"]).to_bytes(2, "big")] = convert
+            self.states[name] = state | {"schema": schema}
+        for name in migrate.added:
+            if name not in self.states:
+                raise _misfit(f"added={{{name!r}: ...}}: there is no state {name!r}", stored)
+
+    @property
+    def changes_entries(self) -> bool:
+        """Whether entries are others afterwards."""
+        return bool(self._converters)
+
+    def apply(self, changes: Iterable[Change]) -> list[Change]:
+        """The entries afterwards."""
+        if not self._converters:
+            return [*changes]
+        result: list[Change] = []
+        for change in changes:
+            prefix, sub, value = change
+            convert = self._converters.get(prefix[1:3]) if prefix[0] < TIMER_PROCESSING else None
+            if convert is not None and value is not None:
+                head = b"" if prefix[0] == PLAIN else value[:_DUE]
+                body = value[len(head) :]
+                if body != _NULL:
+                    result.append((prefix, sub, head + convert(body)))
+                    continue
+            result.append(change)
+        return result
+
+
+def _misfit(why: str, stored: dict[str, Any]) -> StateSchemaChanged:
+    states = [f"  {StateSchema.from_json(state['schema'])}" for state in stored.values()]
+    return StateSchemaChanged("\n".join([f"migrate={why}; the changelog has", *(states or ["  no states"])]))

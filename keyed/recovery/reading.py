@@ -1,0 +1,219 @@
+"""`read_changelog`: what a job committed, as typed values, for other programs (change data capture)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - as other errors
+from typing import Any
+
+import attrs
+
+from keyed.changelog.model import Blocks, Changelog, Commit
+from keyed.codec.arrow_streams import read_stream
+from keyed.codec.blocks import TableBlock
+from keyed.codec.fingerprints import describe_type, why_incompatible
+from keyed.codec.keys import decode_key, decode_key_at
+from keyed.codec.map_keys import map_key_codec
+from keyed.codec.schema import StateSchema
+from keyed.codec.stand_ins import value_reader
+from keyed.codec.values import value_codec
+from keyed.engine.addresses import PLAIN, TIMER_PROCESSING, decode_time
+from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
+from keyed.recovery.cut import header_of, newest_sequence
+
+__all__ = ["StateChange", "read_changelog"]
+
+_HEAD = Struct(">BH")
+_LIST_SUB = Struct(">QI")
+_DUE_COLUMN = "__keyed_due"
+
+
+@attrs.frozen
+class StateChange:
+    """One entry of a state as a commit left it.
+
+    Attributes:
+        commit: The marker of the commit: its number in `sequence`, its key group, its clocks. If it is a `snapshot`
+            the change is no change, but a part of the group's whole state, beside which there is nothing.
+        state: Name of the state.
+        key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+        namespace: The namespace beside the key; ``None`` is the state itself.
+        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the other key columns
+            of a table as a tuple; ``None`` where there is but one.
+        value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` if it is
+            gone.
+        removed: Whether it is gone: a map may hold ``None``.
+        expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
+    """
+
+    commit: Commit
+    state: str
+    key: Any
+    namespace: Any
+    entry: Any
+    value: Any
+    removed: bool
+    expires: int | None
+
+
+def read_changelog(
+    changelog: Changelog,
+    state: str | None = None,
+    *,
+    from_: int = 0,
+    until: int | None = None,
+    value_type: Any = None,
+    map_key_type: Any = None,
+) -> Iterator[StateChange]:
+    """Read what was committed, batch after batch, as far as all key groups have committed it.
+
+    It ends with what there is, behind a whole batch. To go on later, give ``from_`` the number after that of the last
+    change.
+
+    Args:
+        changelog: The changelog.
+        state: Name of the one state to read; all by default. Timers are left out.
+        from_: Number of the batch to begin with. By default the beginning: a snapshot, if there is one.
+        until: Number of the batch to end with.
+        value_type: Type of the state's values, elements, map values or accumulators. By default plain values have their
+            types, and in place of a class comes a `msgspec.Struct` with its fields.
+        map_key_type: Type of the keys of a map state.
+
+    Raises:
+        ChangelogError: There is no such changelog or state.
+        HistoryCompacted: ``from_`` or ``until`` is older than what compaction left.
+        StateSchemaChanged: A type does not fit what is stored.
+        CorruptionError: The changelog is damaged.
+    """
+    if state is None and (value_type is not None or map_key_type is not None):
+        raise ChangelogError("value_type and map_key_type are types of one state; give state= its name")
+    header = header_of(changelog)
+    newest = newest_sequence(changelog, header) or 0
+    end = newest if until is None else min(until, newest)
+    readers = [changelog.reader(group) for group in range(header.parallelism)]
+    commits = merge(
+        *(reader.commits(max(from_ - 1, 0), end) for reader in readers), key=lambda found: found[0].sequence
+    )
+    return _changes(commits, _Decoders(state, value_type, map_key_type)) if end else iter(())
+
+
+def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> Iterator[StateChange]:
+    for commit, blocks in commits:
+        decoders.use(commit)
+        for block in blocks:
+            if isinstance(block, TableBlock):
+                yield from decoders.rows(commit, block)
+                continue
+            for entry in block:
+                try:
+                    change = decoders.entry(commit, *entry)
+                except (IndexError, StructError) as error:
+                    where = f"commit {commit.sequence} of key group {commit.group}"
+                    raise CorruptionError(f"{entry!r:.200} is no entry", where=where) from error
+                if change is not None:
+                    yield change
+
+
+class _State:
+    """Decodes the entries of one state."""
+
+    def __init__(self, name: str, stored: Any, value_type: Any, map_key_type: Any) -> None:
+        self.schema = schema = StateSchema.from_json(stored)
+        self.name = name
+        self.decode = value_reader(schema.value) if schema.kind != "table" else None
+        self.decode_sub: Callable[[bytes], Any] = {"map": decode_key, "list": _list_sub}.get(schema.kind, _no_sub)
+        if value_type is not None:
+            self._check(schema.value, value_type, as_key=False)
+            self.decode = value_codec(value_type).decode
+        if map_key_type is not None:
+            self._check(schema.key, map_key_type, as_key=True)
+            self.decode_sub = map_key_codec(map_key_type).decode
+
+    def _check(self, stored: Any, type_: Any, *, as_key: bool) -> None:
+        kinds = {"map"} if as_key else {"value", "list", "map", "reducing", "aggregating"}
+        reason = (
+            why_incompatible(stored, describe_type(type_), as_key=as_key)
+            if self.schema.kind in kinds
+            else "it has no such type"
+        )
+        if reason is not None:
+            what = "map_key_type" if as_key else "value_type"
+            raise StateSchemaChanged(f"{what}={type_!r} does not fit the {self.schema}: {reason}")
+
+
+class _Decoders:
+    """Decodes the entries of the states that are asked for, as the commits describe them."""
+
+    def __init__(self, only: str | None, value_type: Any, map_key_type: Any) -> None:
+        self._only = only
+        self._types = value_type, map_key_type
+        self._described: Any = None
+        self._states: dict[int, _State] = {}
+
+    def use(self, commit: Commit) -> None:
+        """Take in how a commit describes the states."""
+        described = commit.states
+        if described == self._described:
+            return
+        if self._only is not None and self._only not in described:
+            names = ", ".join(sorted(described)) or "none"
+            raise ChangelogError(
+                f"there is no state {self._only!r} in commit {commit.sequence}; its states are: {names}"
+            )
+        self._described, self._states = described, {}
+        for name, state in described.items():
+            if self._only in (None, name):
+                self._states[int(state["id"])] = _State(name, state["schema"], *self._types)
+
+    def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
+        """A changed entry; ``None`` if it is a timer, or of another state than is asked for."""
+        if prefix[0] >= TIMER_PROCESSING:
+            return None
+        kind, number = _HEAD.unpack_from(prefix)
+        state = self._states.get(number)
+        if state is None:
+            return None
+        key, offset = decode_key_at(prefix, _HEAD.size)
+        namespace, _ = decode_key_at(prefix, offset)
+        expires = None
+        if value is not None and kind != PLAIN:
+            expires, value = decode_time(value), value[8:]
+        decoded = None if value is None or state.decode is None else state.decode(value)
+        return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
+
+    def rows(self, commit: Commit, block: TableBlock) -> Iterator[StateChange]:
+        """Changed rows of a table."""
+        state = self._states.get(block.state_id)
+        if state is None:
+            return
+        where = f"commit {commit.sequence} of key group {commit.group}"
+        keys: list[str] = state.schema.key
+        count = int(state.schema.value["stream_keys"])
+        for data, removed in ((block.removed, True), (block.written, False)):
+            for row in () if data is None else read_stream(data, where).to_pylist():
+                key, entry = (tuple(row.pop(name) for name in names) for names in (keys[:count], keys[count:]))
+                expires = row.pop(_DUE_COLUMN, None)
+                yield StateChange(
+                    commit,
+                    state.name,
+                    key[0] if count == 1 else key,
+                    None,
+                    entry or None,
+                    None if removed else row,
+                    removed,
+                    expires,
+                )
+
+
+def _list_sub(sub: bytes) -> tuple[int, int]:
+    if len(sub) != _LIST_SUB.size:
+        raise CorruptionError(f"{sub!r:.50} is no place in a list")
+    batch, index = _LIST_SUB.unpack(sub)
+    return batch, index
+
+
+def _no_sub(sub: bytes) -> None:
+    if sub:
+        raise CorruptionError(f"a state with one entry has another one at {sub!r:.50}")

@@ -1,0 +1,224 @@
+"""Restore: key groups that have no state are given the state that a changelog holds, at any parallelism.
+
+Each old group is read once, for all new groups that take entries of it. With p old groups and q new ones, a key of old
+group i can only be in a new group j with i ≡ j modulo gcd(p, q), because a group is the key's hash modulo the number of
+groups; so from 2 groups to 4, say, a new group reads one old one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+
+from keyed.backends import open_rocks_store
+from keyed.changelog.model import Block, Commit, TableBlock
+from keyed.codec.entry_hash import MODULUS, hash_of_text
+from keyed.codec.hashing import group_of, key_hash
+from keyed.engine.addresses import key_of
+from keyed.engine.contents import contents, delta_of_block, table_keys
+from keyed.engine.loader import Loader
+from keyed.engine.meta import GroupMeta
+from keyed.engine.metrics import COUNTERS
+from keyed.engine.segment import Change
+from keyed.errors import CorruptionError
+from keyed.recovery.cut import Restoration
+from keyed.recovery.follow import follow
+from keyed.recovery.migrate import Migration
+from keyed.results import RestoreProgress
+from keyed.streams import OperatorSpec
+
+__all__ = ["Loadable", "load", "restore"]
+
+#: Addresses whose new group is remembered: a changelog has the same ones again and again.
+_REMEMBERED = 500_000
+#: Records between two reports of progress.
+_TELL = 100_000
+
+
+class Loadable(Protocol):
+    """A key group that can be loaded, such as a `keyed.engine.group.KeyGroup` without state."""
+
+    @property
+    def index(self) -> int:
+        """Its index."""
+        ...
+
+    def loader(self, commit: int, states: dict[str, Any]) -> Loader:
+        """What loads it. See `KeyGroup.loader`."""
+        ...
+
+
+def restore(
+    restoration: Restoration,
+    spec: OperatorSpec,
+    groups: Sequence[Loadable],
+    on_progress: Callable[[RestoreProgress], object] = lambda _: None,
+) -> None:
+    """Load key groups whose writes are committed as one, and write their meta records. See `load`."""
+    for loader in load(restoration, spec, groups, on_progress):
+        loader.write_meta()
+
+
+def load(
+    restoration: Restoration,
+    spec: OperatorSpec,
+    groups: Sequence[Loadable],
+    on_progress: Callable[[RestoreProgress], object] = lambda _: None,
+    written: Callable[[], object] = lambda: None,
+) -> list[Loader]:
+    """Load the logs and local stores of key groups with the state that a changelog has at the cut.
+
+    Args:
+        restoration: What the operator is restored from.
+        spec: The operator.
+        groups: Key groups of it without state; those that are loaded at a time share the reading.
+        on_progress: Called after each old group and about every 100,000 records.
+        written: Called when rows were written that may be committed by themselves, as `Loader.write_log` has it.
+
+    Returns:
+        What has loaded them, for the meta records to be written.
+
+    Raises:
+        StateSchemaChanged: The function's states do not fit those of the changelog. Nothing has been read then.
+        HistoryCompacted: The changelog was compacted beyond the cut.
+        CorruptionError: The changelog is damaged, or the entries are not those whose hash its commits have.
+    """
+    markers, parallelism = restoration.markers, spec.parallelism
+    stored = {name: state for marker in markers for name, state in marker.states.items()}
+    migration = Migration(restoration.point.migrate, stored)
+    loaders = {group.index: group.loader(restoration.sequence, migration.states) for group in groups}
+    common = math.gcd(len(markers), parallelism)
+    wanted = {index % common for index in loaders}
+    needed = [marker for marker in markers if marker.group % common in wanted]
+    route = _Route(loaders, len(markers), spec, table_keys(migration.states))
+    records = 0
+    for done, marker in enumerate(needed):
+        told = records
+        for count, block in _blocks(restoration, marker):
+            records += count
+            if isinstance(block, TableBlock):
+                route.add_rows(marker.group, block)
+            else:
+                route.add(marker.group, migration.apply(block))
+            if records - told >= _TELL:
+                told = records
+                on_progress(RestoreProgress(spec.name, done, len(needed), records))
+        on_progress(RestoreProgress(spec.name, done + 1, len(needed), records))
+    for loader in loaders.values():
+        meta = loader.meta
+        meta.watermark = min(marker.watermark for marker in markers)
+        meta.processing_time = max(marker.processing_time for marker in markers)
+        meta.ended = any(marker.ended for marker in markers)
+        # The operator's counters are the sums over its groups, so one of them goes on from the old sums.
+        counted = markers if meta.group == 0 else ()
+        meta.counters = {name: sum(marker.counters.get(name, 0) for marker in counted) for name in COUNTERS}
+    loaders[groups[0].index].meta.counters["records_restored"] += records
+    loaded = [loader.write_log(written) for loader in loaders.values()]
+    if all(index in loaders for index in range(parallelism) if index % common in wanted):
+        _check(restoration, needed, loaded, hashes=not migration.changes_entries)
+    return list(loaders.values())
+
+
+def _blocks(restoration: Restoration, marker: Commit) -> Iterator[tuple[int, Block]]:
+    """What makes up one old group at the cut, later blocks winning, each with how many records were read for it."""
+    point, header = restoration.point, restoration.header
+    reader = point.changelog.reader(marker.group)
+    if point.standby is not None:
+        store = open_rocks_store(Path(point.standby) / header.operator / str(marker.group))
+        try:
+            position = store.position()
+            # A copy that is beyond the cut is left as it is.
+            if position is None or position[0] != header.log_id or position[1] <= marker.sequence:
+                yield follow(store, reader, header.log_id, marker.sequence), []
+                for block in contents(store, marker.states):
+                    yield 0, block
+                return
+        finally:
+            store.close()
+    for _, blocks in reader.commits(0, marker.sequence):
+        for block in blocks:
+            yield (block.rows if isinstance(block, TableBlock) else len(block)), block
+
+
+class _Route:
+    """Brings what old groups had to the new groups that it belongs to."""
+
+    def __init__(
+        self, loaders: Mapping[int, Loader], old_parallelism: int, spec: OperatorSpec, keys: dict[int, tuple[str, ...]]
+    ) -> None:
+        self._loaders = loaders
+        self._parallelism = spec.parallelism
+        self._stream_keys = spec.keys
+        self._table_keys = keys
+        # All entries of an old group go to one new group.
+        self._whole = old_parallelism % spec.parallelism == 0
+        self._known: dict[bytes, int] = {}
+
+    def add(self, old: int, changes: list[Change]) -> None:
+        """Add changes of entries of an old group."""
+        if self._whole:
+            loader = self._loaders.get(old % self._parallelism)
+            if loader is not None:
+                loader.add(changes)
+            return
+        parts: dict[int, list[Change]] = {index: [] for index in self._loaders}
+        known, parallelism = self._known, self._parallelism
+        for change in changes:
+            prefix = change[0]
+            index = known.get(prefix)
+            if index is None:
+                if len(known) >= _REMEMBERED:
+                    known.clear()
+                index = known[prefix] = group_of(key_hash(key_of(prefix)), parallelism)
+            if index in parts:
+                parts[index].append(change)
+        for index, part in parts.items():
+            self._loaders[index].add(part)
+
+    def add_rows(self, old: int, block: TableBlock) -> None:
+        """Add changed rows of a table of an old group."""
+        delta = delta_of_block(block, self._table_keys, f"key group {old} of a changelog")
+        if self._whole:
+            loader = self._loaders.get(old % self._parallelism)
+            if loader is not None:
+                loader.add_rows(delta)
+            return
+        from keyed.columnar.batches import group_indices
+
+        parts = dict.fromkeys(self._loaders, delta)
+        for name in ("removed", "upserts"):
+            rows = getattr(delta, name)
+            if rows is not None:
+                groups = group_indices(rows, self._stream_keys, self._parallelism)
+                for index, part in parts.items():
+                    parts[index] = attrs.evolve(part, **{name: rows.filter(groups == index)})
+        for index, part in parts.items():
+            self._loaders[index].add_rows(part)
+
+
+def _check(restoration: Restoration, markers: Iterable[Commit], loaded: Iterable[GroupMeta], *, hashes: bool) -> None:
+    """Check that the new groups have what the old ones had.
+
+    Raises:
+        CorruptionError: They do not.
+    """
+    where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
+    expected = sum(marker.entries for marker in markers)
+    found = sum(meta.counters["live_entries"] + meta.counters["timers_pending"] for meta in loaded)
+    if expected != found:
+        raise CorruptionError(
+            f"{found} entries were restored, batch {restoration.sequence} had {expected}", where=where
+        )
+    if hashes:
+        before = sum(hash_of_text(marker.hash, where) for marker in markers)
+        after = sum(hash_of_text(meta.hash, where) for meta in loaded)
+        if (before - after) % MODULUS:
+            raise CorruptionError(
+                f"the restored entries are not those that batch {restoration.sequence} had: their hash differs; see "
+                "keyed.recovery.verify",
+                where=where,
+            )

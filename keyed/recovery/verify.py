@@ -1,0 +1,161 @@
+"""Verify: the state is rebuilt from a changelog or a checkpoint and compared with the hash in its commits.
+
+A changelog is checked commit by commit, as far back as it goes, so the first commit that does not give the hash in its
+marker is named. A checkpoint is checked as it stands; where a changelog has the same commit the two are compared entry
+by entry, and the first one that differs is named.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+
+from keyed.changelog.model import Changelog, ChangelogReader, Commit
+from keyed.codec.entry_hash import hash_text
+from keyed.engine.contents import contents, contents_hash
+from keyed.engine.log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.engine.store import ReadStore
+from keyed.errors import CorruptionError, HistoryCompacted
+from keyed.recovery.checkpoint import Checkpoint, committed
+from keyed.recovery.cut import header_of
+from keyed.recovery.describe import describe_entry
+from keyed.recovery.replay import Replay
+
+__all__ = ["Verified", "verify_changelog", "verify_checkpoint", "verify_group"]
+
+
+@attrs.frozen
+class Verified:
+    """What was found of one key group.
+
+    Attributes:
+        operator: Name of the operator.
+        group: Index of the key group.
+        first: Number of the first commit that was checked; 0 if there was none.
+        last: Number of the last one.
+        entries: Live entries after it.
+        problem: The first thing that is wrong; empty if nothing is.
+        note: What could not be checked; empty if all was.
+    """
+
+    operator: str
+    group: int
+    first: int = 0
+    last: int = 0
+    entries: int = 0
+    problem: str = ""
+    note: str = ""
+
+
+def verify_changelog(changelog: Changelog) -> list[Verified]:
+    """Check every commit of a changelog, and name the first in each key group that is wrong.
+
+    Memory is needed for the state of one key group.
+
+    Raises:
+        ChangelogError: It was never written, or cannot be read.
+    """
+    header = header_of(changelog)
+    groups = range(header.parallelism)
+    return [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
+
+
+def verify_checkpoint(
+    checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
+) -> list[Verified]:
+    """Check an operator in a checkpoint of the local runtime, against its changelog if one is given.
+
+    Raises:
+        CheckpointError: There is no checkpoint, a run is using it, or it has no such operator.
+        ChangelogError: The changelog was never written, or cannot be read.
+    """
+    with Checkpoint.open(checkpoint) as opened:
+        return [verify_group(meta, log, changelog) for meta, log in opened.groups(operator)]
+
+
+def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = None) -> Verified:
+    """Check one key group of a checkpoint.
+
+    Args:
+        meta: Its meta record.
+        log: Its log.
+        changelog: Its changelog, to compare with.
+    """
+    found = Verified(meta.operator, meta.group, meta.commit, meta.commit)
+    where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
+    try:
+        store = committed(log, meta, where)
+        entries = sum(
+            block.rows if not isinstance(block, list) else len(block) for block in contents(store, meta.states)
+        )
+        found = attrs.evolve(found, entries=entries)
+        marker = None if changelog is None else changelog.reader(meta.group).last()
+        same = marker is not None and (marker.sequence, marker.attempt) == (meta.commit, meta.attempt)
+        problem = _compared(entries, contents_hash(store, meta.states), _expected(meta))
+        if changelog is not None and same:
+            replayed, replay = _replayed(changelog.reader(meta.group), meta.operator, meta.group)
+            problem = replayed.problem or problem
+            if replay.hash != contents_hash(store, meta.states):
+                problem = f"commit {meta.commit}: {_first_difference(store, replay.store, meta.states)}"
+    except CorruptionError as error:
+        return attrs.evolve(found, problem=str(error))
+    note = "" if meta.hash else "no hash is kept: the query had no changelog in its last batch"
+    if changelog is not None and not same:
+        at = "is empty" if marker is None else f"ends with commit {marker.sequence}, the checkpoint with {meta.commit}"
+        note = f"not compared with the changelog, which {at}; flush first"
+    return attrs.evolve(found, problem=problem, note=note)
+
+
+@attrs.frozen
+class _Expected:
+    entries: int
+    hash: str
+
+
+def _expected(meta: GroupMeta) -> _Expected:
+    entries = meta.counters.get("live_entries", 0) + meta.counters.get("timers_pending", 0)
+    return _Expected(entries, meta.hash)
+
+
+def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verified, Replay]:
+    """Check the commits of a key group of a changelog."""
+    replay, found = Replay(), Verified(operator, group)
+    try:
+        for commit, blocks in reader.commits():
+            replay.apply(commit, blocks)
+            found = attrs.evolve(
+                found, first=found.first or commit.sequence, last=commit.sequence, entries=replay.entries
+            )
+            problem = _compared(replay.entries, replay.hash, commit)
+            if problem:
+                return attrs.evolve(found, problem=f"commit {commit.sequence}: {problem}"), replay
+    except (CorruptionError, HistoryCompacted) as error:
+        return attrs.evolve(found, problem=str(error)), replay
+    return found, replay
+
+
+def _compared(entries: int, hash_: int, expected: Commit | _Expected) -> str:
+    """What is wrong with a state; empty if nothing is."""
+    if entries != expected.entries:
+        return f"there are {entries} live entries, its marker says {expected.entries}"
+    if expected.hash and hash_text(hash_) != expected.hash:
+        return f"the hash of its {entries} live entries is {hash_text(hash_)}, its marker says {expected.hash}"
+    return ""
+
+
+def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:
+    """The first entry, in the order of addresses, that is not the same in both."""
+    one, other = ({(prefix, sub): value for prefix, sub, value in store.items()} for store in (checkpoint, changelog))
+    for address in sorted(one.keys() | other.keys()):
+        a, b = one.get(address), other.get(address)
+        if a != b:
+            words = describe_entry(*address, states)
+            return f"{words} is {_shown(a)} in the checkpoint and {_shown(b)} in the changelog"
+    return "the rows of its tables differ"
+
+
+def _shown(value: bytes | None) -> str:
+    return "absent" if value is None else f"{value[:40]!r}{'...' if len(value) > 40 else ''}"

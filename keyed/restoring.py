@@ -1,0 +1,64 @@
+"""What a new query starts with: the state that a changelog holds, at some batch, as its states are declared now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from keyed.changelog.model import Changelog
+from keyed.errors import DefinitionError
+
+__all__ = ["RestorePoint", "StateMigration"]
+
+
+@attrs.frozen
+class StateMigration:
+    """What changed in an operator's states since its changelog was written, beyond what needs no saying.
+
+    It is data, so that it can be checked against the stored and the declared states before the first entry is read,
+    printed when it does not fit, and used when the class that the values were written with is gone.
+
+    Attributes:
+        renamed: New name by old name, for states that were renamed.
+        added: Fields that the class of a state's values has got, as ``{state: {field: value}}``, with the state's new
+            name. The stored values get ``value``: None, or a bool, int, float, str, bytes, datetime, date, time,
+            timedelta, Decimal or UUID. A field with a default in the class needs no migration.
+    """
+
+    renamed: Mapping[str, str] = attrs.field(factory=dict)
+    added: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class RestorePoint:
+    """A state to start with, for `KeyedStream.process` with ``restore_from=``.
+
+    Attributes:
+        changelog: The changelog of this operator in an earlier query.
+        until: Number of the batch after which the state is wanted (batches count from 1), or the time, with a zone: the
+            state is that of the newest batch whose processing time is not after it. By default the newest batch that
+            all key groups have.
+        migrate: Changes of the states' declarations that are not compatible by themselves.
+        standby: Folder that a `keyed.recovery.Standby` of the changelog has kept: only what it lacks is read from the
+            changelog.
+    """
+
+    changelog: Changelog
+    until: int | datetime | None = None
+    migrate: StateMigration = attrs.field(factory=StateMigration)
+    standby: str | None = attrs.field(default=None, converter=attrs.converters.optional(os.fspath))
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.changelog, Changelog):
+            raise DefinitionError(f"restore_from={self.changelog!r} is not a changelog")
+        if isinstance(self.until, datetime):
+            if self.until.tzinfo is None:
+                raise DefinitionError(f"until={self.until!r} has no time zone; add one, for example tzinfo=UTC")
+        elif self.until is not None and (type(self.until) is not int or self.until < 1):
+            raise DefinitionError(f"until={self.until!r} must be the number of a batch, from 1, or a datetime")
+        if not isinstance(self.migrate, StateMigration):
+            raise DefinitionError(f"migrate={self.migrate!r} must be a StateMigration")

@@ -1,0 +1,76 @@
+"""What a run reports: progress after each batch, and the result at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+__all__ = ["Progress", "RestoreProgress", "Restored", "RunResult"]
+
+
+@attrs.frozen
+class Progress:
+    """One micro-batch that has been committed.
+
+    Attributes:
+        batch_id: Its number, from 0.
+        rows: Rows that it read from the source.
+        watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
+        processing_time: Its processing time, milliseconds.
+        metrics: Cumulative counters by operator and name (`keyed.engine.metrics`).
+    """
+
+    batch_id: int
+    rows: int
+    watermark: int
+    processing_time: int
+    metrics: dict[str, dict[str, int]]
+
+
+@attrs.frozen
+class RestoreProgress:
+    """How far the restore of an operator has come.
+
+    Attributes:
+        operator: Its name.
+        groups_done: Key groups of the changelog that were read.
+        groups: Key groups of the changelog that are to be read.
+        records: Records that were read.
+    """
+
+    operator: str
+    groups_done: int
+    groups: int
+    records: int
+
+
+@attrs.frozen
+class Restored:
+    """What a query was restored with from changelogs.
+
+    Attributes:
+        sequence: Number of the batch in the changelogs after which the state was.
+        with_position: Whether the query goes on in its sources where that batch ended. If not, they are read as they
+            would be by a new query: only state, timers and clocks were restored.
+    """
+
+    sequence: int
+    with_position: bool
+
+
+@attrs.frozen
+class RunResult:
+    """What a bounded run leaves.
+
+    Attributes:
+        values: Values of the collecting sinks, if the run had any, sink by sink: those of this run.
+        batches: Number of batches that this run committed.
+        metrics: Cumulative counters by operator and name at its end.
+        restored: What the query was restored with, if this run has restored it.
+    """
+
+    values: list[Any]
+    batches: int
+    metrics: dict[str, dict[str, int]]
+    restored: Restored | None = None

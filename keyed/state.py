@@ -1,0 +1,433 @@
+"""Declarations of keyed state, and the operations that a function calls on it.
+
+A state is declared as a class attribute of a `KeyedProcessFunction`. Inside a call that has a key the attribute is
+bound to that key; anywhere else its operations raise `StateAccessError`. Names and operations are those of Flink's
+``org.apache.flink.api.common.state``. The bound classes live in `keyed.engine`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, overload
+
+from keyed.errors import StateAccessError, StateDefinitionError
+from keyed.ttl import StateTtl
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "KeyedState",
+    "ListState",
+    "ListStateDescriptor",
+    "MapState",
+    "MapStateDescriptor",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "State",
+    "ValueState",
+    "ValueStateDescriptor",
+]
+
+T = TypeVar("T")
+D = TypeVar("D")
+K = TypeVar("K")
+V = TypeVar("V")
+IN = TypeVar("IN")
+IN_contra = TypeVar("IN_contra", contravariant=True)
+OUT_co = TypeVar("OUT_co", covariant=True)
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
+    """How an `AggregatingState` aggregates (Flink's ``AggregateFunction``). ``add`` and ``merge`` return the result."""
+
+    def create_accumulator(self) -> ACC:
+        """An accumulator to which nothing was added."""
+        ...
+
+    def add(self, value: IN_contra, accumulator: ACC) -> ACC:
+        """The accumulator with ``value`` added."""
+        ...
+
+    def get_result(self, accumulator: ACC) -> OUT_co:
+        """The result of what was added."""
+        ...
+
+    def merge(self, a: ACC, b: ACC) -> ACC:
+        """One accumulator out of two."""
+        ...
+
+
+class State:
+    """What all state declarations share.
+
+    Args:
+        name: Name in logs and checkpoints, matching ``[A-Za-z0-9_-]{1,128}``; the attribute's name if not given.
+        ttl: Time to live of each entry.
+    """
+
+    kind = "state"
+
+    def __init__(self, name: str | None, ttl: StateTtl | None) -> None:
+        if ttl is not None and not isinstance(ttl, StateTtl):
+            raise StateDefinitionError(f"ttl={ttl!r} is a {type(ttl).__name__}; give a StateTtl")
+        self.ttl = ttl
+        self.name = ""
+        if name is not None:
+            self.set_name(name)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not self.name:
+            self.set_name(name)
+
+    def set_name(self, name: str) -> None:
+        """Give the state its name.
+
+        Raises:
+            StateDefinitionError: The name breaks the rule.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise StateDefinitionError(
+                f"state name {name!r} must match [A-Za-z0-9_-]{{1,128}}, because names become paths; rename it"
+            )
+        self.name = name
+
+    def _unbound(self) -> NoReturn:
+        raise StateAccessError(
+            f"{self.kind} state {self.name!r} was used without a current key; use it inside process_element, "
+            "on_timer or what they call"
+        )
+
+
+class KeyedState(State):
+    """What the states of a row function share: they belong to the current key."""
+
+    def clear(self) -> None:
+        """Remove everything that this state holds for the current key (and namespace)."""
+        self._unbound()
+
+    def namespace(self, namespace: Any) -> Self:
+        """The same state under ``namespace`` beside the key, as Flink's windows have it.
+
+        Args:
+            namespace: A plain encodable value, for example a window as ``(start, end)``; ``None`` is the state itself.
+
+        Raises:
+            EncodingError: The namespace cannot be encoded.
+        """
+        self._unbound()
+
+
+class ValueState(KeyedState, Generic[T]):
+    """One value per key.
+
+    Args:
+        type: Type of the value; `object` takes any plain encodable value.
+        default: What `value` returns where nothing is stored.
+    """
+
+    kind = "value"
+
+    @overload
+    def __init__(
+        self: ValueState[Any], type: None = None, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ValueState[D | None], type: type[D], *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ValueState[D], type: type[D], default: D, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ValueState[Any], type: Any, default: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    def __init__(
+        self, type: Any = None, default: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None:
+        super().__init__(name, ttl)
+        self.type: Any = object if type is None else type
+        self.default: Any = default
+
+    def value(self) -> T:
+        """The stored value, or the default."""
+        self._unbound()
+
+    def update(self, value: T | None) -> None:
+        """Store ``value``; ``None`` clears."""
+        self._unbound()
+
+
+class ListState(KeyedState, Generic[T]):
+    """A list per key. Appending does not read or rewrite it. Null elements are rejected.
+
+    Args:
+        type: Type of the elements.
+    """
+
+    kind = "list"
+
+    @overload
+    def __init__(
+        self: ListState[Any], type: None = None, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ListState[D], type: type[D], *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self: ListState[Any], type: Any, *, name: str | None = None, ttl: StateTtl | None = None) -> None: ...
+    def __init__(self, type: Any = None, *, name: str | None = None, ttl: StateTtl | None = None) -> None:
+        super().__init__(name, ttl)
+        self.type: Any = object if type is None else type
+
+    def get(self) -> list[T]:
+        """The elements in the order in which they were added; an empty list where there are none."""
+        self._unbound()
+
+    def __iter__(self) -> Iterator[T]:
+        self._unbound()
+
+    def add(self, value: T) -> None:
+        """Append one element."""
+        self._unbound()
+
+    def add_all(self, values: Iterable[T]) -> None:
+        """Append all of ``values`` in their order."""
+        self._unbound()
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the list by ``values``; an empty iterable clears."""
+        self._unbound()
+
+
+class MapState(KeyedState, Generic[K, V]):
+    """A map per key, iterated in the order of its encoded keys. Null values are allowed, null keys too.
+
+    Args:
+        key: Type of the map keys.
+        value: Type of the map values.
+    """
+
+    kind = "map"
+
+    @overload
+    def __init__(
+        self: MapState[Any, Any],
+        key: None = None,
+        value: None = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MapState[K, V], key: type[K], value: type[V], *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MapState[Any, Any], key: Any, value: Any, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None: ...
+    def __init__(
+        self, key: Any = None, value: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
+    ) -> None:
+        super().__init__(name, ttl)
+        self.key_type: Any = object if key is None else key
+        self.value_type: Any = object if value is None else value
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of ``key``, or ``default``. Reads this one entry."""
+        self._unbound()
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of ``key``."""
+        self._unbound()
+
+    def put_all(self, entries: Mapping[K, V]) -> None:
+        """Set all of ``entries``."""
+        self._unbound()
+
+    def remove(self, key: K) -> None:
+        """Remove ``key`` if it is there."""
+        self._unbound()
+
+    def contains(self, key: K) -> bool:
+        """Whether ``key`` is there (with a null value too)."""
+        self._unbound()
+
+    def keys(self) -> Iterator[K]:
+        """The keys in order. The map may be changed while iterating: removed keys are left out, new ones may be."""
+        self._unbound()
+
+    def values(self) -> Iterator[V]:
+        """The values in the order of their keys."""
+        self._unbound()
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Pairs of key and value in the order of the keys."""
+        self._unbound()
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        self._unbound()
+
+    def __getitem__(self, key: K) -> V:
+        self._unbound()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self._unbound()
+
+    def __contains__(self, key: object) -> bool:
+        self._unbound()
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def __len__(self) -> int:
+        """Number of entries; reads them all."""
+        return sum(1 for _ in self.keys())
+
+    def __bool__(self) -> bool:
+        return not self.is_empty()
+
+
+class ReducingState(KeyedState, Generic[T]):
+    """One value per key, combined with each added value by ``reduce``.
+
+    Args:
+        reduce: ``(current, added) -> new``, associative.
+        type: Type of the value.
+    """
+
+    kind = "reducing"
+
+    @overload
+    def __init__(
+        self: ReducingState[D],
+        reduce: Callable[[D, D], D],
+        type: type[D],
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ReducingState[Any],
+        reduce: Callable[[Any, Any], Any],
+        type: Any = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        reduce: Callable[[Any, Any], Any],
+        type: Any = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+    ) -> None:
+        super().__init__(name, ttl)
+        if not callable(reduce):
+            raise StateDefinitionError(f"reduce={reduce!r} is not callable; give a function (current, added) -> new")
+        self.reduce = reduce
+        self.type: Any = object if type is None else type
+
+    def get(self) -> T | None:
+        """The reduced value, or ``None`` where nothing was added."""
+        self._unbound()
+
+    def add(self, value: T) -> None:
+        """Combine ``value`` with what is stored."""
+        self._unbound()
+
+
+class AggregatingState(KeyedState, Generic[IN, OUT]):
+    """An accumulator per key, fed by `add` and read as a result.
+
+    Args:
+        aggregate: The `AggregateFunction`.
+        accumulator: Type of the accumulator.
+    """
+
+    kind = "aggregating"
+
+    def __init__(
+        self,
+        aggregate: AggregateFunction[IN, Any, OUT],
+        accumulator: Any = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+    ) -> None:
+        super().__init__(name, ttl)
+        missing = [m for m in ("create_accumulator", "add", "get_result") if not callable(getattr(aggregate, m, None))]
+        if missing:
+            raise StateDefinitionError(f"aggregate={aggregate!r} lacks {', '.join(missing)}; see AggregateFunction")
+        self.aggregate = aggregate
+        self.accumulator_type: Any = object if accumulator is None else accumulator
+
+    def get(self) -> OUT | None:
+        """The result of what was added, or ``None`` where nothing was."""
+        self._unbound()
+
+    def add(self, value: IN) -> None:
+        """Add ``value`` to the accumulator."""
+        self._unbound()
+
+
+class ValueStateDescriptor(ValueState[T]):
+    """PyFlink's spelling of a named `ValueState`: ``context.get_state(ValueStateDescriptor("n", int))`` in ``open``."""
+
+    def __init__(self, name: str, type: Any = None, default: Any = None, *, ttl: StateTtl | None = None) -> None:
+        super().__init__(type, default, name=name, ttl=ttl)
+
+
+class ListStateDescriptor(ListState[T]):
+    """PyFlink's spelling of a named `ListState`, for ``open``."""
+
+    def __init__(self, name: str, type: Any = None, *, ttl: StateTtl | None = None) -> None:
+        super().__init__(type, name=name, ttl=ttl)
+
+
+class MapStateDescriptor(MapState[K, V]):
+    """PyFlink's spelling of a named `MapState`, for ``open``."""
+
+    def __init__(self, name: str, key: Any = None, value: Any = None, *, ttl: StateTtl | None = None) -> None:
+        super().__init__(key, value, name=name, ttl=ttl)
+
+
+class ReducingStateDescriptor(ReducingState[T]):
+    """PyFlink's spelling of a named `ReducingState`, for ``open``."""
+
+    def __init__(
+        self, name: str, reduce: Callable[[Any, Any], Any], type: Any = None, *, ttl: StateTtl | None = None
+    ) -> None:
+        super().__init__(reduce, type, name=name, ttl=ttl)
+
+
+class AggregatingStateDescriptor(AggregatingState[IN, OUT]):
+    """PyFlink's spelling of a named `AggregatingState`, for ``open``."""
+
+    def __init__(
+        self,
+        name: str,
+        aggregate: AggregateFunction[IN, Any, OUT],
+        accumulator: Any = None,
+        *,
+        ttl: StateTtl | None = None,
+    ) -> None:
+        super().__init__(aggregate, accumulator, name=name, ttl=ttl)

@@ -1,0 +1,467 @@
+"""Streams: the chain ``stream → key_by → process → outputs`` as a description, and the runtime that carries it out.
+
+Nothing here runs anything: a chain is a list of frozen nodes. `Output.run`, `Output.start`, `Output.df` and `run` hand
+the nodes to the runtime that the source asks for: Spark for a DataFrame, the local one for everything else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from keyed.changelog.model import Changelog
+from keyed.errors import DefinitionError
+from keyed.functions import Function, check_function
+from keyed.outputs import OutputTag, Schema, schema_of
+from keyed.restoring import RestorePoint
+from keyed.sinks import CollectSink, Sink, sink_of
+from keyed.vectorized import VectorizedFunction
+from keyed.watermarks import WatermarkStrategy, ascending_timestamps
+
+__all__ = [
+    "BoundOutput",
+    "KeyedStream",
+    "OperatorSpec",
+    "Output",
+    "Source",
+    "Stage",
+    "Stream",
+    "run",
+    "spark_flush",
+    "spark_metrics",
+    "spark_session",
+    "spark_verify",
+    "start",
+    "stream",
+]
+
+Order = Literal["event_time", "arrival"]
+Store = Literal["memory", "rocksdb"]
+Keys = tuple[str, ...] | Callable[[Any], Any]
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """Where rows come from. See `stream` for the fields."""
+
+    data: Any
+    timestamp: str | Callable[[Any], Any] | None
+    watermark: WatermarkStrategy
+    ticks: bool
+    on_bad_row: OutputTag | None
+
+
+@attrs.frozen(eq=False)
+class OperatorSpec:
+    """All that the key groups of one operator share; shipped to the workers.
+
+    Attributes:
+        name: Name of the operator, unique in its query, matching ``[A-Za-z0-9_-]{1,128}``.
+        function: The user's function, not opened.
+        event_time: Whether rows have timestamps.
+        delay_ms: Delay of the watermark behind the highest timestamp; ``None`` where watermarks come from upstream
+            operators or are set by hand.
+        order: Order of rows within a batch.
+        parallelism: Number of key groups.
+        keys: Key columns; empty where the key is a function of the element.
+        output: Columns of the main output, where they are declared.
+        output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
+        changelog: Where committed changes are exported to.
+    """
+
+    name: str
+    function: Function
+    event_time: bool
+    delay_ms: int | None
+    order: Order
+    parallelism: int
+    keys: tuple[str, ...] = ()
+    output: Schema | None = None
+    output_timestamps: bool = True
+    changelog: Changelog | None = None
+
+
+@attrs.frozen(eq=False)
+class Stage:
+    """One keyed operator and what feeds it."""
+
+    upstream: Source | Stage
+    keys: Keys
+    function: Function
+    name: str
+    output: Schema | None
+    parallelism: int | None
+    order: Order
+    store: Store
+    changelog: Changelog | None = None
+    restore_from: RestorePoint | None = None
+
+    @property
+    def source(self) -> Source:
+        """Where the chain starts."""
+        return self.upstream if isinstance(self.upstream, Source) else self.upstream.source
+
+    @property
+    def chain(self) -> list[Stage]:
+        """The stages from the source to this one."""
+        return [*(self.upstream.chain if isinstance(self.upstream, Stage) else []), self]
+
+    def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
+        """The operator with its number of key groups settled."""
+        source = self.source
+        first = isinstance(self.upstream, Source)
+        return OperatorSpec(
+            name=self.name,
+            function=self.function,
+            event_time=source.timestamp is not None,
+            delay_ms=source.watermark.delay_ms if first else None,
+            order=self.order,
+            parallelism=parallelism,
+            keys=() if callable(self.keys) else self.keys,
+            output=self.output,
+            output_timestamps=output_timestamps,
+            changelog=self.changelog,
+        )
+
+
+@attrs.frozen(eq=False)
+class Stream:
+    """Rows that are not keyed yet."""
+
+    source: Source
+
+    def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
+        """Key the stream by columns (or, in the local runtime, by a function of the element).
+
+        Raises:
+            DefinitionError: No key, or a function beside other keys.
+        """
+        return KeyedStream(self.source, _keys(keys))
+
+
+@attrs.frozen(eq=False)
+class KeyedStream:
+    """A stream partitioned by key."""
+
+    upstream: Source | Stage
+    keys: Keys
+
+    def process(
+        self,
+        function: Function,
+        output: Any = None,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        order: Order = "event_time",
+        store: Store = "memory",
+        changelog: Changelog | None = None,
+        restore_from: Changelog | RestorePoint | None = None,
+    ) -> Output:
+        """Run ``function`` over the keyed stream.
+
+        Args:
+            function: The function; one copy of it serves each task.
+            output: Type of the main output: DDL string, ``StructType``, attrs class or dataclass. Spark needs it;
+                the local runtime needs it for Parquet only.
+            name: Name of the operator, in checkpoints and metrics; by default the function's class name.
+            parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
+                Fixed by the checkpoint.
+            order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` as they came.
+            store: Where each worker keeps its copy of the state: ``"memory"`` or ``"rocksdb"``.
+            changelog: Where every committed change of state goes, such as a `keyed.changelog.DirectoryChangelog`.
+            restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
+                state, timers and clocks. A query that goes on from its checkpoint does not look at it.
+
+        Raises:
+            DefinitionError: The function or a parameter breaks a rule. Nothing has run then.
+        """
+        check_function(function)
+        if callable(self.keys) and isinstance(function, VectorizedFunction):
+            raise DefinitionError(f"{type(function).__name__} is vectorised: key_by needs the names of columns for it")
+        name = name if name is not None else type(function).__name__
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
+            raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
+        if order not in ("event_time", "arrival"):
+            raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
+        if store not in ("memory", "rocksdb"):
+            raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
+        if parallelism is not None and (not isinstance(parallelism, int) or not 1 <= parallelism <= 32768):
+            raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
+        if changelog is not None and not isinstance(changelog, Changelog):
+            raise DefinitionError(f"changelog={changelog!r} is not a changelog")
+        if restore_from is not None and not isinstance(restore_from, RestorePoint):
+            restore_from = RestorePoint(restore_from)
+        if restore_from is not None and restore_from.changelog == changelog:
+            raise DefinitionError(
+                f"restore_from and changelog are the same, {changelog!r}: a restored query starts one of its own"
+            )
+        if isinstance(self.upstream, Stage):
+            if any(stage.name == name for stage in self.upstream.chain):
+                raise DefinitionError(f"operator name {name!r} is used twice in this query; give name=... to one")
+            if changelog is not None and any(stage.changelog == changelog for stage in self.upstream.chain):
+                raise DefinitionError(f"changelog={changelog!r} is that of another operator of this query")
+            if self.upstream.output is None and not callable(self.keys):
+                known = None
+            else:
+                known = self.upstream.output.names if self.upstream.output else None
+            if known is not None and not callable(self.keys):
+                missing = [key for key in self.keys if key not in known]
+                if missing:
+                    raise DefinitionError(
+                        f"key column {missing[0]!r} is not in the output of {self.upstream.name!r}: {', '.join(known)}"
+                    )
+        schema = None if output is None else schema_of(output)
+        stage = Stage(
+            self.upstream, self.keys, function, name, schema, parallelism, order, store, changelog, restore_from
+        )
+        return Output(stage, None)
+
+    def window(self, assigner: Any) -> Any:
+        """The stream cut into windows: what ``assigner.windowed(self)`` makes of it (see the package `windows`)."""
+        build = getattr(assigner, "windowed", None)
+        if build is None:
+            raise DefinitionError(f"window({assigner!r}): not a window assigner; use one of the package windows")
+        return build(self)
+
+
+@attrs.frozen(eq=False)
+class Output:
+    """The main output of an operator, or one of its side outputs (``tag``)."""
+
+    stage: Stage
+    tag: OutputTag | None
+
+    def side_output(self, tag: OutputTag | str) -> Output:
+        """The side output ``tag`` of the same operator."""
+        return Output(self.stage, tag if isinstance(tag, OutputTag) else OutputTag(tag))
+
+    def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
+        """Key this output for another operator in the same query.
+
+        Raises:
+            DefinitionError: This is a side output: start from `stream` with its DataFrame instead.
+        """
+        if self.tag is not None:
+            raise DefinitionError(
+                "key_by on a side output is not supported in one query; use keyed.stream(side.df, ...)"
+            )
+        return KeyedStream(self.stage, _keys(keys))
+
+    def to(self, sink: Any) -> BoundOutput:
+        """This output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
+        return BoundOutput(self, sink_of(sink))
+
+    @property
+    def df(self) -> Any:
+        """This output as a Spark DataFrame.
+
+        Raises:
+            DefinitionError: The source is not a Spark DataFrame.
+        """
+        return _runtime(self.stage.source).dataframe(self)
+
+    def run(self, sink: Any = None, **options: Any) -> Any:
+        """Run a query with this output alone to its end; without a sink its values are collected. See `run`."""
+        return run(self.to(CollectSink() if sink is None else sink), **options)
+
+    def start(self, sink: Any, **options: Any) -> Any:
+        """Start a query with this output alone. See `start`."""
+        return start(self.to(sink), **options)
+
+    def __getattr__(self, name: str) -> Any:
+        # On Spark an output is used like the DataFrame that it is: writeStream, select, printSchema and so on.
+        if name.startswith("_") or not is_dataframe(self.stage.source.data):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.df, name)
+
+
+@attrs.frozen(eq=False)
+class BoundOutput:
+    """An output and its sink."""
+
+    output: Output
+    sink: Sink
+
+
+def stream(
+    source: Any,
+    *,
+    timestamp: str | Callable[[Any], Any] | None = None,
+    watermark: WatermarkStrategy | None = None,
+    ticks: bool = True,
+    on_bad_row: OutputTag | None = None,
+) -> Stream:
+    """A stream of rows.
+
+    Args:
+        source: A streaming or batch Spark DataFrame; for the local runtime any iterable or generator of elements, a
+            pandas DataFrame or an Arrow table.
+        timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
+            runtime also a function of the element. Without it the stream has no event time.
+        watermark: The strategy; by default rows are taken to arrive in the order of their timestamps.
+        ticks: Whether idle key groups are woken at each batch for their processing-time timers (Spark, streaming).
+        on_bad_row: Where rows with a null key or a bad timestamp go, beside the first operator's outputs; without it
+            they fail the query.
+
+    Raises:
+        DefinitionError: A watermark without a timestamp, or a parameter of the wrong type.
+    """
+    if watermark is not None and not isinstance(watermark, WatermarkStrategy):
+        raise DefinitionError(f"watermark={watermark!r}: give keyed.bounded_out_of_orderness(...)")
+    if watermark is not None and timestamp is None:
+        raise DefinitionError("watermark is given but timestamp is not: name the event-time column")
+    if timestamp is not None and not isinstance(timestamp, str) and not callable(timestamp):
+        raise DefinitionError(f"timestamp={timestamp!r} must be a column name (or a function, in the local runtime)")
+    if on_bad_row is not None and not isinstance(on_bad_row, OutputTag):
+        raise DefinitionError(f"on_bad_row={on_bad_row!r} must be an OutputTag")
+    return Stream(Source(source, timestamp, watermark or ascending_timestamps(), ticks, on_bad_row))
+
+
+def run(*outputs: BoundOutput, **options: Any) -> Any:
+    """Run all available input through one query that writes ``outputs``, and return when it is done.
+
+    Args:
+        outputs: Outputs of one chain, each with its sink (`Output.to`).
+        options: ``checkpoint`` (folder; needed on Spark for a streaming source), ``drain`` (move the watermark to +inf
+            at the end, so that every timer fires; locally the default without a checkpoint), ``on_progress`` (called
+            with a `Progress` after each batch), ``local_dir`` (folder of local stores on disk); locally also
+            ``rows_per_batch`` and ``processing_time`` (clock), on Spark also ``query_name``.
+
+    Returns:
+        A result with ``values`` (of the collecting sink, if there is one) and ``metrics``.
+
+    Raises:
+        DefinitionError: No outputs, or outputs of different chains.
+        KeyedError: What the query failed with.
+    """
+    return _runtime(_last_stage(outputs).source).run(_last_stage(outputs), outputs, **options)
+
+
+def start(*outputs: BoundOutput, **options: Any) -> Any:
+    """Start one query that writes ``outputs`` and return a handle to it.
+
+    Args:
+        outputs: Outputs of one chain, each with its sink (`Output.to`).
+        options: As `run`, and on Spark ``trigger`` (``"5 seconds"`` or a dict of Spark's trigger arguments; one second
+            by default). ``drain`` is for `run` on Spark.
+    """
+    return _runtime(_last_stage(outputs).source).start(_last_stage(outputs), outputs, **options)
+
+
+def spark_session(app_name: str = "keyed", **options: Any) -> Any:
+    """A Spark session with what keyed needs set where the user has not said otherwise.
+
+    Args:
+        app_name: Name of the application.
+        options: ``master``, ``parallelism`` (number of key groups) and ``config`` (Spark settings), as
+            `keyed.runtimes.spark.session.spark_session` has them.
+
+    Raises:
+        SessionError: A package or setting rules keyed out.
+        JavaNotFound: There is no Java 17 or newer.
+    """
+    return importlib.import_module("keyed.runtimes.spark.session").spark_session(app_name, **options)
+
+
+def spark_metrics(progress: Any) -> dict[str, dict[str, int]]:
+    """The counters of each operator of a Spark query that was started with plain ``writeStream``.
+
+    Args:
+        progress: ``query.lastProgress``, or the progress that a ``StreamingQueryListener`` gets.
+
+    Returns:
+        By operator: its counters, ``watermark`` and ``processing_time``.
+    """
+    metrics: dict[str, dict[str, int]] = importlib.import_module("keyed.runtimes.spark.metrics").operator_metrics(
+        progress
+    )
+    return metrics
+
+
+def spark_flush(
+    session: Any, checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]
+) -> dict[str, int]:
+    """Export what a Spark checkpoint has committed and changelogs lack.
+
+    That is the last batch of a query that was started and stopped with plain ``writeStream``, and all there is where a
+    changelog is empty. The query may be running. Queries of `run` and `start` do it themselves when they end.
+
+    Args:
+        session: A Spark session; it need not be the one of the query.
+        checkpoint: Folder of the checkpoint.
+        changelogs: Changelogs by name of operator.
+
+    Returns:
+        Number of the last commit by operator, which its changelog now has.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it has no such operator.
+        ChangelogDiverged: A changelog is not this checkpoint's.
+        ChangelogError: It cannot be written.
+    """
+    flush = importlib.import_module("keyed.runtimes.spark.flush").flush
+    done: dict[str, int] = flush(session, os.fspath(checkpoint), changelogs)
+    return done
+
+
+def spark_verify(
+    session: Any, checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
+) -> Any:
+    """Check an operator in a Spark checkpoint, against its changelog if one is given.
+
+    Args:
+        session: A Spark session; it need not be the one of the query.
+        checkpoint: Folder of the checkpoint.
+        operator: Name of the operator.
+        changelog: Its changelog, to compare with, commit by commit and entry by entry.
+
+    Returns:
+        A `keyed.recovery.Verified` for each key group.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it has no such operator.
+        ChangelogError: The changelog was never written, or cannot be read.
+    """
+    verify = importlib.import_module("keyed.runtimes.spark.verify").verify
+    return verify(session, os.fspath(checkpoint), operator, changelog)
+
+
+def is_dataframe(data: Any) -> bool:
+    """Whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
+    return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
+
+
+def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
+    """The stage that ends the chain on which all outputs lie."""
+    if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
+        raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
+    last = max((bound.output.stage for bound in outputs), key=lambda stage: len(stage.chain))
+    for bound in outputs:
+        if not any(bound.output.stage is stage for stage in last.chain):
+            raise DefinitionError(
+                f"outputs of {bound.output.stage.name!r} and {last.name!r} do not lie on one chain; run two queries"
+            )
+    return last
+
+
+def _runtime(source: Source) -> Any:
+    """The module that runs chains over this kind of source; imported by name so that the API stays light."""
+    spark = is_dataframe(source.data)
+    return importlib.import_module("keyed.runtimes.spark.query" if spark else "keyed.runtimes.local")
+
+
+def _keys(keys: tuple[str | Callable[[Any], Any], ...]) -> Keys:
+    if len(keys) == 1 and callable(keys[0]):
+        return keys[0]
+    names = tuple(key for key in keys if isinstance(key, str))
+    if not keys or len(names) != len(keys):
+        raise DefinitionError(f"key_by{keys!r}: give one or more column names, or one function")
+    if len(set(names)) != len(names):
+        raise DefinitionError(f"key_by{keys!r} names a column twice")
+    return names

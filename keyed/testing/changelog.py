@@ -1,0 +1,131 @@
+"""A changelog in memory, for tests: what a directory or a topic keeps, without either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+import attrs
+
+from keyed.changelog.model import Block, Blocks, Commit, LogHeader, TableBlock
+from keyed.errors import ChangelogDiverged, ChangelogError
+from keyed.ids import random_id
+
+__all__ = ["MemoryChangelog"]
+
+
+_Log = list[tuple[Commit, list[Block]]]
+
+
+class MemoryChangelog:
+    """A `keyed.changelog.Changelog` that lives and dies with the process. Nothing is compacted.
+
+    A copy of it is the same changelog, as a copy of a path is the same folder.
+    """
+
+    def __init__(self) -> None:
+        self._header: LogHeader | None = None
+        self._groups: list[_Log] = []
+        self._positions: dict[int, bytes] = {}
+        self._kept: dict[str, bytes] = {}
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def prepare(self, operator: str, parallelism: int) -> LogHeader:
+        """See `Changelog.prepare`."""
+        if self._header is None:
+            self._groups = [[] for _ in range(parallelism)]
+            self._header = LogHeader(random_id(), operator, parallelism, 0)
+        header = self._header
+        if (header.operator, header.parallelism) != (operator, parallelism):
+            raise ChangelogError(
+                f"the changelog is that of operator {header.operator!r} with {header.parallelism} key groups, and the "
+                f"query has {operator!r} with {parallelism}; give another one, and restore_from= this one"
+            )
+        return header
+
+    def header(self) -> LogHeader | None:
+        """See `Changelog.header`."""
+        return self._header
+
+    def writer(self, group: int) -> _Writer:
+        """See `Changelog.writer`."""
+        log = self._group(group)
+        assert self._header is not None
+        return _Writer(self._header.log_id, log)
+
+    def reader(self, group: int) -> _Reader:
+        """See `Changelog.reader`."""
+        return _Reader(self._group(group))
+
+    def _group(self, group: int) -> _Log:
+        if not 0 <= group < len(self._groups):
+            raise ChangelogError(f"there is no key group {group} in the changelog; it has {len(self._groups)}")
+        return self._groups[group]
+
+    def put_position(self, sequence: int, data: bytes) -> None:
+        """See `Changelog.put_position`."""
+        if self._positions.setdefault(sequence, data) != data:
+            raise ChangelogDiverged(f"the changelog has another position of batch {sequence}; give an empty one")
+
+    def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """See `Changelog.positions`."""
+        return iter(sorted(item for item in self._positions.items() if item[0] > after))
+
+    def keep(self, name: str, data: bytes) -> None:
+        """See `Changelog.keep`."""
+        if self._kept.setdefault(name, data) != data:
+            raise ChangelogDiverged(f"the changelog keeps something else as {name!r}; give an empty one")
+
+    def kept(self) -> Iterator[tuple[str, bytes]]:
+        """See `Changelog.kept`."""
+        return iter(sorted(self._kept.items()))
+
+
+@attrs.frozen
+class _Writer:
+    log_id: str
+    log: _Log
+
+    def last(self) -> Commit | None:
+        return self.log[-1][0] if self.log else None
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        for there, _ in self.log:
+            if (there.sequence, there.attempt) == (commit.sequence, commit.attempt):
+                return there
+        last = self.last()
+        if last is None:
+            follows = commit.snapshot or commit.sequence == 1
+        elif commit.snapshot:
+            follows = commit.sequence > last.sequence
+        else:
+            follows = commit.sequence == last.sequence + 1
+            follows = follows and (commit.previous, commit.source_log) == (last.attempt, last.source_log)
+        if not follows:
+            raise ChangelogDiverged(f"commit {commit.sequence} does not follow {last and last.sequence}")
+        content: list[Block] = [block if isinstance(block, TableBlock) else [*block] for block in blocks]
+        records = sum(block.rows if isinstance(block, TableBlock) else len(block) for block in content)
+        commit = attrs.evolve(commit, log_id=self.log_id, records=records)
+        self.log.append((commit, content))
+        return commit
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@attrs.frozen
+class _Reader:
+    log: _Log
+
+    def last(self) -> Commit | None:
+        return self.log[-1][0] if self.log else None
+
+    def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
+        for commit, blocks in [*self.log]:
+            if commit.sequence > after and (until is None or commit.sequence <= until):
+                yield commit, iter(blocks)

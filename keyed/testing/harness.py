@@ -1,0 +1,440 @@
+"""A test harness for one keyed function, with clocks that only the test moves.
+
+The model is Flink's ``KeyedOneInputStreamOperatorTestHarness``; the engine, the log and the local stores are the real
+ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from keyed.backends import MemoryStore, open_rocks_store
+from keyed.backends.commits import MemoryCommitStore
+from keyed.changelog.model import Changelog
+from keyed.codec.hashing import group_of, key_hash
+from keyed.codec.keys import decode_key
+from keyed.context import Timer
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.engine.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
+from keyed.engine.batch import Batch, Emitted, EmittedTables
+from keyed.engine.contents import table_keys
+from keyed.engine.group import KeyGroup
+from keyed.engine.keytypes import KeyTypes
+from keyed.engine.replica import Replica
+from keyed.errors import DefinitionError, TimestampError
+from keyed.functions import Function, check_function
+from keyed.outputs import OutputTag
+from keyed.recovery.cut import cut_of, header_of
+from keyed.recovery.restore import restore
+from keyed.restoring import RestorePoint
+from keyed.streams import OperatorSpec
+from keyed.testing.changelog import MemoryChangelog
+from keyed.ttl import TimeDomain
+from keyed.vectorized import VectorizedFunction, combines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KeyedTestHarness", "Record"]
+
+Backend = Literal["memory", "rocksdb"]
+_OPERATOR = "function"
+_PARALLELISM = "parallelism"
+_NO_TIME = "is not an int in the range of int64; give milliseconds since the epoch"
+
+
+class Record(NamedTuple):
+    """An output.
+
+    Attributes:
+        value: What the function emitted.
+        timestamp: That of the element or of the event timer, or the one that was given; ``None`` otherwise.
+    """
+
+    value: Any
+    timestamp: int | None
+
+
+class KeyedTestHarness:
+    """Runs a function over elements that a test gives it, one commit per call.
+
+    The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
+    move them.
+
+    Args:
+        function: The function under test.
+        key: Key of an element; the element itself by default. Of a vectorised function the key columns.
+        backend: Local store: ``"memory"`` or ``"rocksdb"``.
+        parallelism: Number of key groups.
+        changelog: Where each call's changes go when it has committed them.
+        restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
+
+    Raises:
+        DefinitionError: The function or a parameter breaks a rule.
+        StateSchemaChanged: The function's states do not fit those of ``restore_from``.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        *,
+        key: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        backend: Backend = "memory",
+        parallelism: int = 1,
+        changelog: Changelog | None = None,
+        restore_from: Changelog | RestorePoint | None = None,
+    ) -> None:
+        check_function(function)
+        if backend not in ("memory", "rocksdb"):
+            raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
+        if type(parallelism) is not int or not 1 <= parallelism <= 32768:
+            raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
+        self._spec = OperatorSpec(
+            _OPERATOR, function, True, None, "arrival", parallelism, _key_columns(function, key), changelog=changelog
+        )
+        self._key = key if callable(key) else (lambda value: value)
+        self._backend = backend
+        self._folder: Path | None = None
+        self._commits = MemoryCommitStore()
+        self._key_types = KeyTypes(self._spec.name)
+        self._watermark = MIN_TIMESTAMP
+        self._processing_time = 0
+        self._output: dict[str | None, list[Record]] = {}
+        self._tables: dict[str | None, EmittedTables] = {}
+        self._collecting: list[tuple[Any, int | None]] | None = None
+        self._groups: list[KeyGroup] = []
+        self._replicas: list[Replica] = []
+        if changelog is not None:
+            changelog.prepare(_OPERATOR, parallelism)
+        self._start()
+        if restore_from is not None:
+            self._restore(restore_from if isinstance(restore_from, RestorePoint) else RestorePoint(restore_from))
+
+    # Driving ----------------------------------------------------------------------------------------------------
+
+    def process(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one element at once and commit. The watermark does not move.
+
+        Args:
+            value: The element.
+            timestamp: Its event timestamp in milliseconds.
+
+        Raises:
+            TimestampError: The timestamp is not an int in the range of int64.
+            KeyedError: The key cannot be one, or the call failed. Nothing is committed then.
+        """
+        if isinstance(self._spec.function, VectorizedFunction):
+            raise DefinitionError(f"process: {type(self._spec.function).__name__} takes tables; use process_batch")
+        if timestamp is not None and not _is_time(timestamp):
+            raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
+        if self._collecting is not None:
+            self._collecting.append((value, timestamp))
+        else:
+            self._run([(value, timestamp)])
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Make the `process` calls inside one micro-batch and one commit, in event-time order as the engine has it."""
+        if self._collecting is not None:
+            raise DefinitionError("batch() inside batch()")
+        self._collecting = []
+        try:
+            yield
+            rows = self._collecting
+        finally:
+            self._collecting = None
+        if all(timestamp is not None for _, timestamp in rows):
+            rows = sorted(rows, key=lambda row: row[1] or 0)
+        self._run(rows)
+
+    def process_batch(self, table: pa.Table, timestamps: str | None = None) -> None:
+        """Process rows with a vectorised function as one micro-batch and commit. The watermark does not move.
+
+        Args:
+            table: The rows. If the function defines ``combine``, they go through it.
+            timestamps: Column with the event time, a timestamp or milliseconds; rows are handed over in its order.
+
+        Raises:
+            DefinitionError: The function is not vectorised.
+            KeyedError: The call failed. Nothing is committed then.
+        """
+        from keyed.columnar.batches import combined, group_indices, in_time_order, with_times
+
+        function, keys = self._spec.function, self._spec.keys
+        if not isinstance(function, VectorizedFunction):
+            raise DefinitionError(f"process_batch: {type(function).__name__} takes elements; use process")
+        table = with_times(table, timestamps)
+        if combines(function):
+            table = combined(function, table, keys, self._spec.name)
+        groups = group_indices(table, keys, len(self._groups))
+        parts = (in_time_order(table.filter(groups == index)) for index in range(len(self._groups)))
+        self._commit([self._batch([], rows=rows) for rows in parts])
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """Move the watermark to ``timestamp`` and fire event-time timers up to it. It never moves back."""
+        if not _is_time(timestamp):
+            raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
+        timestamp = max(self._watermark, timestamp)
+        self._commit([self._batch([], watermark=timestamp) for _ in self._groups])
+        self._watermark = timestamp
+
+    def advance_processing_time(self, timestamp: int) -> None:
+        """Move the processing time to ``timestamp`` and fire processing-time timers up to it. It never moves back."""
+        if not _is_time(timestamp):
+            raise DefinitionError(f"processing time {timestamp!r} {_NO_TIME}")
+        before, self._processing_time = self._processing_time, max(self._processing_time, timestamp)
+        try:
+            self._commit([self._batch([]) for _ in self._groups])
+        except BaseException:
+            self._processing_time = before
+            raise
+
+    def end_of_input(self) -> None:
+        """End the input: the watermark moves to 2^63 − 1 and all timers fire."""
+        self._commit([self._batch([], end=True) for _ in self._groups])
+        self._watermark = MAX_TIMESTAMP
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def take_output(self) -> list[Record]:
+        """The main output since the last call."""
+        return self._records(None)
+
+    def take_table(self, tag: OutputTag | str | None = None) -> pa.Table:
+        """What a vectorised function emitted since outputs were last taken; a table without columns if nothing.
+
+        Args:
+            tag: A side output; the main output by default.
+        """
+        import pyarrow as pa
+
+        name = tag.name if isinstance(tag, OutputTag) else tag
+        tables = self._tables.pop(name, EmittedTables()).tables
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+    def take_side_output(self, tag: OutputTag | str) -> list[Record]:
+        """The side output ``tag`` since the last call."""
+        return self._records(tag.name if isinstance(tag, OutputTag) else tag)
+
+    def pending_timers(self, key: Any = None) -> list[Timer]:
+        """The pending timers, of one key or of all: by timestamp, domain, key and name."""
+        timers = []
+        for kind, domain in ((TIMER_EVENT, TimeDomain.EVENT_TIME), (TIMER_PROCESSING, TimeDomain.PROCESSING_TIME)):
+            for prefix, sub, value in self._entries():
+                if prefix[0] == kind:
+                    name = decode_key(sub[1:]) if sub[0] else None
+                    timers.append((prefix[1:], sub, Timer(decode_time(value), domain, name, key_of(prefix))))
+        timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
+        return [timer for *_, timer in timers if key is None or timer.key == key]
+
+    def state_entries(self) -> int:
+        """Number of live state entries: values, list elements, map entries and rows, of all keys and namespaces."""
+        count = sum(1 for prefix, _, _ in self._entries() if prefix[0] < TIMER_PROCESSING)
+        committed = [group.committed() for group in self._groups]
+        tables = [store.table(state_id) for meta, store in committed if meta for state_id in table_keys(meta.states)]
+        return count + sum(table.num_rows for table in tables if table is not None)
+
+    def metrics(self) -> dict[str, int]:
+        """The counters, summed over key groups (`keyed.engine.metrics`)."""
+        total: dict[str, int] = {}
+        for group in self._groups:
+            meta, _ = group.committed()
+            for name, value in (meta.counters if meta else {}).items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    @property
+    def current_watermark(self) -> int:
+        """The watermark, milliseconds."""
+        return self._watermark
+
+    @property
+    def current_processing_time(self) -> int:
+        """The processing time, milliseconds."""
+        return self._processing_time
+
+    # Snapshots and crashes --------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """What is committed: state, timers and clocks, as bytes."""
+        return self._commits.snapshot()
+
+    @classmethod
+    def restore(
+        cls,
+        function: Function,
+        snapshot: bytes,
+        *,
+        key: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        backend: Backend = "memory",
+        parallelism: int = 1,
+    ) -> Self:
+        """A harness that goes on from a snapshot, also at another parallelism.
+
+        Raises:
+            CorruptionError: The snapshot is damaged.
+            StateSchemaChanged: The function's states do not fit the snapshot's.
+        """
+        changelog = MemoryChangelog()
+        _export(snapshot, function, changelog)
+        harness = cls(function, key=key, backend=backend, parallelism=parallelism)
+        if changelog.header() is not None:
+            harness._restore(RestorePoint(changelog))
+        return harness
+
+    def crash_and_recover(self) -> None:
+        """Drop all that is not committed and the local stores, and recover from the log."""
+        self._commits.rollback()
+        self._stop()
+        self._start()
+
+    def close(self) -> None:
+        """Close the function and the local stores."""
+        try:
+            for group in self._groups:
+                group.close()
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_folder", None) is not None:
+            self._stop()
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _run(self, rows: list[tuple[Any, int | None]]) -> None:
+        routed: list[list[tuple[Any, Any, int | None]]] = [[] for _ in self._groups]
+        for value, timestamp in rows:
+            key = self._key_types.check(self._key(value), value)
+            index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
+            routed[index].append((key, value, timestamp))
+        self._commit([self._batch(group) for group in routed])
+
+    def _batch(
+        self,
+        elements: list[tuple[Any, Any, int | None]],
+        *,
+        rows: pa.Table | None = None,
+        watermark: int | None = None,
+        end: bool = False,
+    ) -> Batch:
+        keys, values, timestamps = map(list, zip(*elements, strict=True)) if elements else ([], [], [])
+        return Batch(
+            lambda: [(keys, timestamps, values)],
+            lambda: rows,
+            upstream_watermark=watermark,
+            processing_time=self._processing_time,
+            end_of_input=end,
+        )
+
+    def _commit(self, batches: list[Batch]) -> None:
+        """Run a micro-batch over the groups and commit it; nothing of it stays if a group fails."""
+        results = []
+        try:
+            for group, batch in zip(self._groups, batches, strict=True):
+                results.append(group.run(batch))
+        except BaseException:
+            self._commits.rollback()
+            raise
+        self._finish()
+        for result in results:
+            self._take(None, result.main)
+            for tag, emitted in result.side.items():
+                self._take(tag, emitted)
+
+    def _take(self, tag: str | None, emitted: Emitted | EmittedTables) -> None:
+        """Keep what was emitted to an output."""
+        if isinstance(emitted, EmittedTables):
+            self._tables.setdefault(tag, EmittedTables()).extend(emitted)
+            return
+        self._output.setdefault(tag, []).extend(map(Record, emitted.values, emitted.timestamps()))
+
+    def _records(self, tag: str | None) -> list[Record]:
+        """What was emitted to an output, taken out."""
+        emitted = self._tables.pop(tag, EmittedTables())
+        return self._output.pop(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
+
+    def _entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        for group in self._groups:
+            _, store = group.committed()
+            yield from store.items()
+
+    def _start(self) -> None:
+        for index in range(self._spec.parallelism):
+            store: Any
+            if self._backend == "memory":
+                store = MemoryStore()
+            else:
+                self._folder = self._folder or Path(tempfile.mkdtemp(prefix="keyed-harness-"))
+                store = open_rocks_store(self._folder / str(index))
+            self._replicas.append(Replica(store))
+            log = self._commits.group_log(_OPERATOR, index)
+            writer = self._spec.changelog.writer(index) if self._spec.changelog is not None else None
+            self._groups.append(KeyGroup(self._spec, index, log, self._replicas[-1], writer))
+
+    def _stop(self) -> None:
+        for replica in self._replicas:
+            replica.close()
+        self._replicas, self._groups = [], []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _restore(self, point: RestorePoint) -> None:
+        """Take over the state that a changelog holds."""
+        operator = header_of(point.changelog).operator
+        restoration = cut_of({operator: point}).operators[operator]
+        restore(restoration, self._spec, self._groups)
+        self._watermark = min(marker.watermark for marker in restoration.markers)
+        self._processing_time = max(marker.processing_time for marker in restoration.markers)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Commit what the groups did, and give it to the changelog."""
+        self._commits.write(_PARALLELISM, b"%d" % self._spec.parallelism)
+        self._commits.commit()
+        for group in self._groups:
+            group.flush()
+
+
+def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> None:
+    """Give a changelog the state of another harness, if that has committed any."""
+    commits = MemoryCommitStore()
+    commits.restore(snapshot)
+    parallelism = int(commits.read(_PARALLELISM) or b"0")
+    if not parallelism:
+        return
+    changelog.prepare(_OPERATOR, parallelism)
+    spec = OperatorSpec(_OPERATOR, function, True, None, "arrival", parallelism)
+    for index in range(parallelism):
+        log, writer = commits.group_log(_OPERATOR, index), changelog.writer(index)
+        KeyGroup(spec, index, log, Replica(MemoryStore()), writer).flush()
+
+
+def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
+    """The key columns of a vectorised function; none for a function of elements.
+
+    Raises:
+        DefinitionError: ``key`` is not for this kind of function.
+    """
+    vectorized = isinstance(function, VectorizedFunction)
+    if vectorized == (key is None or callable(key)):
+        raise DefinitionError(
+            f"key={key!r}: give key columns for a vectorised function, for others a function of elements"
+        )
+    return () if key is None or callable(key) else (key,) if isinstance(key, str) else tuple(key)
+
+
+def _is_time(timestamp: object) -> bool:
+    return type(timestamp) is int and MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP

@@ -1,0 +1,83 @@
+"""Time domains, and the time to live of state (Flink's ``TimeDomain`` and ``StateTtlConfig``)."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from keyed.durations import Duration, duration_of
+
+__all__ = ["StateTtl", "StateVisibility", "TimeDomain", "UpdateType"]
+
+
+class TimeDomain(enum.Enum):
+    """The clock that a timer or a time to live runs on (Flink's ``TimeDomain``)."""
+
+    EVENT_TIME = "event_time"
+    PROCESSING_TIME = "processing_time"
+
+
+class UpdateType(enum.Enum):
+    """What counts as an update of an entry with a time to live (Flink's ``StateTtlConfig.UpdateType``)."""
+
+    ON_CREATE_AND_WRITE = "on_create_and_write"
+    ON_READ_AND_WRITE = "on_read_and_write"
+
+
+class StateVisibility(enum.Enum):
+    """Whether an expired entry may still be read (Flink's ``StateTtlConfig.StateVisibility``)."""
+
+    NEVER_RETURN_EXPIRED = "never_return_expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
+
+
+@attrs.frozen(init=False)
+class StateTtl:
+    """Time to live of each value, list element or map entry: it expires when last update + ttl ≤ clock.
+
+    In processing time the clock is the batch's processing time. In event time it is the watermark, and an update is
+    stamped with the later of the watermark and the timestamp of the element or event-time timer that makes it. While
+    event-time timers fire, time passes from one timer to the next: state that expires later than a timer is there for
+    it, however far the watermark moves in one step (to +inf at the end of input).
+
+    Args:
+        duration: Milliseconds or a `timedelta`, at least 1 ms; or give units as keywords (``StateTtl(hours=2)``).
+        time_domain: The clock.
+        update: What refreshes an entry.
+        visibility: ``RETURN_EXPIRED_IF_NOT_CLEANED_UP`` keeps an entry readable to the end of the batch in which it
+            expires.
+
+    Raises:
+        DefinitionError: The duration is missing, given twice, or below 1 ms.
+    """
+
+    milliseconds: int
+    time_domain: TimeDomain
+    update: UpdateType
+    visibility: StateVisibility
+
+    def __init__(
+        self,
+        duration: Duration | None = None,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+        time_domain: TimeDomain = TimeDomain.PROCESSING_TIME,
+        update: UpdateType = UpdateType.ON_CREATE_AND_WRITE,
+        visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED,
+    ) -> None:
+        total = duration_of(
+            duration,
+            "StateTtl",
+            least=1,
+            days=days,
+            hours=hours,
+            minutes=minutes,
+            seconds=seconds,
+            milliseconds=milliseconds,
+        )
+        self.__attrs_init__(total, TimeDomain(time_domain), UpdateType(update), StateVisibility(visibility))

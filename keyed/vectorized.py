@@ -1,0 +1,126 @@
+"""The second level of the API: functions over whole columns, vectorised in PyFlink's and Spark's sense of the word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeGuard
+
+from keyed.context import TaskContext
+from keyed.outputs import OutputTag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TIMESTAMP_COLUMN", "BatchContext", "VectorizedFunction", "combines"]
+
+#: The column that holds the event timestamp of a row: int64, milliseconds since the epoch.
+TIMESTAMP_COLUMN = "__keyed_timestamp"
+
+
+class BatchContext(Protocol):
+    """What ``process_batch`` and ``on_watermark`` get beside rows and watermark."""
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of ``key_by``."""
+        ...
+
+    @property
+    def late(self) -> pa.BooleanArray:
+        """Which rows of the batch are late: their timestamp was at or below the watermark at its start.
+
+        As long as the table that ``process_batch`` got, all false if that has no timestamps; empty in
+        ``on_watermark``.
+        """
+        ...
+
+    def current_watermark(self) -> int:
+        """The watermark, milliseconds: in ``process_batch`` that before the batch, in ``on_watermark`` the new one."""
+        ...
+
+    def current_processing_time(self) -> int:
+        """The processing time of this micro-batch, milliseconds."""
+        ...
+
+    def previous_watermark(self) -> int:
+        """The watermark before this micro-batch, also in ``on_watermark``: what lies between them ends in it."""
+        ...
+
+    def previous_processing_time(self) -> int:
+        """The processing time of the micro-batch before; −2^63 in the first one."""
+        ...
+
+    def emit(self, table: pa.Table) -> None:
+        """Emit rows to the main output.
+
+        Args:
+            table: The columns of the declared output, by name; others are left out. If it has `TIMESTAMP_COLUMN`, those
+                are the timestamps of the rows for a keyed stage that follows.
+        """
+        ...
+
+    def output(self, tag: OutputTag | str, table: pa.Table) -> None:
+        """Emit rows to the side output ``tag``. The columns are as in `emit`."""
+        ...
+
+    def drop(self, rows: int) -> None:
+        """Count rows as dropped (``rows_dropped``): nothing goes missing without a trace."""
+        ...
+
+
+class VectorizedFunction:
+    """A function over a keyed stream that works on whole columns, with `keyed.TableState` as its state.
+
+    Used in ``.process`` as a `keyed.KeyedProcessFunction` is, also beside those in one query. State is declared by
+    class attributes, or set on the object in ``__init__``. A copy of the object serves each key group, on Spark a new
+    one in each micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
+    """
+
+    def open(self, context: TaskContext) -> None:
+        """Called before the first batch of a key group (on Spark, of each micro-batch). State cannot be used here.
+
+        Args:
+            context: Names the task.
+        """
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        """Called for each micro-batch that has rows for the key group, with all of them.
+
+        Args:
+            table: The columns of the source, or of what `combine` returned, and `TIMESTAMP_COLUMN` if the stream has
+                event time. Rows are in event-time order, stable by arrival; in arrival order with
+                ``order="arrival"``, or if `combine` left out the timestamps.
+            ctx: Clocks, late rows and outputs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_batch")
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        """Called after the rows of each micro-batch, and in those without rows when watermark or clock have moved.
+
+        This is where expired rows are taken out of the state and emitted.
+
+        Args:
+            watermark: The watermark after the batch; 2^63 − 1 at the end of input.
+            ctx: Clocks and outputs.
+        """
+
+    def combine(self, table: pa.Table) -> pa.Table:
+        """Aggregate rows partially before they are sent to their key groups. Optional; called only if it is defined.
+
+        It may be called any number of times, with any part of a batch's rows of any keys. State cannot be used here.
+
+        Args:
+            table: As in `process_batch`, in arrival order.
+
+        Returns:
+            A table with at least the key columns. Its rows are sent by their keys, and `process_batch` gets them. The
+            watermark is measured on the rows before.
+        """
+        return table
+
+    def close(self) -> None:
+        """Called after the last batch of a key group (on Spark, of each micro-batch), also after a failure."""
+
+
+def combines(function: object) -> TypeGuard[VectorizedFunction]:
+    """Whether ``function`` is vectorised and defines ``combine``."""
+    return isinstance(function, VectorizedFunction) and type(function).combine is not VectorizedFunction.combine

@@ -1,0 +1,68 @@
+"""What the transcribed cases share: a function that is told by each element what to do, and a wrapper of the harness.
+
+The upstream suites drive a state backend or a timer service by hand. Here an element carries the call: `Harness.call`
+runs ``do(function, context)`` for a key inside ``process_element`` and gives back what it returned, so that a case
+reads as its original does, while everything goes through the public API, a commit and a real local store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from keyed import KeyedProcessFunction, TimeDomain
+from keyed.testing import KeyedTestHarness
+
+BACKENDS = ("memory", "rocksdb")
+EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+class Told(KeyedProcessFunction):
+    """Elements are (key, what to do); timers report themselves, after doing what `timer` says."""
+
+    def __init__(self, timer: Callable[[Any, Any, int], Any] | None = None) -> None:
+        self.timer = timer
+
+    def process_element(self, value, ctx):
+        return value[1](self, ctx)
+
+    def on_timer(self, timestamp, ctx):
+        if self.timer is not None:
+            result = self.timer(self, ctx, timestamp)
+            if result is not None:
+                yield from result
+                return
+        yield timestamp, ctx.get_current_key(), ctx.timer_name()
+
+
+def key_of(element):
+    return element[0]
+
+
+class Harness(KeyedTestHarness):
+    """A harness for a `Told` function."""
+
+    def __init__(self, function=None, *, key=key_of, backend="memory", parallelism=1):
+        super().__init__(function or Told(), key=key, backend=backend, parallelism=parallelism)
+
+    def call(self, do, *, key="k", timestamp=None):
+        """Run ``do(function, context)`` for a key as a commit of its own, and give back what it returned."""
+        returned = []
+        self.process((key, lambda function, ctx: returned.append(do(function, ctx))), timestamp)
+        return returned[0]
+
+    def timers(self, do, *, key="k", timestamp=None):
+        """Run ``do(timer service)`` for a key."""
+        return self.call(lambda _, ctx: do(ctx.timer_service()), key=key, timestamp=timestamp)
+
+    def values(self):
+        """The values of the main output since the last look."""
+        return [record.value for record in self.take_output()]
+
+    def again(self, function, *, backend="memory", parallelism=1):
+        """A harness restored from a snapshot of this one."""
+        return type(self).restore(function, self.snapshot(), key=key_of, backend=backend, parallelism=parallelism)

@@ -1,0 +1,781 @@
+"""Flink's StateBackendTestBase (StateBackendTestUtils' cases on heap and RocksDB): what each kind of state keeps.
+
+Cases about serialisers, asynchronous snapshots and queryable state have no counterpart here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+from uuid import UUID
+
+import attrs
+import pytest
+
+from keyed import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateSchemaChanged,
+    StateTtl,
+    UserFunctionError,
+    ValueState,
+    ValueStateDescriptor,
+)
+from keyed.errors import EncodingError, StateDefinitionError
+from tests.acceptance.support import Harness, Told, both_backends
+
+
+def add(a, b):
+    return a + b
+
+
+class Total:
+    """AggregatingState's sum: MutableAggregatingAddingFunction, with a list as the accumulator that changes."""
+
+    def create_accumulator(self):
+        return [0]
+
+    def add(self, value, accumulator):
+        accumulator[0] += value
+        return accumulator
+
+    def get_result(self, accumulator):
+        return accumulator[0]
+
+    def merge(self, a, b):
+        return [a[0] + b[0]]
+
+
+class States(Told):
+    value = ValueState(str)
+    count = ValueState(int, default=42)
+    words = ListState(str)
+    numbers = ListState(int)
+    table = MapState(int, str)
+    nested = MapState(str, dict[str, int])
+    total = ReducingState(add, int)
+    text = ReducingState(add, str)
+    summed = AggregatingState(Total(), list[int])
+    anything = ValueState()
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def harness(request):
+    with Harness(States(), backend=request.param) as made:
+        yield made
+
+
+def snapshots(harness):
+    """The harness, and one restored from its snapshot at another parallelism, and one that has recovered."""
+    yield harness
+    with harness.again(States(), backend="rocksdb", parallelism=3) as restored:
+        yield restored
+    harness.crash_and_recover()
+    yield harness
+
+
+def test_value_state(harness):
+    """StateBackendTestBase.testValueState: keys are apart, and a snapshot is not changed by what follows."""
+    assert harness.call(lambda f, _: f.value.value(), key=1) is None
+    harness.call(lambda f, _: f.value.update("1"), key=1)
+    assert harness.call(lambda f, _: f.value.value(), key=2) is None
+    harness.call(lambda f, _: f.value.update("2"), key=2)
+    assert harness.call(lambda f, _: f.value.value(), key=1) == "1"
+    snapshot = harness.snapshot()
+    for key, value in ((1, "u1"), (2, "u2"), (3, "u3")):
+        harness.call(lambda f, _, value=value: f.value.update(value), key=key)
+    for again in snapshots(harness):
+        assert [again.call(lambda f, _: f.value.value(), key=key) for key in (1, 2, 3)] == ["u1", "u2", "u3"]
+    old = Harness.restore(States(), snapshot, key=lambda element: element[0])
+    assert [old.call(lambda f, _: f.value.value(), key=key) for key in (1, 2, 3)] == ["1", "2", None]
+
+
+def test_value_state_race_of_several_states(harness):
+    """StateBackendTestBase.testMultipleValueStates: states of one key are apart."""
+    harness.call(lambda f, _: (f.value.update("a"), f.count.update(7)), key=1)
+    harness.call(lambda f, _: f.count.update(8), key=2)
+    harness.call(lambda f, _: f.value.clear(), key=1)
+    for again in snapshots(harness):
+        read = [again.call(lambda f, _: (f.value.value(), f.count.value()), key=key) for key in (1, 2, 3)]
+        assert read == [(None, 7), (None, 8), (None, 42)]
+
+
+def test_value_state_null_update(harness):
+    """StateBackendTestBase.testValueStateNullUpdate: update(null) is clear(), and the default shows again."""
+    assert harness.call(lambda f, _: f.count.value()) == 42
+    assert harness.call(lambda f, _: (f.count.update(1), f.count.value())[1]) == 1
+    assert harness.call(lambda f, _: (f.count.update(None), f.count.value())[1]) == 42
+    assert harness.state_entries() == 0
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: f.count.value()) == 42
+    assert harness.call(lambda f, _: (f.count.update(1), f.count.clear(), f.count.value())[2]) == 42
+    assert harness.state_entries() == 0
+
+
+def test_copy_default_value(harness):
+    """StateBackendTestBase.testCopyDefaultValue: a default that can change is each key's own."""
+
+    class Defaults(Told):
+        bag = ValueState(list[int], default=[1])
+
+    made = Harness(Defaults(), backend="memory")
+    made.call(lambda f, _: f.bag.value().append(2), key="a")
+    assert made.call(lambda f, _: f.bag.value(), key="b") == [1]
+    assert made.call(lambda f, _: f.bag.value(), key="a") == [1]
+    assert made.call(lambda f, _: f.bag.value() is not f.bag.value(), key="a")
+    assert made.state_entries() == 0
+
+
+def test_default_value_of_each_kind(harness):
+    """StateBackendTestBase.testValueStateDefaultValue, testReducingState..., testListState..., testMapState..."""
+    read = harness.call(
+        lambda f, _: (f.value.value(), f.total.get(), f.summed.get(), f.words.get(), dict(f.table.items()))
+    )
+    assert read == (None, None, None, [], {})
+    assert harness.state_entries() == 0
+
+
+def test_list_state(harness):
+    """StateBackendTestBase.testListState."""
+    assert harness.call(lambda f, _: f.words.get(), key=1) == []
+    harness.call(lambda f, _: f.words.add("1"), key=1)
+    assert harness.call(lambda f, _: f.words.get(), key=2) == []
+    harness.call(lambda f, _: f.words.update(["2"]), key=2)
+    harness.call(lambda f, _: f.words.add("u1"), key=1)
+    harness.call(lambda f, _: f.words.add("u2"), key=2)
+    harness.call(lambda f, _: f.words.add("u3"), key=3)
+    for again in snapshots(harness):
+        read = [again.call(lambda f, _: (f.words.get(), list(f.words)), key=key) for key in (1, 2, 3, 4)]
+        assert read == [(["1", "u1"],) * 2, (["2", "u2"],) * 2, (["u3"],) * 2, ([], [])]
+
+
+def test_list_state_api(harness):
+    """StateBackendTestBase.testListStateAPIs: update replaces, add_all appends, an empty list adds nothing."""
+    calls = [
+        (lambda f: f.numbers.update([17, 11]), [17, 11]),
+        (lambda f: f.numbers.add(0), [17, 11, 0]),
+        (lambda f: f.numbers.add_all([42, 42]), [17, 11, 0, 42, 42]),
+        (lambda f: f.numbers.add_all([]), [17, 11, 0, 42, 42]),
+        (lambda f: f.numbers.update([1, 2, 3]), [1, 2, 3]),
+        (lambda f: f.numbers.update(iter([4])), [4]),
+        (lambda f: f.numbers.update([]), []),
+        (lambda f: f.numbers.add(5), [5]),
+        (lambda f: f.numbers.clear(), []),
+    ]
+    for call, expected in calls:
+        assert harness.call(lambda f, _, call=call: (call(f), f.numbers.get())[1]) == expected
+        assert harness.call(lambda f, _: f.numbers.get()) == expected
+        assert harness.state_entries() == len(expected)
+
+
+def test_list_state_in_one_call(harness):
+    """The calls of testListStateAPIs within one commit: only the last state of things is stored."""
+
+    def do(f, _):
+        f.numbers.add(1)
+        f.numbers.clear()
+        f.numbers.add(2)
+        f.numbers.add_all([3, 4])
+        first = f.numbers.get()
+        f.numbers.update([*first, 5])
+        f.numbers.add_all(f.numbers.get())
+        f.numbers.add_all(f.numbers)
+        return f.numbers.get()
+
+    expected = [2, 3, 4, 5] * 4
+    assert harness.call(do) == expected
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: f.numbers.get()) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda s: s.add(None), EncodingError),
+        (lambda s: s.add_all([3, None, 4]), EncodingError),
+        (lambda s: s.update([3, None, 4]), EncodingError),
+        (lambda s: s.add_all(None), UserFunctionError),
+        (lambda s: s.add_all(5), UserFunctionError),
+    ],
+)
+def test_list_state_nulls(harness, call, error):
+    """StateBackendTestBase.testListStateAddNull, ...AddAllNullEntries, ...AddAllNull, ...UpdateNullEntries."""
+    harness.call(lambda f, _: f.numbers.add(1))
+    with pytest.raises(error):
+        harness.call(lambda f, _: call(f.numbers))
+    assert harness.call(lambda f, _: f.numbers.get()) == [1]
+
+    def handled(f, _):
+        with pytest.raises((EncodingError, TypeError)):
+            call(f.numbers)
+        return f.numbers.get()
+
+    assert harness.call(handled) == [1]
+    assert harness.state_entries() == 1
+
+
+def test_list_state_update_null(harness):
+    """StateBackendTestBase.testListStateUpdateNull refuses it; here update(None) clears, as for values."""
+    harness.call(lambda f, _: f.numbers.add(1))
+    harness.call(lambda f, _: f.numbers.update(None))
+    assert harness.state_entries() == 0
+
+
+def test_a_list_that_was_read_is_the_reader_s_own(harness):
+    """HeapListState.get hands out its list; here what is done to it does not reach the state."""
+
+    def do(f, _):
+        f.numbers.add(1)
+        f.numbers.get().append(2)
+        taken = f.numbers.get()
+        f.numbers.add(3)
+        return taken
+
+    assert harness.call(do) == [1]
+    assert harness.call(lambda f, _: (f.numbers.get().clear(), f.numbers.get())[1]) == [1, 3]
+
+
+def test_a_list_may_change_while_it_is_iterated(harness):
+    """The iteration is over what the list held when it began."""
+
+    def do(f, _):
+        seen = []
+        for number in f.numbers:
+            seen.append(number)
+            f.numbers.add(number * 10)
+        return seen
+
+    harness.call(lambda f, _: f.numbers.add_all([1, 2]))
+    assert harness.call(do) == [1, 2]
+    assert harness.call(lambda f, _: f.numbers.get()) == [1, 2, 10, 20]
+
+
+def test_values_that_are_made_while_they_are_added(harness):
+    """ListState.addAll of an iterable that uses the list: what it did comes first, and a failure adds nothing."""
+
+    def moved(f):
+        taken = f.numbers.get()
+        f.numbers.clear()
+        yield from (number + 1 for number in taken)
+
+    def failing():
+        yield 1
+        raise LookupError("no more")
+
+    def do(f, _):
+        f.numbers.update([1, 2])
+        f.numbers.add_all(moved(f))
+        for call in (f.numbers.add_all, f.numbers.update):
+            with pytest.raises(LookupError):
+                call(failing())
+        return f.numbers.get()
+
+    assert harness.call(do) == [2, 3]
+    assert harness.call(lambda f, _: f.numbers.get()) == [2, 3]
+
+
+def test_reducing_state(harness):
+    """StateBackendTestBase.testReducingState."""
+    harness.call(lambda f, _: f.text.add("1"), key=1)
+    assert harness.call(lambda f, _: f.text.get(), key=2) is None
+    harness.call(lambda f, _: f.text.add("2"), key=2)
+    for key, value in ((1, "u1"), (2, "u2"), (3, "u3")):
+        harness.call(lambda f, _, value=value: f.text.add(value), key=key)
+    for again in snapshots(harness):
+        assert [again.call(lambda f, _: f.text.get(), key=key) for key in (1, 2, 3, 4)] == ["1u1", "2u2", "u3", None]
+
+
+def test_reducing_state_add_and_get(harness):
+    """StateBackendTestBase.testReducingStateAddAndGet."""
+    for key, values in (("abc", (17, 11)), ("g", (1, 2, 3, 2, 1))):
+        assert harness.call(lambda f, _: f.total.get(), key=key) is None
+        for value in values:
+            harness.call(lambda f, _, value=value: f.total.add(value), key=key)
+    assert harness.call(lambda f, _: f.total.get(), key="abc") == 28
+    assert harness.call(lambda f, _: f.total.get(), key="g") == 9
+    harness.call(lambda f, _: f.total.clear(), key="abc")
+    assert harness.call(lambda f, _: f.total.get(), key="abc") is None
+    harness.call(lambda f, _: f.total.clear(), key="g")
+    assert harness.state_entries() == 0
+    with pytest.raises(EncodingError, match="None"):
+        harness.call(lambda f, _: f.total.add(None))
+
+
+@both_backends
+@pytest.mark.parametrize("commits", ["one", "many"])
+def test_aggregating_state_add_and_get(backend, commits):
+    """StateBackendTestBase.testAggregatingStateAddAndGetWithMutableAccumulator."""
+    harness = Harness(States(), backend=backend)
+    values = {"abc": (17, 11), "g": (1, 2, 3, 2, 1)}
+    for key, numbers in values.items():
+        assert harness.call(lambda f, _: f.summed.get(), key=key) is None
+        if commits == "one":
+            harness.call(lambda f, _, numbers=numbers: [f.summed.add(n) for n in numbers], key=key)
+        else:
+            for number in numbers:
+                harness.call(lambda f, _, number=number: f.summed.add(number), key=key)
+    for again in snapshots(harness):
+        assert [again.call(lambda f, _: f.summed.get(), key=key) for key in values] == [28, 9]
+    for key in values:
+        assert harness.call(lambda f, _: (f.summed.clear(), f.summed.get())[1], key=key) is None
+    assert harness.state_entries() == 0
+
+
+def test_merging_over_namespaces(harness):
+    """testListState-, testReducingState- and testAggregatingStateMergingOverThreeNamespaces, merged by hand."""
+    first, second, third = 1, 4, 7
+
+    def fill(f, _):
+        for name, numbers in ((first, (33, 55)), (second, (22, 11)), (third, ())):
+            for number in numbers:
+                f.numbers.namespace(name).add(number)
+                f.total.namespace(name).add(number)
+                f.summed.namespace(name).add(number)
+
+    def merge(f, _):
+        for name in (second, third):
+            f.numbers.namespace(first).add_all(f.numbers.namespace(name).get())
+            f.numbers.namespace(name).clear()
+            other = f.total.namespace(name).get()
+            if other is not None:
+                f.total.namespace(first).add(other)
+            f.total.namespace(name).clear()
+
+    def read(f, _):
+        return [
+            (f.numbers.namespace(n).get(), f.total.namespace(n).get(), f.summed.namespace(n).get())
+            for n in (first, second, third)
+        ]
+
+    harness.call(fill, key="abc")
+    harness.call(merge, key="abc")
+    for again in snapshots(harness):
+        assert again.call(read, key="abc") == [([33, 55, 22, 11], 121, 88), ([], None, 33), ([], None, None)]
+        assert again.call(read, key="def") == [([], None, None)] * 3
+
+
+def test_namespaces_are_apart(harness):
+    """StateBackendTestBase.testGetKeysAndNamespaces: namespaces that are equal only to Python are apart too."""
+    names = [None, "", "w", 0, False, 0.0, (0, 10), (0.0, 10), ((0,), 10), b"w"]
+
+    def write(f, _):
+        for number, name in enumerate(names):
+            f.count.namespace(name).update(number)
+            f.table.namespace(name).put(number, "x")
+
+    harness.call(write)
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: [f.count.namespace(n).value() for n in names]) == list(range(len(names)))
+        assert again.call(lambda f, _: [list(f.table.namespace(n)) for n in names]) == [[n] for n in range(len(names))]
+        assert again.call(lambda f, _: f.count.namespace("other").value()) == 42
+    harness.call(lambda f, _: f.count.clear())
+    assert harness.call(lambda f, _: [f.count.namespace(n).value() for n in names[:3]]) == [42, 1, 2]
+    with pytest.raises(EncodingError):
+        harness.call(lambda f, _: f.count.namespace([1]))
+
+
+def test_map_state(harness):
+    """StateBackendTestBase.testMapState."""
+    harness.call(lambda f, _: f.table.put(1, "1"), key=1)
+    assert harness.call(lambda f, _: f.table.get(1), key=2) is None
+    harness.call(lambda f, _: f.table.put(2, "2"), key=2)
+    assert harness.call(lambda f, _: (f.table.contains(1), f.table.contains(2)), key=1) == (True, False)
+    harness.call(lambda f, _: f.table.put(1, "101"), key=1)
+    harness.call(lambda f, _: f.table.put(102, "102"), key=1)
+    harness.call(lambda f, _: f.table.put(103, "103"), key=1)
+    harness.call(lambda f, _: f.table.put_all({1031: "1031", 1032: "1032"}), key=3)
+    harness.call(lambda f, _: f.table.remove(102), key=1)
+    harness.call(lambda f, _: f.table.remove(99), key=1)
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: list(f.table.items()), key=1) == [(1, "101"), (103, "103")]
+        assert again.call(lambda f, _: list(f.table.items()), key=2) == [(2, "2")]
+        assert again.call(lambda f, _: (list(f.table.keys()), list(f.table.values())), key=3) == (
+            [1031, 1032],
+            ["1031", "1032"],
+        )
+    assert harness.call(lambda f, _: (f.table.clear(), f.table.get(1), f.table.is_empty())[1:], key=1) == (None, True)
+    assert harness.state_entries() == 3
+
+
+def test_map_state_is_empty(harness):
+    """StateBackendTestBase.testMapStateIsEmpty, in one commit and over several."""
+
+    def do(f, _):
+        seen = [f.table.is_empty()]
+        f.table.put(1, "1")
+        f.table.put(2, "2")
+        seen.append(f.table.is_empty())
+        f.table.remove(1)
+        seen.append(f.table.is_empty())
+        f.table.remove(2)
+        seen.append(f.table.is_empty())
+        return seen
+
+    assert harness.call(do) == [True, False, False, True]
+    harness.call(lambda f, _: f.table.put(1, None))
+    assert harness.call(lambda f, _: (f.table.is_empty(), bool(f.table), len(f.table))) == (False, True, 1)
+    assert harness.call(lambda f, _: (f.table.remove(1), f.table.is_empty())[1]) is True
+    assert harness.state_entries() == 0
+
+
+def test_map_state_iterator_arbitrary_access(harness):
+    """StateBackendTestBase.testMapStateIteratorArbitraryAccess: entries are read, changed and removed on the way."""
+    size = 4096
+
+    def write(f, _):
+        for number in range(size):
+            f.table.put(number, str(number * 2))
+
+    def walk(f, _):
+        seen = 0
+        for number, text in f.table.items():
+            assert text == str(number * 2)
+            seen += 1
+            if number % 2:
+                f.table.put(number, str(number * 4))
+            else:
+                f.table.remove(number)
+        return seen
+
+    harness.call(write)
+    assert harness.call(walk) == size
+    for again in snapshots(harness):
+        expected = [(number, str(number * 4)) for number in range(1, size, 2)]
+        assert again.call(lambda f, _: list(f.table.items())) == expected
+    assert harness.state_entries() == size // 2
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_map_state_changes_while_it_is_iterated(harness, stored):
+    """Iterators of Flink's RocksDBMapState: what is removed does not come, what was changed comes as it is now."""
+
+    def fill(f, _):
+        f.table.put_all({number: str(number) for number in range(5)})
+
+    def walk(f, _):
+        if not stored:
+            fill(f, _)
+        seen = []
+        for number, text in f.table.items():
+            seen.append((number, text))
+            if number == 0:
+                f.table.remove(1)
+                f.table.put(2, "changed")
+                f.table.put(99, "new")
+            if number == 3:
+                f.table.clear()
+                f.table.put(1, "again")
+        return seen, list(f.table.items())
+
+    if stored:
+        harness.call(fill)
+    seen, left = harness.call(walk)
+    assert [pair for pair in seen if pair[0] != 99] == [(0, "0"), (2, "changed"), (3, "3")]
+    assert left == [(1, "again")]
+    assert harness.call(lambda f, _: list(f.table.items())) == left
+    assert harness.state_entries() == 1
+
+
+def test_map_state_entries_and_null_values(harness):
+    """StateBackendTestBase.testMapStateEntryCompleteness and testMapStateDefaultValue: null values are values."""
+    harness.call(lambda f, _: f.table.put_all({3: None, 1: "a"}))
+    for again in snapshots(harness):
+        read = again.call(
+            lambda f, _: (
+                list(f.table.items()),
+                f.table.get(3, "default"),
+                f.table.get(4, "default"),
+                f.table[3],
+                3 in f.table,
+                4 in f.table,
+            )
+        )
+        assert read == ([(1, "a"), (3, None)], None, "default", None, True, False)
+
+    def missing(f, _):
+        with pytest.raises(KeyError):
+            f.table[4]
+        with pytest.raises(KeyError):
+            del f.table[4]
+        del f.table[3]
+        f.table[5] = "five"
+        return list(f.table)
+
+    assert harness.call(missing) == [1, 5]
+
+
+def test_map_state_is_in_the_order_of_its_keys(harness):
+    """A heap map has no order, RocksDB has that of bytes; here both have that of the keys."""
+    numbers = [300, -1, 0, 2**40, -(2**40), 255, 256, -256, 1, -255]
+    harness.call(lambda f, _: [f.table.put(n, "") for n in numbers[:5]])
+    assert harness.call(lambda f, _: ([f.table.put(n, "") for n in numbers[5:]], list(f.table))[1]) == sorted(numbers)
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: list(f.table)) == sorted(numbers)
+
+
+def test_map_state_bad_keys_and_values(harness):
+    """Keys are checked at the call, values before the commit."""
+    harness.call(lambda f, _: f.table.put(1, "1"))
+    for bad in ("1", 1.0, True, None, [1]):
+        with pytest.raises(EncodingError, match="map state 'table'"):
+            harness.call(lambda f, _, bad=bad: f.table.put(bad, "x"))
+        with pytest.raises(EncodingError, match="map state 'table'"):
+            harness.call(lambda f, _, bad=bad: f.table.get(bad))
+    with pytest.raises(EncodingError, match=r"map state 'table'.*declared type str"):
+        harness.call(lambda f, _: f.table.put(2, 2))
+    assert harness.call(lambda f, _: list(f.table.items())) == [(1, "1")]
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda f: f.value.update(5),
+        lambda f: f.count.update("5"),
+        lambda f: f.count.update(True),
+        lambda f: f.count.update(1.0),
+        lambda f: f.words.add(5),
+        lambda f: f.words.update(["a", 5]),
+        lambda f: f.nested.put("a", {"b": "c"}),
+        lambda f: f.total.add("5"),
+        lambda f: f.summed.add(0.5),
+        lambda f: f.anything.update(object()),
+        lambda f: f.anything.update([1, {2: object()}]),
+        lambda f: f.words.namespace("n").add(b"x"),
+    ],
+)
+def test_wrong_types_are_refused_before_the_commit(harness, do):
+    """What a serialiser would reject: nothing of the commit is stored, the rest of the batch neither."""
+    harness.call(lambda f, _: (f.value.update("kept"), f.words.add("kept")))
+    before = harness.snapshot()
+
+    def spoil(f, ctx):
+        f.value.update("lost")
+        ctx.timer_service().register_event_time_timer(9)
+        ctx.collect("lost")
+        do(f)
+
+    with pytest.raises(EncodingError, match="state '"):
+        harness.call(spoil)
+    assert harness.snapshot() == before
+    assert harness.take_output() == []
+    assert harness.pending_timers() == []
+    assert harness.call(lambda f, _: (f.value.value(), f.words.get())) == ("kept", ["kept"])
+
+
+def test_snapshot_of_states_that_were_not_accessed(harness):
+    """StateBackendTestBase.testSnapshotNonAccessedState: a restored function that touches nothing keeps everything."""
+    harness.call(lambda f, _: (f.value.update("a"), f.words.add("b"), f.table.put(1, "c"), f.total.add(5)))
+    once = harness.again(States(), parallelism=2)
+    once.call(lambda f, _: None)
+    twice = once.again(States(), backend="rocksdb", parallelism=1)
+    read = twice.call(lambda f, _: (f.value.value(), f.words.get(), dict(f.table.items()), f.total.get()))
+    assert read == ("a", ["b"], {1: "c"}, 5)
+
+
+def test_key_group_snapshot_restore(harness):
+    """testKeyGroupSnapshotRestoreScaleUp, ...ScaleDown, ...Unevenly: every key keeps its state, wherever it goes."""
+    parts = [harness]
+    harness.call(lambda f, _: None, key=0)
+    for parallelism in (8, 3, 1, 5):
+        source = parts[-1]
+        moved = source.again(States(), parallelism=parallelism)
+        for key in range(20):
+            moved.call(lambda f, _, p=parallelism: (f.numbers.add(p), f.count.update(p)), key=key)
+        parts.append(moved)
+    read = [parts[-1].call(lambda f, _: (f.numbers.get(), f.count.value()), key=key) for key in range(20)]
+    assert read == [([8, 3, 1, 5], 5)] * 20
+
+
+def test_num_state_entries(harness):
+    """StateBackendTestBase.testNumStateEntries: values, list elements and map entries that are there."""
+    counts = []
+    for do in (
+        lambda f: f.value.update("a"),
+        lambda f: f.value.update("b"),
+        lambda f: f.words.add_all(["a", "a"]),
+        lambda f: f.table.put_all({1: "a", 2: None}),
+        lambda f: f.total.add(0),
+        lambda f: f.total.add(1),
+        lambda f: f.table.remove(2),
+        lambda f: f.words.update(["z"]),
+        lambda f: f.value.clear(),
+        lambda f: (f.table.clear(), f.words.clear(), f.total.clear()),
+    ):
+        harness.call(lambda f, _, do=do: do(f))
+        counts.append(harness.state_entries())
+        assert harness.metrics()["live_entries"] == counts[-1]
+    assert counts == [1, 1, 3, 5, 6, 6, 5, 4, 3, 0]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Frozen:
+    at: dt.datetime
+    price: Decimal | None = None
+
+
+@dataclass
+class Plain:
+    name: str
+    tags: list[str]
+
+
+class Named(NamedTuple):
+    a: int
+    b: str
+
+
+AT = dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.UTC)
+
+
+@both_backends
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (object, [1, 2.5, "x", None, (1, (2,)), {"a": [b"\0"], 2: frozenset({3})}, {4}]),
+        (object, {"at": AT, "day": AT.date(), "for": dt.timedelta(1), "id": UUID(int=7), "price": Decimal("1.50")}),
+        (int, 2**200),
+        (int, -1),
+        (float, float("inf")),
+        (str, "\0é\U0001f600"),
+        (bytes, b""),
+        (bool, False),
+        (Colour, Colour.RED),
+        (Frozen, Frozen(AT, Decimal("0.10"))),
+        (Plain, Plain("n", ["a", "b"])),
+        (Named, Named(1, "b")),
+        (tuple[int, ...], (1, 2, 3)),
+        (dict[int, list[Named]], {1: [Named(2, "c")]}),
+        (set[str], {"a", "b"}),
+        (int | str, "either"),
+    ],
+)
+def test_values_of_many_types(backend, type_, value):
+    """testPojo..., testKryo...: a value comes back equal and of its type, read in another commit from another store."""
+
+    class Typed(Told):
+        one = ValueState(type_)
+        many = ListState(type_)
+        by_name = MapState(str, type_)
+
+    def write(f, _):
+        f.one.update(value)
+        f.many.add(value)
+        f.by_name.put("x", value)
+
+    def read(f, _):
+        return f.one.value(), f.many.get()[0], f.by_name.get("x"), f.by_name["x"]
+
+    harness = Harness(Typed(), backend=backend)
+    harness.call(write)
+    again = harness.again(Typed(), backend=backend)
+    for found in again.call(read):
+        assert found == value
+        assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"state": ValueState(str)},
+        {"state": ListState(int)},
+        {"state": MapState(int, int)},
+        {"state": ValueState(int, ttl=StateTtl(seconds=1))},
+        {},
+        {"other": ValueState(int)},
+    ],
+)
+def test_restore_with_wrong_declarations(changed):
+    """testRestoreWithWrongSerializers: StateMigrationException there, before anything is read."""
+    before = Harness(type("Before", (Told,), {"state": ValueState(int)})())
+    before.call(lambda f, _: f.state.update(1))
+    with pytest.raises(StateSchemaChanged, match="'state'"):
+        before.again(type("After", (Told,), changed)())
+
+
+def test_restore_with_a_new_state_and_a_new_field():
+    """Compatible changes: a state more, and a field with a default more."""
+
+    @attrs.frozen
+    class Point:
+        x: int
+
+    @attrs.frozen
+    class Wider:
+        x: int
+        y: int = 7
+
+    before = Harness(type("Before", (Told,), {"at": ValueState(Point)})())
+    before.call(lambda f, _: f.at.update(Point(1)))
+    after = before.again(type("After", (Told,), {"at": ValueState(Wider), "more": ValueState(int, default=3)})())
+    assert after.call(lambda f, _: (f.at.value(), f.more.value())) == (Wider(1, 7), 3)
+
+
+def test_descriptors_in_open():
+    """RuntimeContext.getState and so on in open: the same names declared on a class are the same checkpoint."""
+
+    class Described(Told):
+        def open(self, context):
+            self.value = context.get_state(ValueStateDescriptor("value", int, 5))
+            self.words = context.get_list_state(ListStateDescriptor("words", str))
+            self.table = context.get_map_state(MapStateDescriptor("table", str, int))
+            self.total = context.get_reducing_state(ReducingStateDescriptor("total", add, int))
+            self.summed = context.get_aggregating_state(AggregatingStateDescriptor("summed", Total(), list[int]))
+
+    class Declared(Told):
+        value = ValueState(int, default=5)
+        words = ListState(str)
+        table = MapState(str, int)
+        total = ReducingState(add, int)
+        summed = AggregatingState(Total(), list[int])
+
+    def write(f, _):
+        f.value.update(f.value.value() + 1)
+        f.words.add("w")
+        f.table.put("k", 2)
+        f.total.add(3)
+        f.summed.add(4)
+
+    def read(f, _):
+        return f.value.value(), f.words.get(), list(f.table.items()), f.total.get(), f.summed.get()
+
+    harness = Harness(Described())
+    harness.call(write)
+    again = harness.again(Declared())
+    again.call(write)
+    back = again.again(Described())
+    assert back.call(read) == (7, ["w", "w"], [("k", 2)], 6, 8)
+
+
+def test_descriptors_that_are_wrong():
+    """A descriptor of another kind, without a name, or of a name that is taken."""
+
+    def opened(get):
+        class Opened(Told):
+            taken = ValueState(int)
+
+            def open(self, context):
+                get(context)
+
+        return Harness(Opened())
+
+    for get in (
+        lambda context: context.get_list_state(ValueStateDescriptor("x", int)),
+        lambda context: context.get_state(ValueState(int)),
+        lambda context: context.get_state(ValueStateDescriptor("taken", int)),
+        lambda context: context.get_state("taken"),
+    ):
+        with pytest.raises(StateDefinitionError):
+            opened(get).call(lambda f, _: None)

@@ -1,0 +1,547 @@
+"""Spark's TransformWithState suites: state variables, time to live, timers in both domains, restarts.
+
+A Spark processor gets all rows of a key in a batch; here each element is a call of its own. Spark refuses an empty
+list and a null map key or value; here an empty list clears, as in Flink, and a map may hold nulls of a type that does.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import keyed
+from keyed import (
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    StateAccessError,
+    StateSchemaChanged,
+    StateTtl,
+    UserFunctionError,
+    ValueState,
+)
+from keyed.errors import EncodingError
+from keyed.testing import KeyedTestHarness, Record
+from tests.acceptance.support import PROCESSING, Harness, Told, both_backends, key_of
+
+MINUTE = StateTtl(minutes=1)
+
+
+def identity(value):
+    return value
+
+
+class RunningCount(KeyedProcessFunction):
+    count = ValueState(int, name="countState")
+
+    def process_element(self, value, ctx):
+        count = (self.count.value() or 0) + 1
+        if count == 3:
+            self.count.clear()
+        else:
+            self.count.update(count)
+            yield ctx.get_current_key(), str(count)
+
+
+class WithTimer(RunningCount):
+    def process_element(self, value, ctx):
+        service = ctx.timer_service()
+        if self.count.value() is None and value in {"a", "c"}:
+            service.register_processing_time_timer(service.current_processing_time() + 5_000)
+        return super().process_element(value, ctx)
+
+    def on_timer(self, timestamp, ctx):
+        self.count.clear()
+        yield ctx.get_current_key(), "-1"
+
+
+class WithTimerUpdates(KeyedProcessFunction):
+    count = ValueState(int, default=0)
+    timer = ValueState(int, name="timerState")
+
+    def process_element(self, value, ctx):
+        before = self.count.value()
+        self.count.update(before + 1)
+        service = ctx.timer_service()
+        if value == "a":
+            if before == 1:
+                service.delete_processing_time_timer(self.timer.value())
+            if before < 2:
+                at = service.current_processing_time() + (5_000 if before == 0 else 7_500)
+                service.register_processing_time_timer(at)
+                self.timer.update(at)
+        yield value, before + 1
+
+    def on_timer(self, timestamp, ctx):
+        self.timer.clear()
+        yield ctx.get_current_key(), -1
+
+
+class WithMultipleTimers(KeyedProcessFunction):
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        service = ctx.timer_service()
+        if not service.timers():
+            for delay in (5_000, 10_000, 15_000):
+                service.register_processing_time_timer(service.current_processing_time() + delay)
+            assert len(service.timers()) == 3
+
+    def on_timer(self, timestamp, ctx):
+        count = self.count.value()
+        # Spark still lists the timer that fires; here it is gone before its handler runs.
+        if not ctx.timer_service().timers():
+            self.count.clear()
+        yield ctx.get_current_key(), count
+
+
+class Clocked:
+    """testStream with a manual clock: rows come, then the clock moves and the batch runs; streams stop and start."""
+
+    def __init__(self, function, backend):
+        self.function, self.backend = function, backend
+        self.harness = KeyedTestHarness(function, key=identity, backend=backend)
+        self.now = 0
+
+    def step(self, seconds, *rows):
+        """AddData, AdvanceManualClock, CheckNewAnswer."""
+        self.now += int(seconds * 1000)
+        self.harness.advance_processing_time(self.now)
+        with self.harness.batch():
+            for row in rows:
+                self.harness.process(row)
+        return sorted(r.value for r in self.harness.take_output())
+
+    def restart(self):
+        """StopStream, StartStream."""
+        self.harness.crash_and_recover()
+
+
+@both_backends
+def test_streaming_with_restarts(backend):
+    """TransformWithStateSuite: "streaming with rocksdb should succeed"."""
+    stream = Clocked(RunningCount(), backend)
+    assert stream.step(1, "a") == [("a", "1")]
+    assert stream.step(1, "a", "b") == [("a", "2"), ("b", "1")]
+    stream.restart()
+    assert stream.step(1, "a", "b") == [("b", "2")]
+    stream.restart()
+    assert stream.step(1, "a", "c") == [("a", "1"), ("c", "1")]
+
+
+@both_backends
+def test_processing_time_timer(backend):
+    """TransformWithStateSuite: "... and processing time timer should succeed"."""
+    stream = Clocked(WithTimer(), backend)
+    assert stream.step(1, "a") == [("a", "1")]
+    assert stream.step(1, "b") == [("b", "1")]
+    assert stream.step(10, "b") == [("a", "-1"), ("b", "2")]
+    stream.restart()
+    assert stream.step(1, "b", "c") == [("c", "1")]
+    assert stream.step(10, "d") == [("c", "-1"), ("d", "1")]
+    assert stream.harness.state_entries() == 1
+
+
+@both_backends
+def test_processing_time_timer_that_is_updated(backend):
+    """TransformWithStateSuite: "... and updating timers should succeed": deleting and registering replaces."""
+    stream = Clocked(WithTimerUpdates(), backend)
+    assert stream.step(1, "a") == [("a", 1)]
+    assert stream.step(2, "a") == [("a", 2)]
+    assert [t.timestamp for t in stream.harness.pending_timers()] == [10_500]
+    stream.restart()
+    assert stream.step(10, "d") == [("a", -1), ("d", 1)]
+
+
+@both_backends
+def test_multiple_timers(backend):
+    """TransformWithStateSuite: "... and multiple timers should succeed": a due timer runs before the batch's rows."""
+    stream = Clocked(WithMultipleTimers(), backend)
+    assert stream.step(1, "a") == []
+    # In Spark the rows of a batch come before its expired timers, so it counts one more at each step.
+    assert stream.step(6, "a") == [("a", 1)]
+    assert stream.step(5, "a") == [("a", 2)]
+    stream.restart()
+    assert stream.step(5, "a") == [("a", 3)]
+
+
+class MaxEventTime(KeyedProcessFunction):
+    """MaxEventTimeStatefulProcessor."""
+
+    latest = ValueState(int, name="maxEventTimeState")
+    timer = ValueState(int, name="timerState", default=0)
+
+    def process_element(self, value, ctx):
+        if ctx.is_late():
+            ctx.output("late", value)
+            return
+        latest = max(ctx.timestamp(), self.latest.value() or 0)
+        self.latest.update(latest)
+        at = latest + 5
+        if self.timer.value() < at:
+            ctx.timer_service().delete_event_time_timer(self.timer.value())
+            ctx.timer_service().register_event_time_timer(at)
+            self.timer.update(at)
+        yield ctx.get_current_key(), latest
+
+    def on_timer(self, timestamp, ctx):
+        self.latest.clear()
+        yield ctx.get_current_key(), -1
+
+
+@both_backends
+def test_event_time_timer(backend):
+    """TransformWithStateSuite: "streaming with rocksdb and event time based timer", by the harness."""
+    harness = KeyedTestHarness(MaxEventTime(), key=key_of, backend=backend)
+
+    def batch(*rows, watermark):
+        with harness.batch():
+            for row in rows:
+                harness.process(row, row[1])
+        harness.advance_watermark(watermark)
+        return [r.value for r in harness.take_output()]
+
+    assert batch(("a", 11), ("a", 13), ("a", 15), watermark=5) == [("a", 11), ("a", 13), ("a", 15)]
+    assert batch(("a", 4), watermark=5) == []
+    assert harness.take_side_output("late") == [Record(("a", 4), 4)]
+    assert batch(("a", 10), watermark=5) == [("a", 15)]
+    assert batch(("b", 31), watermark=21) == [("b", 31), ("a", -1)]
+    assert [(t.key, t.timestamp) for t in harness.pending_timers()] == [("b", 36)]
+
+
+def test_event_time_timer_in_the_local_runtime():
+    """The same on the local runtime: the watermark moves before the row that moves it, so "a" expires before "b"."""
+    rows = [{"key": "a", "t": t} for t in (11, 13, 15, 4, 10)] + [{"key": "b", "t": 31}]
+    stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(9))
+    main = stream.key_by("key").process(MaxEventTime())
+    values = main.run(rows_per_batch=3).values
+    # Here a batch cuts (11, 13, 15) from (4, 10, 31): 4 is late, 10 is not.
+    assert values == [("a", 11), ("a", 13), ("a", 15), ("a", 15), ("a", -1), ("b", 31), ("b", -1)]
+    assert main.run(rows_per_batch=6).values[-4:] == [("a", 15), ("a", -1), ("b", 31), ("b", -1)]
+
+
+def test_batch_should_succeed():
+    """TransformWithStateSuite: "batch should succeed"."""
+    rows = [{"key": "a"}, {"key": "b"}]
+    assert sorted(keyed.stream(rows).key_by("key").process(RunningCount()).run().values) == [("a", "1"), ("b", "1")]
+
+
+def test_a_handle_outside_of_a_processor():
+    """TransformWithStateSuite: "Use statefulProcessor without transformWithState - handle should be absent"."""
+    function = RunningCount()
+    for use in (function.count.value, function.count.clear, lambda: function.count.update(1)):
+        with pytest.raises(StateAccessError, match="'countState'"):
+            use()
+
+
+def test_dropping_a_state_is_refused():
+    """TransformWithStateSuite: "test deleteIfExists operator"; there is no such call, and nothing is lost silently."""
+
+    class MostRecent(KeyedProcessFunction):
+        recent = ValueState(str)
+
+        def process_element(self, value, ctx):
+            self.recent.update(value)
+
+    harness = KeyedTestHarness(RunningCount(), key=identity)
+    harness.process("a")
+    with pytest.raises(StateSchemaChanged, match="countState"):
+        KeyedTestHarness.restore(MostRecent(), harness.snapshot(), key=identity)
+
+
+class Variables(Told):
+    values = ListState(str, name="testListState")
+    session = MapState(str, str, name="sessionState")
+    flag = ValueState(bool, name="testValueState")
+
+
+@both_backends
+def test_list_state_correctness(backend):
+    """TransformWithListStateSuite: "test list state correctness"."""
+    harness = Harness(Variables(), backend=backend)
+
+    def emit_all(f, _):
+        taken = f.values.get()
+        f.values.clear()
+        return taken
+
+    harness.call(lambda f, _: f.values.add("v2"), key="k1")
+    assert harness.call(emit_all, key="k1") == ["v2"]
+    for key, value in (("k2", "v1"), ("k1", "v4"), ("k2", "v2")):
+        harness.call(lambda f, _, value=value: f.values.add(value), key=key)
+    assert (harness.call(emit_all, key="k1"), harness.call(emit_all, key="k2")) == (["v4"], ["v1", "v2"])
+    harness.call(lambda f, _: f.values.add_all(["v1", "v2", "v3"]), key="k3")
+    harness.call(lambda f, _: f.values.add("v5"), key="k3")
+    assert harness.call(emit_all, key="k3") == ["v1", "v2", "v3", "v5"]
+    harness.call(lambda f, _: (f.values.add("v2"), f.values.add_all(["v3", "v4"]), f.values.clear()), key="k4")
+    assert harness.call(emit_all, key="k4") == []
+    harness.call(lambda f, _: (f.values.add_all(["v1", "v2", "v3"]), f.values.add("v4")), key="k5")
+    harness.call(lambda f, _: f.values.update(["v5", "v6"]), key="k5")
+    assert harness.call(emit_all, key="k5") == ["v5", "v6"]
+    assert harness.state_entries() == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.add(None),
+        lambda s: s.add_all([None]),
+        lambda s: s.add_all(None),
+        lambda s: s.update([None]),
+    ],
+)
+def test_list_state_nulls(call):
+    """TransformWithListStateSuite: "test appending null value ... throw exception" and the like."""
+    harness = Harness(Variables())
+    with pytest.raises((EncodingError, UserFunctionError)):
+        harness.call(lambda f, _: call(f.values))
+    assert harness.state_entries() == 0
+
+
+def test_empty_lists():
+    """TransformWithListStateSuite: putting and appending an empty list; errors there, here as in Flink."""
+    harness = Harness(Variables())
+    harness.call(lambda f, _: f.values.add("v"))
+    harness.call(lambda f, _: f.values.add_all([]))
+    assert harness.call(lambda f, _: f.values.get()) == ["v"]
+    harness.call(lambda f, _: f.values.update([]))
+    assert harness.call(lambda f, _: f.values.get()) == []
+
+
+@both_backends
+def test_value_and_list_state_in_one_function(backend):
+    """TransformWithListStateSuite: "test ValueState And ListState in Processor"."""
+
+    class Toggle(KeyedProcessFunction):
+        values = ListState(str)
+        flag = ValueState(bool)
+
+        def process_element(self, value, ctx):
+            if not self.flag.value():
+                self.values.add(value)
+                self.flag.update(True)
+            else:
+                self.flag.clear()
+                stored = iter(self.values)
+                self.values.clear()
+                yield value
+                yield from stored
+
+    stream = Clocked(Toggle(), backend)
+    assert stream.step(1, "k1", "k2") == []
+    assert stream.step(1, "k1", "k2") == ["k1", "k1", "k2", "k2"]
+    assert stream.harness.state_entries() == 0
+
+
+@both_backends
+def test_map_state_correctness(backend):
+    """TransformWithMapStateSuite: "Test map state correctness", "Test retrieving value with non-existing user key"."""
+    harness = Harness(Variables(), backend=backend)
+    assert harness.call(lambda f, _: f.session.get("v1"), key="k1") is None
+    harness.call(lambda f, _: f.session.put("v1", "10"), key="k1")
+    assert harness.call(lambda f, _: not f.session.is_empty(), key="k1")
+    assert harness.call(lambda f, _: f.session.is_empty(), key="k2")
+    harness.call(lambda f, _: f.session.put("v2", "5"), key="k1")
+    for key, value in (("v2", "3"), ("v2", "12"), ("v4", "1")):
+        harness.call(lambda f, _, key=key, value=value: f.session.put(key, value), key="k2")
+    assert harness.call(lambda f, _: f.session.get("v2"), key="k1") == "5"
+    assert harness.call(lambda f, _: f.session.get("v2"), key="k2") == "12"
+    assert harness.call(lambda f, _: list(f.session.items()), key="k2") == [("v2", "12"), ("v4", "1")]
+    assert harness.call(lambda f, _: (list(f.session.keys()), list(f.session.values())), key="k2") == (
+        ["v2", "v4"],
+        ["12", "1"],
+    )
+    harness.call(lambda f, _: f.session.remove("v2"), key="k1")
+    assert harness.call(lambda f, _: f.session.contains("v2"), key="k1") is False
+    harness.call(lambda f, _: f.session.clear(), key="k2")
+    assert harness.call(lambda f, _: (list(f.session.items()), f.session.is_empty()), key="k2") == ([], True)
+    assert harness.state_entries() == 1
+
+
+@pytest.mark.parametrize("call", ["get", "contains", "remove", "put"])
+def test_map_state_with_a_null_key(call):
+    """TransformWithMapStateSuite: "Test getValue with null user key" and so on: refused where the type has no null."""
+    harness = Harness(Variables())
+    arguments = (None, "") if call == "put" else (None,)
+    with pytest.raises(EncodingError, match="sessionState"):
+        harness.call(lambda f, _: getattr(f.session, call)(*arguments))
+
+    class Nullable(Told):
+        session = MapState(str | None, str)
+
+    nullable = Harness(Nullable())
+    nullable.call(lambda f, _: (f.session.put("a", "x"), f.session.put(None, "y")))
+    assert nullable.call(lambda f, _: list(f.session.items())) == [(None, "y"), ("a", "x")]
+
+
+class Expiring(Told):
+    value = ValueState(int, ttl=MINUTE)
+    elements = ListState(int, ttl=MINUTE)
+    entries = MapState(str, int, ttl=MINUTE)
+
+
+def put(kind, number):
+    return {
+        "value": lambda f, _: f.value.update(number),
+        "list": lambda f, _: f.elements.update([number]),
+        "map": lambda f, _: f.entries.put("key1", number),
+    }[kind]
+
+
+def read(kind):
+    return {
+        "value": lambda f, _: [] if f.value.value() is None else [f.value.value()],
+        "list": lambda f, _: f.elements.get(),
+        "map": lambda f, _: list(f.entries.values()),
+    }[kind]
+
+
+class ExpiringStream:
+    def __init__(self, backend):
+        self.harness = Harness(Expiring(), backend=backend, parallelism=2)
+        self.now = 0
+
+    def at(self, seconds, do, key="k1"):
+        self.harness.advance_processing_time(seconds * 1000)
+        return self.harness.call(do, key=key)
+
+
+every_kind = pytest.mark.parametrize("kind", ["value", "list", "map"])
+
+
+@both_backends
+@every_kind
+def test_state_is_evicted_at_ttl_expiry(backend, kind):
+    """TransformWithStateTTLTest: "validate state is evicted at ttl expiry", with a restart at each step."""
+    stream = ExpiringStream(backend)
+    stream.at(1, put(kind, 1))
+    stream.harness.crash_and_recover()
+    assert stream.at(2, read(kind)) == [1]
+    stream.harness.crash_and_recover()
+    stream.harness.advance_processing_time(60_999)
+    assert stream.harness.state_entries() == 1
+    # With no data in the batch: "validate state is evicted at ttl expiry for no data batch".
+    stream.harness.advance_processing_time(61_000)
+    assert stream.harness.state_entries() == 0
+    assert stream.harness.metrics()["entries_expired"] == 1
+    assert stream.at(62, read(kind)) == []
+
+
+@both_backends
+@every_kind
+def test_an_update_updates_the_expiration(backend, kind):
+    """TransformWithStateTTLTest: "validate state update updates the expiration timestamp"."""
+    stream = ExpiringStream(backend)
+    stream.at(1, put(kind, 1))
+    assert stream.at(2, read(kind)) == [1]
+    stream.at(35, put(kind, 1))
+    assert stream.at(61, read(kind)) == [1]
+    assert stream.at(94, read(kind)) == [1]
+    assert stream.at(95, read(kind)) == []
+    assert stream.harness.state_entries() == 0
+
+
+@both_backends
+@every_kind
+def test_only_expired_keys_are_removed(backend, kind):
+    """TransformWithStateTTLTest: "validate only expired keys are removed from the state"."""
+    stream = ExpiringStream(backend)
+    stream.at(1, put(kind, 1), key="k1")
+    stream.at(32, put(kind, 2), key="k2")
+    assert stream.at(63, read(kind), key="k1") == []
+    assert stream.at(63, read(kind), key="k2") == [2]
+    assert stream.harness.state_entries() == 1
+    assert stream.at(92, read(kind), key="k2") == []
+
+
+@every_kind
+def test_clear_is_for_the_own_key(kind):
+    """TransformWithStateTTLTest: "validate that clear only clears the current grouping key"."""
+    stream = ExpiringStream("memory")
+    for number, key in enumerate(("k1", "k2", "k3"), 1):
+        stream.at(1, put(kind, number), key=key)
+    stream.at(2, lambda f, _: (f.value.clear(), f.elements.clear(), f.entries.clear()), key="k1")
+    assert [stream.at(3, read(kind), key=key) for key in ("k1", "k2", "k3")] == [[], [2], [3]]
+
+
+def expiring_list(seconds):
+    return type("F", (Told,), {"elements": ListState(int, ttl=StateTtl(seconds=seconds))})()
+
+
+def test_expired_elements_at_the_beginning_of_a_list():
+    """TransformWithListStateTTLSuite: "verify iterator works with expired values in beginning of list"."""
+    harness = Harness(expiring_list(60), backend="rocksdb")
+    for second, elements in ((1, [1]), (2, [2, 3]), (49, [4, 5, 6])):
+        harness.advance_processing_time(second * 1000)
+        harness.call(lambda f, _, elements=elements: f.elements.add_all(elements))
+    harness.advance_processing_time(65_000)
+    assert harness.call(lambda f, _: f.elements.get()) == [4, 5, 6]
+    assert harness.state_entries() == 3
+
+
+@pytest.mark.parametrize("where", ["middle", "end"])
+def test_expired_elements_in_a_list_whose_ttl_changed(where):
+    """TransformWithListStateTTLSuite: "... in middle of list" and "... in end of list": the ttl changes at restarts."""
+    harness = Harness(expiring_list(180))
+    harness.call(lambda f, _: f.elements.add_all([1, 2, 3]))
+    harness = harness.again(expiring_list(15))
+    harness.call(lambda f, _: f.elements.add_all([4, 5, 6]))
+    if where == "middle":
+        harness = harness.again(expiring_list(180), parallelism=2)
+        harness.call(lambda f, _: f.elements.add_all([7, 8]))
+    expected = [1, 2, 3] + ([7, 8] if where == "middle" else [])
+    harness.advance_processing_time(15_000)
+    assert harness.call(lambda f, _: list(f.elements)) == expected
+    harness.advance_processing_time(180_000)
+    assert harness.state_entries() == 0
+
+
+def test_several_states_with_ttl_stay_level():
+    """TransformWithListStateTTLSuite: "verify the list state secondary index has at most one record per key"."""
+
+    class Several(Told):
+        elements = ListState(str, ttl=MINUTE)
+        entries = MapState(int, int, ttl=MINUTE)
+        count = ValueState(int, default=0, ttl=MINUTE)
+
+    def count(f, _):
+        f.elements.add("x")
+        size = len(f.entries)
+        f.entries.put(size + 1, size + 1)
+        f.count.update(f.count.value() + 1)
+        assert len(f.elements.get()) == len(f.entries) == f.count.value()
+        return f.count.value()
+
+    harness = Harness(Several())
+    entries = []
+    for number in range(6):
+        harness.advance_processing_time((number + 1) * 1000)
+        assert harness.call(count, key=f"k{number % 2}") == number // 2 + 1
+        entries.append(harness.state_entries())
+    assert entries == [3, 6, 8, 10, 12, 14]
+
+
+def test_timers_of_many_keys_in_one_batch():
+    """TransformWithStateInPandas, test_transform_with_state_proc_timer: each key's timer with its own state."""
+
+    class Each(KeyedProcessFunction):
+        first = ValueState(int)
+
+        def process_element(self, value, ctx):
+            self.first.update(value[1])
+            ctx.timer_service().set_timer("expire", value[1], PROCESSING)
+
+        def on_timer(self, timestamp, ctx):
+            yield ctx.get_current_key(), self.first.value(), timestamp
+            self.first.clear()
+
+    harness = KeyedTestHarness(Each(), key=key_of, parallelism=4, backend="rocksdb")
+    with harness.batch():
+        for number in range(1, 101):
+            harness.process((f"k{number}", number))
+    harness.advance_processing_time(50)
+    assert sorted(r.value[1] for r in harness.take_output()) == list(range(1, 51))
+    harness.advance_processing_time(100)
+    values = [r.value for r in harness.take_output()]
+    assert sorted(values) == sorted((f"k{number}", number, number) for number in range(51, 101))
+    assert (harness.state_entries(), harness.pending_timers()) == (0, [])

@@ -1,0 +1,237 @@
+"""The command line of the benchmarks: ``python -m tests.benchmarks``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+
+import attrs
+import pyarrow.parquet as pq
+
+from tests.benchmarks.events import EVENTS, event_files
+from tests.benchmarks.meter import Watcher
+from tests.benchmarks.report import Figures, markdown, merge
+from tests.benchmarks.variants import VARIANTS, Variant
+from tests.benchmarks.work import commits, local_job
+from tests.support.kafka import ADDRESS, Broker
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FOLDER = _ROOT / ".bench"
+_QUICK = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run benchmarks. Returns 0, or 1 where a variant failed."""
+    options = _parser().parse_args(arguments)
+    if options.list:
+        print("\n".join(VARIANTS))
+        return 0
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    _FOLDER.mkdir(exist_ok=True)
+    (_FOLDER / ".gitignore").write_text("*\n")
+    scale = _QUICK if options.quick else 1
+    if options.profile:
+        _profile(_with_events(VARIANTS[options.profile], options), scale, options.top)
+        return 0
+    chosen = [_with_events(variant, options) for variant in _chosen(options.only)]
+    runs: dict[str, list[Figures]] = {}
+    failed = []
+    schedule = _schedule(chosen, options.rounds)
+    with _broker(needed=any(variant.changelog == "kafka" for variant in chosen)):
+        for number, variant in enumerate(schedule, start=1):
+            started = time.monotonic()
+            print(f"[{number}/{len(schedule)}] {variant.name} ", end="", flush=True, file=sys.stderr)
+            figures = _measure(variant, scale)
+            if figures is None:
+                failed.append(variant.name)
+                continue
+            runs.setdefault(variant.name, []).append(figures)
+            total = figures.per_million.total
+            print(f"{total:.2f} CPU-s per million, {figures.wall:.2f} s a batch", end="", file=sys.stderr)
+            print(f" ({time.monotonic() - started:.0f} s)", flush=True, file=sys.stderr)
+    merged = {variant.name: merge(runs[variant.name]) for variant in chosen if variant.name in runs}
+    trial = "; a quick trial, whose figures mean nothing" if options.quick else ""
+    print(f"\nsteady state; {_machine()}; rounds: {options.rounds}{trial}\n")
+    print(markdown(merged))
+    _write_json(options.json or _FOLDER / "results.json", runs)
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+@contextmanager
+def _broker(*, needed: bool) -> Iterator[None]:
+    """A Kafka broker beside the runs, which do not count what it costs, unless one is named."""
+    if not needed or os.environ.get(ADDRESS):
+        yield
+        return
+    folder = Path(tempfile.mkdtemp(prefix="keyed-bench-kafka-"))
+    broker = Broker(folder)
+    broker.start()
+    os.environ[ADDRESS] = broker.bootstrap
+    try:
+        yield
+    finally:
+        del os.environ[ADDRESS]
+        broker.stop()
+        shutil.rmtree(folder)
+
+
+def _schedule(chosen: list[Variant], rounds: int) -> list[Variant]:
+    """The order of runs: whatever the machine does meanwhile meets all; what others are compared with comes twice."""
+    bases = [variant for variant in chosen if variant.engine == "pass"]
+    others = [variant for variant in chosen if variant.engine != "pass"]
+    if not others:
+        return bases * rounds
+    return [*bases, *others, *bases] * rounds
+
+
+def _measure(variant: Variant, scale: int) -> Figures | None:
+    """Run a variant in a process of its own and measure it from here."""
+    folder = _FOLDER / "runs" / f"{variant.name}-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    paths = _lay_out(variant, folder, scale)
+    shown = commits(folder)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(_ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.work", variant.name, str(folder)],
+            cwd=_ROOT,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        watcher = Watcher(process.pid, lambda batch: (shown / str(batch)).exists())
+        watcher.start()
+        try:
+            status = process.wait()
+        finally:
+            # Whatever ends the run, also Ctrl-C: nothing of it is left to disturb the next one.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            watcher.stop()
+    # Spark runs a last empty batch where a source asks for one; the batches that hold a file come first.
+    marks = watcher.marks[: len(paths)]
+    if status or len(marks) < len(paths):
+        tail = "\n".join((folder / "log").read_text(errors="replace").splitlines()[-25:])
+        print(f"failed, status {status}, {len(marks)} of {len(paths)} batches seen\n{tail}", file=sys.stderr)
+        return None
+    steady = marks[variant.warm_up - 1 :]
+    costs = [(after.cpu - before.cpu).total for before, after in pairwise(steady)]
+    rows = sum(pq.read_metadata(path).num_rows for path in paths[variant.warm_up :]) / variant.measured
+    figures = Figures(
+        name=variant.name,
+        rows=rows,
+        batches=variant.measured,
+        cpu=(steady[-1].cpu - steady[0].cpu) / variant.measured,
+        wall=(steady[-1].at - steady[0].at) / variant.measured,
+        peak_bytes=max(mark.peak_bytes for mark in steady[1:]),
+        spread=(min(costs), max(costs)),
+    )
+    shutil.rmtree(folder)
+    return figures
+
+
+def _lay_out(variant: Variant, folder: Path, scale: int) -> list[Path]:
+    """Give the run its input: links to the cached files, with their times of change."""
+    paths = event_files(EVENTS[variant.events], variant.warm_up + variant.measured, _FOLDER / "events", scale)
+    (folder / "data").mkdir(parents=True)
+    for path in paths:
+        (folder / "data" / path.name).hardlink_to(path)
+    return paths
+
+
+def _profile(variant: Variant, scale: int, top: int) -> None:
+    """Run a variant's job in this process, on the local runtime, and print where its time goes."""
+    import cProfile
+    import pstats
+
+    folder = _FOLDER / "runs" / f"profile-{variant.name}-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    _lay_out(variant, folder, scale)
+    job = attrs.evolve(variant, engine="local")
+    profiler = cProfile.Profile()
+    profiler.enable()
+    local_job(job, folder, checkpoint=str(folder / "checkpoint"))
+    profiler.disable()
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(top)
+    shutil.rmtree(folder)
+
+
+def _with_events(variant: Variant, options: argparse.Namespace) -> Variant:
+    if options.quick:
+        return attrs.evolve(variant, warm_up=max(1, EVENTS[variant.events].load), measured=2)
+    return attrs.evolve(variant, measured=options.batches) if options.batches else variant
+
+
+def _chosen(patterns: list[str] | None) -> list[Variant]:
+    if not patterns:
+        return [variant for variant in VARIANTS.values() if not variant.on_request]
+    names = [pattern for given in patterns for pattern in given.split(",")]
+    chosen = [v for v in VARIANTS.values() if any(fnmatchcase(v.name, name) for name in names)]
+    unmatched = [name for name in names if not any(fnmatchcase(v, name) for v in VARIANTS)]
+    if unmatched:
+        sys.exit(f"--only {unmatched[0]}: no such variant; --list names them")
+    return chosen
+
+
+def _machine() -> str:
+    import pyspark
+
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, Spark {pyspark.__version__}"
+
+
+def _write_json(path: Path, runs: dict[str, list[Figures]]) -> None:
+    content = {
+        "machine": _machine(),
+        "runs": {name: [attrs.asdict(run) for run in all_] for name, all_ in runs.items()},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"\nfigures: {path}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", metavar="NAMES", help="variants, by name or pattern (J1-*), by comma"
+    )
+    parser.add_argument("--list", action="store_true", help="list the variants")
+    parser.add_argument("--quick", action="store_true", help="a trial with a twentieth of the rows and few batches")
+    parser.add_argument("--rounds", type=int, default=1, help="how often everything is run (default: %(default)s)")
+    parser.add_argument("--batches", type=int, help="batches to measure, instead of each variant's own number")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: .bench/results.json)")
+    parser.add_argument(
+        "--profile",
+        choices=[name for name, variant in VARIANTS.items() if variant.engine in ("keyed", "local")],
+        metavar="VARIANT",
+        help="run the variant's function in this process on the local runtime, and print where the time goes",
+    )
+    parser.add_argument("--top", type=int, default=30, help="functions that --profile prints (default: %(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""What is measured: J1 and J2 as keyed functions, and the counter as Spark's own stateful processors.
+
+J1 counts and sums per key and emits a row per event. J2 counts and sums per key and emits when an event-time timer
+fires at the end of a 60-second window. The raw processors keep the same value state and emit a row per key and batch.
+`Totals` is a tumbling window of 60 seconds as a vectorised function by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from keyed import (
+    TIMESTAMP_COLUMN,
+    BatchContext,
+    Context,
+    KeyedProcessFunction,
+    OnTimerContext,
+    TableState,
+    ValueState,
+    VectorizedFunction,
+)
+
+__all__ = ["J1", "J2", "OUTPUT", "TOTALS", "RawPandas", "RawRows", "Totals", "pass_through"]
+
+OUTPUT = "user_id string, cnt long, sum long"
+TOTALS = "user_id string, start long, cnt long, sum long"
+_WINDOW_MS = 60_000
+#: Before any watermark that a stream with rows has.
+_LEAST = -(2**62)
+
+
+class J1(KeyedProcessFunction):
+    """Counter: value state, a row out per event."""
+
+    total = ValueState(tuple[int, int], default=(0, 0))
+
+    def process_element(self, value: Any, ctx: Context) -> Iterator[tuple[str, int, int]]:
+        """Add the event and emit."""
+        count, amount = self.total.value()
+        count += 1
+        amount += value.amount
+        self.total.update((count, amount))
+        yield value.user_id, count, amount
+
+
+class J2(KeyedProcessFunction):
+    """Value state and an event-time timer at the end of a 60-second window."""
+
+    total = ValueState(tuple[int, int], default=(0, 0))
+
+    def process_element(self, value: Any, ctx: Context) -> None:
+        """Add the event and set the timer."""
+        count, amount = self.total.value()
+        self.total.update((count + 1, amount + value.amount))
+        timestamp = ctx.timestamp()
+        assert timestamp is not None
+        ctx.timer_service().register_event_time_timer(timestamp - timestamp % 60_000 + 59_999)
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[tuple[str, int, int]]:
+        """Emit and forget."""
+        count, amount = self.total.value()
+        self.total.clear()
+        yield ctx.get_current_key(), count, amount
+
+
+class Totals(VectorizedFunction):
+    """Counts and sums per key and 60-second window, whole columns at a time."""
+
+    totals = TableState(TOTALS, key=("user_id", "start"))
+
+    def combine(self, table: Any) -> Any:
+        """Rows as counts and sums."""
+        import pyarrow as pa
+
+        times = table[TIMESTAMP_COLUMN].to_numpy()
+        starts = times - times % _WINDOW_MS
+        rows = pa.table({"user_id": table["user_id"], "start": starts, "amount": table["amount"]})
+        groups = rows.group_by(["user_id", "start"], use_threads=False)
+        totals = groups.aggregate([([], "count_all"), ("amount", "sum")])
+        return totals.rename_columns(["user_id", "start", "cnt", "sum"])
+
+    def process_batch(self, table: Any, ctx: BatchContext) -> None:
+        """Add counts and sums to those that are there; what comes after its window is dropped."""
+        is_late = table["start"].to_numpy() <= max(_LEAST, ctx.current_watermark()) - _WINDOW_MS + 1
+        if is_late.any():
+            ctx.drop(table["cnt"].to_numpy()[is_late].sum())
+            table = table.filter(~is_late)
+        self.totals.merge(table, {"cnt": "sum", "sum": "sum"})
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        """Emit the windows that have ended."""
+        ctx.emit(self.totals.take(("start", "<=", max(_LEAST, watermark) - _WINDOW_MS + 1)))
+
+
+class RawPandas(StatefulProcessor):
+    """The counter for ``transformWithStateInPandas``."""
+
+    def init(self, handle: Any) -> None:
+        """Get the state."""
+        self._state = handle.getValueState("total", "cnt long, sum long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Add a batch of a key."""
+        import pandas as pd
+
+        count, amount = self._state.get() or (0, 0)
+        for frame in rows:
+            count += len(frame)
+            amount += int(frame["amount"].sum())
+        self._state.update((count, amount))
+        yield pd.DataFrame({"user_id": [key[0]], "cnt": [count], "sum": [amount]})
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class RawRows(StatefulProcessor):
+    """The counter for ``transformWithState``, row by row."""
+
+    def init(self, handle: Any) -> None:
+        """Get the state."""
+        self._state = handle.getValueState("total", "cnt long, sum long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Add a batch of a key."""
+        from pyspark.sql import Row
+
+        count, amount = self._state.get() or (0, 0)
+        for row in rows:
+            count += 1
+            amount += row.amount
+        self._state.update((count, amount))
+        yield Row(user_id=key[0], cnt=count, sum=amount)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def pass_through(batches: Iterator[Any]) -> Iterator[Any]:
+    """Give back Arrow batches as they come, for ``mapInArrow``."""
+    yield from batches

@@ -1,0 +1,102 @@
+"""The list of what is measured. Each variant runs in a process of its own, so it can be run alone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+__all__ = ["LOGGED_JOBS", "VARIANTS", "Variant"]
+
+Engine = Literal["pass", "raw-pandas", "raw-rows", "keyed", "local", "jvm"]
+Job = Literal["J1", "J2", "J3-hand", "J3-tumbling", "J3-hopping", "J3-session", "J3-open"]
+WINDOW_JOBS: tuple[Job, ...] = ("J3-tumbling", "J3-hopping", "J3-session")
+LOGGED_JOBS: tuple[Job, ...] = ("J1", "J2", "J3-tumbling")
+
+
+@attrs.frozen
+class Variant:
+    """One thing to measure.
+
+    Attributes:
+        name: Its name on the command line and in the report.
+        engine: What runs.
+        events: Its input (`events.EVENTS`).
+        job: ``J1``, ``J2`` or ``J3-hand``, where a keyed function runs (`tests.benchmarks.functions`); ``J3-…`` for
+            windows (`tests.benchmarks.windows`).
+        store: The local store of a keyed function on Spark.
+        path: How windows are computed (``WindowedStream.path``).
+        changelog: Where every change of state goes as well.
+        warm_up: Batches left out at the start: state being loaded, and code being compiled, which in the JVM goes on
+            for eight batches.
+        measured: Batches measured after them.
+        on_request: Whether it runs only where it is asked for, because it takes minutes.
+    """
+
+    name: str
+    engine: Engine
+    events: str
+    job: Job = "J1"
+    store: Literal["memory", "rocksdb"] = "memory"
+    path: Literal["auto", "row"] = "auto"
+    changelog: Literal["", "directory", "kafka"] = ""
+    warm_up: int = 8
+    measured: int = 4
+    on_request: bool = False
+
+
+def _all() -> list[Variant]:
+    variants = []
+    for keys in ("1k", "100k"):
+        variants.append(Variant(f"pass-{keys}", "pass", keys))
+        jobs: tuple[Job, ...] = ("J1", "J2", "J3-hand")
+        for job in jobs:
+            variants += [
+                Variant(f"{job}-memory-{keys}", "keyed", keys, job),
+                Variant(f"{job}-rocksdb-{keys}", "keyed", keys, job, "rocksdb"),
+                Variant(f"{job}-local-{keys}", "local", keys, job),
+            ]
+        for job in WINDOW_JOBS:
+            variants += [
+                Variant(f"{job}-memory-{keys}", "keyed", keys, job),
+                Variant(f"{job}-row-{keys}", "keyed", keys, job, path="row"),
+                Variant(f"{job}-local-{keys}", "local", keys, job),
+                # Spark's own windows in the JVM.
+                Variant(f"jvm-{job}-{keys}", "jvm", keys, job, warm_up=8 if keys == "1k" else 3),
+            ]
+        for job in LOGGED_JOBS:
+            variants += [
+                Variant(f"{job}-directory-{keys}", "keyed", keys, job, changelog="directory"),
+                Variant(f"{job}-kafka-{keys}", "keyed", keys, job, changelog="kafka"),
+            ]
+    # The raw variants take minutes a batch at 100k keys: there they get a tenth of the keys with all of their rows.
+    variants += [
+        Variant("raw-pandas-1k", "raw-pandas", "1k", warm_up=3, measured=2),
+        Variant("raw-rows-1k", "raw-rows", "1k", warm_up=3, measured=2),
+        Variant("raw-pandas-100k", "raw-pandas", "100k-slice", warm_up=3, measured=2),
+        Variant("raw-rows-100k", "raw-rows", "100k-slice", warm_up=3, measured=2),
+        Variant("pass-small", "pass", "100k-small", warm_up=5, measured=10),
+        Variant("J1-memory-small", "keyed", "100k-small", warm_up=5, measured=10),
+        Variant("J1-rocksdb-small", "keyed", "100k-small", store="rocksdb", warm_up=5, measured=10),
+        Variant("raw-pandas-small", "raw-pandas", "100k-small", warm_up=2, measured=2),
+        Variant("raw-rows-small", "raw-rows", "100k-small", warm_up=3, measured=3),
+        Variant("pass-thousand", "pass", "thousand", warm_up=5, measured=15),
+        Variant("J1-memory-thousand", "keyed", "thousand", warm_up=5, measured=15),
+        Variant("J1-rocksdb-thousand", "keyed", "thousand", store="rocksdb", warm_up=5, measured=15),
+    ]
+    for store in ("memory", "rocksdb"):
+        for size in ("10k", "1m"):
+            # Five batches load the state. Each of the few worker processes may build its copy of it once, which the
+            # next batches of the warm-up leave room for.
+            variants.append(
+                Variant(f"J1-{store}-state-{size}", "keyed", f"state-{size}", "J1", store, warm_up=13, measured=10)
+            )
+        # Windows open for 1 and 10 million keys; each batch adds to those of 100,000.
+        variants += [
+            Variant(f"J3-{store}-open-{size}", "keyed", f"open-{size}", "J3-open", store, warm_up=w, on_request=True)
+            for size, w in (("1m", 10), ("10m", 16))
+        ]
+    return variants
+
+
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _all()}

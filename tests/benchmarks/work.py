@@ -1,0 +1,148 @@
+"""Runs one variant to the end of its input: ``python -m tests.benchmarks.work VARIANT FOLDER``, started by `__main__`.
+
+``FOLDER/data`` holds the input. A batch that is committed shows as ``FOLDER/checkpoint/commits/N``: Spark writes these
+files itself, for the local runtime they are written here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import keyed
+from tests.benchmarks.functions import J1, J2, OUTPUT, TOTALS, RawPandas, RawRows, Totals, pass_through
+from tests.benchmarks.variants import VARIANTS, Variant
+from tests.benchmarks.windows import WINDOWS, spark_windows, window_job
+from tests.support.kafka import ADDRESS
+
+__all__ = ["commits", "local_job", "run"]
+
+_PARALLELISM = 2
+_FUNCTIONS: dict[str, tuple[Any, str]] = {"J1": (J1, OUTPUT), "J2": (J2, OUTPUT), "J3-hand": (Totals, TOTALS)}
+_MASTER = f"local[{_PARALLELISM}]"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "4g",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def commits(folder: Path) -> Path:
+    """Where committed batches show."""
+    return folder / "checkpoint" / "commits"
+
+
+def run(variant: Variant, folder: Path) -> None:
+    """Run a variant to its end."""
+    if variant.engine == "local":
+        _run_locally(variant, folder)
+        return
+    if variant.engine == "keyed":
+        spark = keyed.spark_session("bench", master=_MASTER, parallelism=_PARALLELISM, config=_SETTINGS)
+    else:
+        spark = _plain_session()
+    source = (
+        spark.readStream.schema("user_id string, ts timestamp, amount long")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(folder / "data"))
+    )
+    query = (
+        _output(variant, source, folder)
+        .writeStream.format("noop")
+        .outputMode("update" if variant.engine.startswith("raw") else "append")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+def _output(variant: Variant, source: Any, folder: Path) -> Any:
+    """The variant's output as a streaming DataFrame."""
+    if variant.engine == "pass":
+        return source.mapInArrow(pass_through, source.schema)
+    if variant.engine == "raw-pandas":
+        return source.groupBy("user_id").transformWithStateInPandas(RawPandas(), OUTPUT, "Update", "None")
+    if variant.engine == "raw-rows":
+        return source.groupBy("user_id").transformWithState(RawRows(), OUTPUT, "Update", "None")
+    if variant.engine == "jvm":
+        return spark_windows(variant.job, source)
+    return keyed_job(variant, source, _changelog(variant, folder)).df
+
+
+def _changelog(variant: Variant, folder: Path) -> Any:
+    """The changelog of a variant, if it has one. A Kafka broker is named by an environment variable."""
+    from keyed.changelog import DirectoryChangelog, KafkaChangelog
+
+    if variant.changelog == "directory":
+        return DirectoryChangelog(folder / "changelog")
+    if variant.changelog == "kafka":
+        return KafkaChangelog(f"bench-{variant.name}-{os.getpid()}", bootstrap=os.environ[ADDRESS])
+    return None
+
+
+def keyed_job(variant: Variant, source: Any, changelog: Any = None) -> keyed.Output:
+    """The job over a source, 10 seconds of delay."""
+    parallelism = None if variant.engine == "keyed" else 1
+    if variant.job in WINDOWS:
+        options = {"store": variant.store, "parallelism": parallelism, "changelog": changelog}
+        return window_job(variant.job, source, path=variant.path, **options)
+    function, output = _FUNCTIONS[variant.job]
+    return (
+        keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
+        .key_by("user_id")
+        .process(
+            function(),
+            output,
+            name=variant.job,
+            store=variant.store,
+            parallelism=parallelism,
+            changelog=changelog,
+        )
+    )
+
+
+def local_job(variant: Variant, folder: Path, **options: Any) -> None:
+    """Run J1 or J2 in this process; each file is a batch, outputs are let go."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path) for path in sorted((folder / "data").iterdir())]
+    job = keyed_job(variant, pa.concat_tables(tables))
+    job.run(lambda values, batch_id: None, rows_per_batch=tables[0].num_rows, drain=False, **options)
+
+
+def _run_locally(variant: Variant, folder: Path) -> None:
+    shown = commits(folder)
+    shown.mkdir(parents=True)
+
+    def show(progress: keyed.Progress) -> None:
+        (shown / str(progress.batch_id)).touch()
+
+    local_job(variant, folder, checkpoint=str(folder / "checkpoint" / "keyed"), on_progress=show)
+
+
+def _plain_session() -> Any:
+    """A session as Spark's documentation would have it for stateful Python: what keyed's helper sets, by hand."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(_MASTER)
+    settings = {
+        **_SETTINGS,
+        "spark.sql.shuffle.partitions": str(_PARALLELISM),
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+if __name__ == "__main__":
+    run(VARIANTS[sys.argv[1]], Path(sys.argv[2]))

@@ -1,0 +1,133 @@
+"""What all tests share: hypothesis profiles, the Spark session, the Kafka broker, and the marks of tests with them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.jars import CONNECTOR, NoJars, fetch
+from tests.support.kafka import ADDRESS, Broker, NoBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+# On a loaded machine of two cores an example's time says nothing: no deadline. Failures print what repeats them.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile(
+    "ci",
+    deadline=None,
+    print_blob=True,
+    max_examples=50,
+    stateful_step_count=30,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough", deadline=None, print_blob=True, max_examples=2_000, stateful_step_count=100, database=None
+)
+
+PROFILE = os.environ.get("KEYED_HYPOTHESIS_PROFILE", "default")
+settings.load_profile(PROFILE)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose a seed where no example database remembers the failures: hypothesis itself would not tell its own."""
+    if PROFILE != "default" and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.getrandbits(32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how the examples are chosen."""
+    return f"hypothesis examples: KEYED_HYPOTHESIS_PROFILE={PROFILE}{_seed(config)}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say after a failure how to repeat the run."""
+    if _seed(config) and terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"repeat with KEYED_HYPOTHESIS_PROFILE={PROFILE} and pytest{_seed(config)}")
+
+
+def _seed(config: pytest.Config) -> str:
+    seed = config.getoption("--hypothesis-seed")
+    return "" if seed is None else f" --hypothesis-seed={seed}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the Spark session or a broker, so that `-m "not spark"` leaves them out."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures:
+            item.add_marker("spark")
+        if {"kafka", "broker"} & set(fixtures):
+            item.add_marker("kafka")
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the test run, set up by keyed's own helper, in two threads."""
+    from keyed.runtimes.spark.session import spark_session
+
+    folder = tmp_path_factory.mktemp("spark")
+    config = {
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    # Its jars are fixed when it starts.
+    if any("spark_kafka" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        try:
+            config["spark.jars"] = ",".join(map(str, fetch(CONNECTOR)))
+        except NoJars:
+            _log.warning("there is no Kafka connector for Spark", exc_info=True)
+    session = spark_session(app_name="keyed-tests", parallelism=2, config=config)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_kafka(spark: SparkSession) -> SparkSession:
+    """The Spark session, with Spark's own Kafka connector."""
+    if not spark.conf.get("spark.jars", ""):
+        _without("Spark's Kafka connector is not to be had")
+    return spark
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The one Kafka broker of our own of the test run, which a test may kill and start again."""
+    own = Broker(tmp_path_factory.mktemp("kafka"))
+    try:
+        own.start()
+    except NoBroker as error:
+        _without(f"there is no Kafka broker: {error}")
+    yield own
+    own.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a Kafka broker: the one that an environment variable names, or our own."""
+    named = os.environ.get(ADDRESS)
+    if named is None:
+        yield request.getfixturevalue("broker").bootstrap
+        return
+    from tests.keyed.changelog.kafka.topics import delete_made
+
+    yield named
+    delete_made(named)
+
+
+def _without(reason: str) -> NoReturn:
+    """Skip what lacks something, except in CI: what is skipped there is shown nowhere."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)

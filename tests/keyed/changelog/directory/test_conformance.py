@@ -1,0 +1,9 @@
+"""The directory log does what every changelog does."""
+
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.testing.changelogs import ChangelogConformance
+
+
+class TestDirectoryChangelog(ChangelogConformance):
+    def make_changelog(self, path):
+        return DirectoryChangelog(path / "log", auto_compact=False)

@@ -1,0 +1,178 @@
+"""A failing file system: each call fails once, in every way. A typed error, no partial commit, and it goes on after."""
+
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.errors import ChangelogError
+from keyed.testing.changelogs import state_of
+from tests.keyed.changelog.directory.support import check, files_of, made
+
+WRITING = ("close", "link", "mkdir", "open", "write", "fsync", "unlink")
+READING = ("pread", "scandir", "stat")
+
+
+class Disk:
+    """Counts the calls to the file system and lets one of them fail.
+
+    Args:
+        which: Number of the call that fails.
+        number: Its errno; 0 for a write that writes less than it is given.
+    """
+
+    def __init__(self, monkeypatch, names, which, number):
+        self.calls = 0
+        for name in names:
+            monkeypatch.setattr(os, name, self._wrapped(getattr(os, name), which, number))
+
+    def _wrapped(self, real, which, number):
+        def call(*arguments, **options):
+            self.calls += 1
+            if self.calls == which and number:
+                raise OSError(number, os.strerror(number))
+            if number == 0 and real is write:
+                return real(arguments[0], bytes(arguments[1])[: 1 + self.calls % 100])
+            return real(*arguments, **options)
+
+        return call
+
+
+write = os.write
+
+
+def scenarios():
+    """What is done to a log, with what is there before it in the log of two commits."""
+
+    def prepare(changelog, sample):
+        DirectoryChangelog(changelog.path + "-new").prepare("op", 1)
+
+    def append(changelog, sample):
+        changelog.writer(0).append(*sample.pending)
+
+    def position(changelog, sample):
+        changelog.put_position(7, b"here")
+
+    def compact(changelog, sample):
+        changelog.compact()
+
+    return {"prepare": prepare, "append": append, "position": position, "compact": compact}
+
+
+@pytest.mark.parametrize("name", scenarios())
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("names", [WRITING, READING], ids=["writing", "reading"])
+def test_every_call_fails_once(tmp_path, monkeypatch, name, number, names):
+    act = scenarios()[name]
+    failed = 0
+    for which in range(1, 100):
+        changelog, sample = made(tmp_path / str(which), 10, 300, keys=200)
+        sample.pending = sample.commit(10)
+        with monkeypatch.context() as patch:
+            disk = Disk(patch, names, which, number)
+            try:
+                act(changelog, sample)
+            except ChangelogError as error:
+                failed += 1
+                message = str(error)
+            else:
+                message = os.strerror(number) + str(tmp_path)
+        assert os.strerror(number) in message
+        assert str(tmp_path) in message
+        there = check(changelog, sample)
+        assert there in ((2, 3) if name == "append" else (2,))
+        act(changelog, sample)
+        writer = changelog.writer(0)
+        writer.append(*sample.pending)
+        writer.append(*sample.commit())
+        assert check(changelog, sample) == 4
+        assert list(changelog.positions()) in ([], [(7, b"here")])
+        if disk.calls < which:
+            assert failed
+            return
+    pytest.fail("there is no end to the calls")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_writer_whose_call_failed_can_be_used_again(tmp_path, monkeypatch, number):
+    for which in range(1, 100):
+        changelog, sample = made(tmp_path / str(which), 10, keys=5_000)
+        writer = changelog.writer(0)
+        commit, blocks = sample.commit(10_000, size=400)
+        with monkeypatch.context() as patch:
+            disk = Disk(patch, WRITING, which, number)
+            with contextlib.suppress(ChangelogError):
+                writer.append(commit, blocks)
+        if disk.calls < which:
+            return
+        assert check(changelog, sample) in (1, 2)
+        writer.append(commit, blocks)
+        assert writer.append(*sample.commit()) == writer.last()
+        assert check(changelog, sample) == 3
+
+
+def test_short_writes_change_nothing(tmp_path, monkeypatch):
+    Disk(monkeypatch, ["write"], 0, 0)
+    changelog, sample = made(tmp_path, 10, 300, keys=200)
+    changelog.compact()
+    changelog.writer(0).append(*sample.commit())
+    assert check(changelog, sample) == 3
+    assert not list(files_of(changelog)[0].parent.glob(".*"))
+
+
+def test_a_limit_of_the_operating_system(tmp_path):
+    """Not a double: files may not be larger than 100 kB."""
+    program = f"""
+import resource
+from keyed.errors import ChangelogError
+from tests.keyed.changelog.directory.support import made
+from pathlib import Path
+changelog, sample = made(Path({str(tmp_path)!r}), 10)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, {resource.RLIM_INFINITY}))
+writer = changelog.writer(0)
+commit = sample.commit(5_000, size=1_000)
+try:
+    writer.append(*commit)
+except ChangelogError as error:
+    assert "File too large" in str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    writer.append(*commit)
+    print(changelog.reader(0).last().sequence)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+def test_a_folder_that_may_not_be_written(tmp_path):
+    (tmp_path / "log").write_text("no folder")
+    with pytest.raises(ChangelogError, match=str(tmp_path)):
+        DirectoryChangelog(tmp_path / "log" / "in").prepare("op", 1)
+
+
+def test_what_writers_that_died_left_is_removed(tmp_path):
+    changelog, sample = made(tmp_path, 10)
+    folder = files_of(changelog)[0].parent
+    old, new = folder / ".x.tmp", folder / ".y.tmp"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    changelog.writer(0).append(*sample.commit())
+    assert not old.exists()
+    assert new.exists()
+    assert check(changelog, sample) == 2
+    assert state_of(changelog.reader(0)) == sample.state
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/x", ".hidden", "a" * 129, "a\n", "ü"])
+def test_names_are_no_paths(tmp_path, name):
+    changelog, _ = made(tmp_path)
+    with pytest.raises(ChangelogError, match="name="):
+        changelog.keep(name, b"")
+    with pytest.raises(ChangelogError, match="operator="):
+        DirectoryChangelog(tmp_path / "other").prepare(name, 1)
+    assert not (tmp_path / "other").exists()

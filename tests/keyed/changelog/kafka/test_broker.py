@@ -1,0 +1,103 @@
+"""A Kafka log whose broker dies and comes back: each commit is there once, whole, or its writer says that it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from random import Random
+
+import attrs
+import pytest
+
+from keyed.changelog.kafka import KafkaChangelog
+from keyed.errors import ChangelogError
+from keyed.testing.changelogs import SampleGroup, state_of
+from tests.keyed.changelog.kafka.topics import new_topic
+
+QUIET = {"log_level": 0}
+
+
+def test_a_broker_that_dies_in_mid_commit_delays_it(broker):
+    changelog = KafkaChangelog(new_topic(), bootstrap=broker.bootstrap, settings=QUIET)
+    changelog.prepare("op", 1)
+    sample = SampleGroup(Random(31))
+    writer = changelog.writer(0)
+    writer.append(*sample.commit())
+    commit, blocks = sample.commit()
+
+    def bounced():
+        yield from blocks
+        # What is sent waits on the client or is on the broker, and is in no commit yet.
+        time.sleep(0.1)
+        broker.kill()
+        broker.start()
+
+    assert writer.append(commit, bounced()).sequence == 2
+    writer.append(*sample.commit())
+    reader = changelog.reader(0)
+    assert [commit.sequence for commit, _ in reader.commits()] == [1, 2, 3]
+    assert state_of(reader) == sample.state
+
+
+@pytest.mark.slow
+def test_a_broker_that_stays_away_fails_the_commit_and_nothing_is_lost(broker):
+    changelog = KafkaChangelog(new_topic(), bootstrap=broker.bootstrap, settings=QUIET)
+    changelog.prepare("op", 1)
+    sample = SampleGroup(Random(32))
+    writer = attrs.evolve(changelog, timeout=1500).writer(0)
+    reader = attrs.evolve(changelog, timeout=1500).reader(0)
+    writer.append(*sample.commit())
+    commit, blocks = sample.commit()
+    broker.kill()
+    try:
+        for call in (
+            lambda: writer.append(commit, blocks),
+            lambda: list(reader.commits()),
+            lambda: attrs.evolve(changelog, timeout=1500).prepare("op", 1),
+        ):
+            with pytest.raises(ChangelogError, match=r"no broker answered|not taken|_TIMED_OUT"):
+                call()
+    finally:
+        broker.start()
+    last = changelog.writer(0).last()
+    assert last is not None
+    assert last.sequence == 1
+    # The one that failed takes the id back, and goes on from what is there.
+    writer.append(commit, blocks)
+    assert state_of(changelog.reader(0)) == sample.state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_whenever_a_broker_dies_each_commit_is_there_once(broker, seed):
+    number = Random(seed)
+    changelog = KafkaChangelog(new_topic(), bootstrap=broker.bootstrap, timeout=20_000, settings=QUIET)
+    changelog.prepare("op", 1)
+    sample = SampleGroup(number, keys=2_000)
+    writer = changelog.writer(0)
+    ended = threading.Event()
+
+    def bounce():
+        # At any moment: between two commits, while one is sent, or while it is committed.
+        while not ended.wait(number.uniform(0, 2)):
+            broker.kill()
+            broker.start()
+
+    bouncing = threading.Thread(target=bounce)
+    bouncing.start()
+    try:
+        for _ in range(25):
+            commit, blocks = sample.commit(number.choice([1, 50, 5_000]))
+            done = False
+            while not done:
+                with contextlib.suppress(ChangelogError):
+                    if number.random() < 0.2:
+                        writer = changelog.writer(0)
+                    done = writer.append(commit, blocks).sequence == commit.sequence
+    finally:
+        ended.set()
+        bouncing.join()
+    found = [commit.sequence for commit, _ in changelog.reader(0).commits()]
+    assert found == list(range(1, sample.last.sequence + 1))
+    assert state_of(changelog.reader(0)) == sample.state

@@ -1,0 +1,106 @@
+"""Jobs whose changelogs are topics: killed, restored from the topics alone at another parallelism, and verified."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from keyed.changelog.kafka import KafkaChangelog
+from keyed.recovery import verify_changelog
+from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic
+from tests.keyed.recovery import jobs
+from tests.keyed.recovery.jobs import Life
+
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class TopicLife(Life):
+    """A job with a topic per operator and life, all of which the cleaner goes through all the time.
+
+    Args:
+        folder: The job's folder.
+        name: Name of the job.
+        kafka: Address of the broker.
+        topics: What the names of the topics begin with.
+    """
+
+    def __init__(self, folder: Path, name: str, kafka: str, topics: str) -> None:
+        super().__init__(folder, name)
+        self.kafka = kafka
+        self.topics = topics
+
+    def changelog(self, operator: str, life: int) -> KafkaChangelog:  # type: ignore[override]
+        return KafkaChangelog(
+            f"{self.topics}-{life}-{operator}",
+            bootstrap=self.kafka,
+            compaction_lag=0,
+            tombstone_retention=10_000,
+            topic_settings=COMPACTING,
+            settings={"log_level": 0},
+        )
+
+    def options(self, operator, standby):
+        # The folder of a life says which operators it has.
+        (self.folder / f"life-{self.number:04d}" / operator).mkdir(parents=True, exist_ok=True)
+        return super().options(operator, standby)
+
+
+@pytest.mark.parametrize("name", [pytest.param("functions", marks=pytest.mark.slow), "tables"])
+def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
+    undisturbed = Life(tmp_path / "undisturbed", name)
+    jobs.run(undisturbed, drain=False)
+    life = TopicLife(tmp_path / "job", name, kafka, new_topic())
+    jobs.run(life, rows=jobs.ROWS // 2, drain=False)
+    life.lose_checkpoint()
+    life.parallelism = 3
+    jobs.run(life, drain=False)
+    # Running totals over both items depend on the order of rows of one time, which another parallelism changes.
+    sinks = (1, 2) if name == "functions" else (0,)
+    assert [jobs.rows_of(life.folder, sink) for sink in sinks] == [
+        jobs.rows_of(undisturbed.folder, sink) for sink in sinks
+    ]
+    # Entries and their hash are those of the undisturbed run, over all key groups.
+    found, expected = jobs.final_state(life), jobs.final_state(undisturbed)
+    assert {name: state[:2] for name, state in found.items()} == {name: state[:2] for name, state in expected.items()}
+    for operator in life.operators():
+        for number in (0, 1):
+            groups = verify_changelog(life.changelog(operator, number))
+            assert [group.problem for group in groups if group.problem] == []
+
+
+def work(folder: Path, name: str, kafka: str, topics: str, started) -> None:
+    started.set()
+    jobs.run(TopicLife(folder, name, kafka, topics), drain=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recovered_from", ["checkpoint", "changelog"])
+@pytest.mark.parametrize("name", ["functions", "tables", "columnar-sessions"])
+def test_killed_jobs_end_as_undisturbed_ones(kafka, tmp_path, name, recovered_from):
+    number = Random(f"{name} {recovered_from}")
+    undisturbed = Life(tmp_path / "undisturbed", name)
+    jobs.run(undisturbed, drain=False)
+    topics = new_topic()
+    life = TopicLife(tmp_path / "job", name, kafka, topics)
+    for _ in range(4):
+        started = CONTEXT.Event()
+        process = CONTEXT.Process(target=work, args=(life.folder, name, kafka, topics, started))
+        process.start()
+        assert started.wait(60)
+        process.join(number.uniform(0.2, 4))
+        process.kill()
+        process.join()
+        if recovered_from == "changelog":
+            if life.restorable():
+                life.lose_checkpoint()
+            else:
+                # The topics of this life stay behind: the next try has others.
+                shutil.rmtree(life.folder, ignore_errors=True)
+                life.topics = topics = new_topic()
+    jobs.run(life, drain=False)
+    assert jobs.written(life.folder) == jobs.written(undisturbed.folder)
+    assert jobs.final_state(life) == jobs.final_state(undisturbed)

@@ -1,0 +1,132 @@
+"""Topics for tests: names that no other test has, and what any client sees and does there."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+
+__all__ = [
+    "COMPACTING",
+    "alter",
+    "create",
+    "delete",
+    "delete_made",
+    "delete_records",
+    "described",
+    "messages",
+    "new_topic",
+    "produce",
+    "until",
+]
+
+#: Settings of a topic that is compacted within a second or two of each write.
+COMPACTING = {"segment.ms": 100, "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": 1000}
+_SECONDS = 30
+_admin: Any = confluent_kafka.admin
+_made: list[str] = []
+
+
+def new_topic() -> str:
+    """A name that nobody else has, and that no other begins with."""
+    _made.append(f"keyed-test-{uuid.uuid4().hex[:12]}")
+    return _made[-1]
+
+
+def delete_made(kafka: str) -> None:
+    """Delete the topics whose names begin with one that was made here."""
+    client = _client(kafka)
+    mine = [topic for topic in client.list_topics(timeout=_SECONDS).topics if topic.startswith(tuple(_made))]
+    for deleted in client.delete_topics(mine).values() if mine else ():
+        deleted.result(_SECONDS)
+
+
+def create(kafka: str, topic: str, partitions: int, **settings: Any) -> None:
+    """Create a topic; underscores in the names of settings stand for dots."""
+    config = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    client = _client(kafka)
+    client.create_topics([_admin.NewTopic(topic, partitions, 1, config=config)])[topic].result(_SECONDS)
+    until(lambda: len(client.list_topics(topic, timeout=_SECONDS).topics[topic].partitions) == partitions)
+
+
+def alter(kafka: str, topic: str, **settings: Any) -> None:
+    """Alter settings of a topic."""
+    resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
+    for name, value in settings.items():
+        entry = _admin.ConfigEntry(
+            name.replace("_", "."), str(value), incremental_operation=_admin.AlterConfigOpType.SET
+        )
+        resource.add_incremental_config(entry)
+    client = _client(kafka)
+    client.incremental_alter_configs([resource])[resource].result(_SECONDS)
+
+
+def described(kafka: str, topic: str) -> dict[str, str]:
+    """The settings of a topic."""
+    resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
+    client = _client(kafka)
+    found = client.describe_configs([resource])[resource].result(_SECONDS)
+    return {name: entry.value for name, entry in found.items()}
+
+
+def delete(kafka: str, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    client = _client(kafka)
+    client.delete_topics([topic])[topic].result(_SECONDS)
+    until(lambda: topic not in client.list_topics(timeout=_SECONDS).topics)
+
+
+def delete_records(kafka: str, topic: str, partition: int, before: int) -> None:
+    """Delete the records of a partition before an offset."""
+    place = confluent_kafka.TopicPartition(topic, partition, before)
+    client = _client(kafka)
+    client.delete_records([place])[place].result(_SECONDS)
+
+
+def produce(kafka: str, topic: str, records: list[tuple[bytes, bytes | None]], partition: int = 0) -> None:
+    """Write records as any client does, without a transaction."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka})
+    for key, value in records:
+        producer.produce(topic, value, key, partition)
+    assert producer.flush(_SECONDS) == 0
+
+
+def messages(kafka: str, topic: str, partition: int = 0, *, committed: bool = True) -> list[Any]:
+    """All records of a partition."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": "keyed-test",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_BEGINNING)])
+    found: list[Any] = []
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is not None:
+            consumer.close()
+            return found
+        if message is not None:
+            found.append(message)
+    raise AssertionError(f"the end of {topic} was not reached in {_SECONDS} s")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a broker does in its own time."""
+    deadline = time.monotonic() + _SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {_SECONDS} s in vain"
+        time.sleep(0.05)
+
+
+def _client(kafka: str) -> Any:
+    return _admin.AdminClient({"bootstrap.servers": kafka})

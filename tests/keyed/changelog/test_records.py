@@ -1,0 +1,169 @@
+"""The records of a changelog: round trip, their bytes as they have always been, and damage of every kind."""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyed.changelog.directory.files import OpenFile
+from keyed.changelog.directory.segment import Segment, SegmentFile
+from keyed.changelog.model import Change, Commit, LogHeader, TableBlock
+from keyed.changelog.records import (
+    decode_commit,
+    decode_header,
+    decode_kept,
+    decode_position,
+    encode_commit,
+    encode_header,
+    encode_kept,
+    encode_position,
+)
+from keyed.codec.entry_hash import hash_sum, hash_text
+from keyed.codec.frames import frame
+from keyed.codec.keys import encode_key
+from keyed.codec.schema import StateSchema
+from keyed.engine.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
+from keyed.errors import CorruptionError
+from tests.keyed.codec.support import PICKLES
+
+GOLDEN = Path(__file__).parent / "golden"
+HEADER = LogHeader("0123456789abcdef0123456789abcdef", "totals", 4, 1_700_000_000_000)
+PREFIX = state_prefix(PLAIN, 1, encode_key("ann"), encode_key(None))
+CHANGES: list[Change] = [
+    (PREFIX, b"", b"\x05"),
+    (state_prefix(PLAIN, 2, encode_key("ann"), encode_key((0, 10))), encode_key("x"), None),
+    (timer_prefix(TIMER_EVENT, encode_key("bob")), timer_sub(1000), encode_time(1000)),
+]
+COMMIT = Commit(
+    log_id=HEADER.log_id,
+    group=2,
+    sequence=7,
+    attempt="attempt 7",
+    previous="attempt 6",
+    source_log="source",
+    records=5,
+    entries=4,
+    hash=hash_text(hash_sum(CHANGES)),
+    watermark=-(2**63),
+    processing_time=1_700_000_000_000,
+    states={"total": {"id": 1, "schema": StateSchema.of("total", "value", None, int).to_json()}},
+    counters={"rows_in": 3},
+)
+TABLE = TableBlock(3, 2, b"removed", b"written")
+
+
+def segment(commit=COMMIT, blocks=(CHANGES, TABLE)):
+    """The bytes of a segment."""
+    return b"".join(Segment(commit, blocks))
+
+
+RECORDS: dict[str, tuple[Any, Any, Any]] = {
+    "header": (lambda: encode_header(HEADER), decode_header, HEADER),
+    "commit": (lambda: encode_commit(COMMIT), decode_commit, COMMIT),
+    "position": (lambda: encode_position(7, b"where the sources are"), decode_position, (7, b"where the sources are")),
+    "kept": (lambda: encode_kept("files-0", b"what has been read"), decode_kept, ("files-0", b"what has been read")),
+}
+
+
+def read(path, data):
+    """The marker and the content of a segment."""
+    path.write_bytes(data)
+    with OpenFile(path) as file:
+        found = SegmentFile(file)
+        commit = found.commit()
+        return commit, list(found.blocks()) if commit else []
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_are_what_they_were(name):
+    # A change here needs a new version of the record, and a reader of the old one.
+    encode, decode, value = RECORDS[name]
+    golden = bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
+    assert encode() == golden
+    assert decode(golden, "here") == value
+
+
+def test_segments_are_what_they_were(tmp_path):
+    golden = bytes.fromhex((GOLDEN / "segment.hex").read_text())
+    assert segment() == golden
+    assert read(tmp_path / "s", golden) == (COMMIT, [CHANGES, TABLE])
+
+
+def test_bases_are_what_they_were(tmp_path):
+    base = attrs.evolve(COMMIT, snapshot=True, records=2)
+    live = sorted(change for change in CHANGES if change[2] is not None)
+    golden = bytes.fromhex((GOLDEN / "base.hex").read_text())
+    assert segment(base, [live]) == golden
+    assert read(tmp_path / "s", golden) == (base, [live])
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=4), st.none() | st.binary(max_size=9)),
+            max_size=5,
+        )
+    )
+)
+def test_a_segment_comes_back(tmp_path_factory, blocks):
+    data = segment(attrs.evolve(COMMIT, records=0), blocks)
+    commit, found = read(tmp_path_factory.getbasetemp() / "segment", data)
+    assert commit is not None
+    assert found == [block for block in blocks if block]
+    assert commit.records == sum(map(len, blocks))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+class TestDamage:
+    def test_cut_anywhere(self, name):
+        encode, decode, _ = RECORDS[name]
+        record = encode()
+        for size in range(len(record)):
+            with pytest.raises(CorruptionError, match="here"):
+                decode(record[:size], "here")
+        with pytest.raises(CorruptionError, match="follow"):
+            decode(record + b"\0", "here")
+
+    def test_any_bit_flipped(self, name):
+        encode, decode, _ = RECORDS[name]
+        record = encode()
+        for bit in range(8 * len(record)):
+            damaged = bytearray(record)
+            damaged[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(CorruptionError, match="here"):
+                decode(bytes(damaged), "here")
+
+    @given(st.binary(max_size=80) | st.sampled_from(PICKLES))
+    def test_any_bytes(self, name, data):
+        encode, decode, _ = RECORDS[name]
+        for damaged in (data, frame(encode()[:4], 1, data)):
+            with pytest.raises(CorruptionError, match="here"):
+                decode(damaged, "here")
+
+    def test_a_newer_version(self, name):
+        encode, decode, _ = RECORDS[name]
+        with pytest.raises(CorruptionError, match="newer"):
+            decode(frame(encode()[:4], 2, encode()[20:]), "here")
+
+
+@pytest.mark.parametrize(("name", "number"), [("header", "parallelism"), ("commit", "sequence"), ("commit", "records")])
+def test_numbers_out_of_range(name, number):
+    _, decode, value = RECORDS[name]
+    fields = attrs.asdict(value) | {number: -1}
+    kind = {"header": b"KCLH", "commit": b"KCLC"}[name]
+    with pytest.raises(CorruptionError, match="here"):
+        decode(frame(kind, 1, msgspec.msgpack.encode(fields)), "here")
+
+
+def test_fields_of_a_newer_program_are_passed_over():
+    fields = attrs.asdict(HEADER) | {"more": 1}
+    assert decode_header(frame(b"KCLH", 1, msgspec.msgpack.encode(fields)), "here") == HEADER
+
+
+def test_a_newer_format_is_refused():
+    with pytest.raises(CorruptionError, match="newer"):
+        decode_header(encode_header(attrs.evolve(HEADER, format=2)), "here")

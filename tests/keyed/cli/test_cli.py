@@ -1,0 +1,75 @@
+"""The command line does what it says, and every command and option of it is documented."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from docs.generate import ROOT
+from keyed.changelog import DirectoryChangelog
+from keyed.cli.main import main, parser
+from keyed.testing.changelogs import SampleGroup, state_of
+
+
+@pytest.fixture
+def changelog(tmp_path):
+    made = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    made.prepare("op", 2)
+    for group in range(2):
+        sample = SampleGroup(Random(group), group)
+        for _ in range(5 + group):
+            made.writer(group).append(*sample.commit())
+    return made
+
+
+def bases(changelog):
+    return sorted(path.name for path in Path(changelog.path).glob("groups/*/*.base"))
+
+
+def test_compact(changelog, capsys):
+    states = [state_of(changelog.reader(group)) for group in range(2)]
+    assert main(["compact", changelog.path]) == 0
+    assert bases(changelog) == []
+    assert main(["compact", changelog.path, "--lag-seconds", "2"]) == 0
+    assert bases(changelog) == ["00000000000000000003.base", "00000000000000000004.base"]
+    capsys.readouterr()
+    assert main(["compact", changelog.path, "--history-bytes", "0"]) == 0
+    assert bases(changelog) == ["00000000000000000004.base", "00000000000000000005.base"]
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith("group  base  newest")
+    assert [line.split()[:3] for line in lines] == [["0", "4", "5"], ["1", "5", "6"]]
+    assert [state_of(changelog.reader(group)) for group in range(2)] == states
+
+
+def test_errors_are_told(tmp_path, capsys):
+    assert main(["compact", str(tmp_path / "nothing")]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: there is no changelog in ")
+    for wrong in ([], ["nothing"], ["compact"], ["compact", "x", "--lag-seconds", "y"]):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+    assert main(["compact", str(tmp_path), "--lag-seconds", "-1"]) == 1
+    assert "compaction_lag" in capsys.readouterr().err
+
+
+def test_it_runs_as_a_program(changelog):
+    command = [sys.executable, "-m", "keyed.cli", "compact", changelog.path, "--lag-seconds", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert len(done.stdout.splitlines()) == 3
+    assert len(bases(changelog)) == 2
+
+
+def test_every_command_and_option_is_documented():
+    page = (ROOT / "docs" / "reference" / "options.md").read_text()
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        assert f"### `{name}`" in page, name
+        section = page.partition(f"### `{name}`")[2].partition("\n#")[0]
+        for action in command._actions:
+            for flag in action.option_strings or [action.dest.upper()]:
+                assert flag in ("-h", "--help") or f"`{flag}`" in section, f"{name} {flag}"

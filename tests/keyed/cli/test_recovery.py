@@ -1,0 +1,126 @@
+"""The commands that check, flush, restore and follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyed.changelog import DirectoryChangelog, KafkaChangelog
+from keyed.cli.changelogs import changelog_of
+from keyed.cli.main import main, parser
+from keyed.errors import DefinitionError
+from tests.keyed.recovery import jobs
+from tests.keyed.recovery.jobs import Life
+from tests.keyed.recovery.test_restore import broken_off, run_count
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    run_count(range(100), log, parallelism=2, checkpoint=tmp_path / "checkpoint")
+    return log
+
+
+def test_verify(log, tmp_path, capsys):
+    assert main(["verify", log.path]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["group", "first", "commit", "last", "commit", "entries"]
+    assert [line.split() for line in lines] == [["0", "1", "10", "5"], ["1", "1", "10", "5"]]
+    assert main(["verify", log.path, "--checkpoint", str(tmp_path / "checkpoint")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_verify_tells_what_is_wrong(log, tmp_path, capsys):
+    segment = sorted((tmp_path / "log" / "groups" / "00001").iterdir())[3]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    assert main(["verify", log.path]) == 1
+    said = capsys.readouterr()
+    assert "group 1: " in said.err
+    assert str(segment) in said.err
+    assert main(["verify", str(tmp_path / "none")]) == 1
+    assert main(["verify", str(tmp_path / "none"), "--checkpoint", str(tmp_path / "checkpoint")]) == 1
+
+
+def test_flush(tmp_path, capsys):
+    run_count(range(100), checkpoint=tmp_path / "checkpoint")
+    command = ["flush", str(tmp_path / "checkpoint"), f"Count={tmp_path / 'log'}"]
+    for _ in range(2):
+        assert main(command) == 0
+        assert capsys.readouterr().out == "Count: commit 10\n"
+    assert main(["verify", str(tmp_path / "log"), "--checkpoint", str(tmp_path / "checkpoint")]) == 0
+    assert main(["flush", str(tmp_path / "checkpoint"), str(tmp_path / "log")]) == 1
+    assert "give OPERATOR=CHANGELOG" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--parallelism", "1"], ["--parallelism", "5"], ["--until", "4"]])
+def test_restore(log, tmp_path, capsys, options):
+    restored = str(tmp_path / "restored")
+    assert main(["restore", restored, log.path, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    batch = 4 if "--until" in options else 10
+    assert lines[0].startswith("Count: 1/2 key groups, ")
+    assert lines[-1] == f"restored batch {batch}"
+    parallelism = int(options[1]) if "--parallelism" in options else 2
+    new = DirectoryChangelog(tmp_path / "new")
+    result = run_count(range(110), new, checkpoint=restored, parallelism=parallelism)
+    assert (result.batches, result.metrics["Count"]["rows_in"]) == (11 - batch, 110)
+    assert main(["restore", restored, log.path]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["verify", new.path, "--checkpoint", restored]) == 0
+
+
+def test_restore_of_a_whole_job(tmp_path):
+    undisturbed = Life(tmp_path / "undisturbed", "functions")
+    jobs.run(undisturbed)
+    life = Life(tmp_path / "job", "functions")
+    broken_off(life, 8)
+    # In the order in which the operators are in the query.
+    logs = [life.changelog(operator, 0).path for operator in ("Windows", "Totals")]
+    life.lose_checkpoint()
+    assert main(["restore", str(life.folder / "checkpoint"), *logs]) == 0
+    jobs.run(life)
+    assert jobs.written(life.folder) == jobs.written(undisturbed.folder)
+
+
+def test_restore_of_tables(tmp_path, capsys):
+    life = Life(tmp_path, "tables")
+    broken_off(life, 8)
+    log = life.changelog("Buckets", 0).path
+    assert main(["restore", str(tmp_path / "one"), log, "--parallelism", "1"]) == 0
+    assert main(["restore", str(tmp_path / "three"), log, "--parallelism", "3"]) == 1
+    assert "has tables" in capsys.readouterr().err
+
+
+def test_restore_at_a_time(log, tmp_path, capsys):
+    assert main(["restore", str(tmp_path / "a"), log.path, "--until", "1970-01-01T00:00:03.5Z"]) == 0
+    assert "restored batch 4" in capsys.readouterr().out
+    for wrong in ("soon", "1970-01-01T00:00:03"):
+        assert main(["restore", str(tmp_path / "b"), log.path, "--until", wrong]) == 1
+        assert "until" in capsys.readouterr().err
+
+
+def test_standby(log, tmp_path, capsys):
+    command = ["standby", log.path, str(tmp_path / "copy"), "--every", "0.01", "--seconds", "0"]
+    assert main(command) == 0
+    assert capsys.readouterr().out == "100 records applied, 0 records and 0.0 s behind\n"
+    assert main(command) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_names_of_changelogs():
+    def named(text: str, *options: str) -> Any:
+        return changelog_of(text, parser().parse_args(["verify", text, *options]))
+
+    assert named("some/folder") == DirectoryChangelog("some/folder", auto_compact=False)
+    settings = ["--kafka-setting", "security.protocol=SSL", "--kafka-setting", "ssl.ca.location=a=b"]
+    assert named("kafka://one:9092,two:9092/topic", *settings) == KafkaChangelog(
+        "topic",
+        bootstrap="one:9092,two:9092",
+        settings={"security.protocol": "SSL", "ssl.ca.location": "a=b"},
+    )
+    for wrong in (["kafka://one"], ["kafka:///topic"], ["kafka://one/"], ["kafka://one/t", "--kafka-setting", "x"]):
+        with pytest.raises(DefinitionError, match="give"):
+            named(*wrong)

@@ -1,0 +1,80 @@
+"""Frames: round trip, damage, other kinds and versions, and the layout itself."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyed.codec.frames import FRAME_OVERHEAD, frame, iter_frames, unframe
+from keyed.errors import CorruptionError
+from tests.keyed.codec.support import PICKLES, mutations
+
+KIND = b"KTST"
+PAYLOADS = st.binary(max_size=50)
+FRAMES = st.builds(lambda version, payload: frame(KIND, version, payload), st.integers(1, 3), PAYLOADS)
+
+
+@given(st.integers(1, 0xFFFF), PAYLOADS, st.binary(max_size=5))
+def test_a_frame_comes_back(version, payload, before):
+    framed = frame(KIND, version, payload)
+    assert len(framed) == len(payload) + FRAME_OVERHEAD
+    assert unframe(KIND, before + framed, where="here", offset=len(before), newest=0xFFFF) == (version, payload)
+
+
+@given(st.lists(PAYLOADS))
+def test_frames_one_after_the_other_come_back_with_their_offsets(payloads):
+    data = b"".join(frame(KIND, 1, payload) for payload in payloads)
+    found = list(iter_frames(KIND, data, where="here"))
+    assert [payload for _, payload, _ in found] == payloads
+    assert all(unframe(KIND, data[start : start + 20 + len(p)], where="here") == (1, p) for _, p, start in found)
+
+
+@given(FRAMES.flatmap(lambda framed: st.tuples(st.just(framed), mutations(st.just(framed)))))
+def test_a_damaged_frame_is_corruption(frames):
+    framed, damaged = frames
+    if damaged != framed:
+        with pytest.raises(CorruptionError):
+            unframe(KIND, damaged, where="here", newest=3)
+
+
+@given(FRAMES, st.data())
+def test_every_flipped_bit_is_found(framed, data):
+    bit = data.draw(st.integers(0, 8 * len(framed) - 1))
+    damaged = bytearray(framed)
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptionError):
+        unframe(KIND, bytes(damaged), where="here", newest=0xFFFF)
+
+
+@pytest.mark.parametrize("data", [*PICKLES, b"", b"KTST"])
+def test_other_bytes_are_corruption(data):
+    with pytest.raises(CorruptionError):
+        unframe(KIND, data, where="here")
+
+
+def test_the_error_says_where_and_what():
+    good = frame(KIND, 1, b"payload")
+    for data, offset, expected in (
+        (good + frame(b"KOTH", 1, b""), 27, r"expected a KTST record, found b'KOTH' in log 7 at byte 27"),
+        (good + good[:10], 27, r"a KTST record is cut short: 10 bytes are left in log 7 at byte 27"),
+        (good + good[:-1], 27, r"a KTST record is cut short: 6 of 7 bytes are there in log 7 at byte 27"),
+        (good + good[:-1] + b"?", 27, r"the checksum of a KTST record does not match in log 7 at byte 27"),
+        (good + frame(KIND, 2, b""), 27, r"has version 2 and flags 0x0; this program reads versions up to 1"),
+    ):
+        with pytest.raises(CorruptionError, match=expected) as raised:
+            list(iter_frames(KIND, data, where="log 7"))
+        assert (raised.value.where, raised.value.offset) == ("log 7", offset)
+    with pytest.raises(CorruptionError, match="2 bytes follow the KTST record in log 7 at byte 27"):
+        unframe(KIND, good + b"ab", where="log 7")
+
+
+def test_the_frames_before_a_damaged_one_are_read():
+    frames = iter_frames(KIND, frame(KIND, 1, b"a") + b"rest", where="here")
+    assert next(frames) == (1, b"a", 0)
+    with pytest.raises(CorruptionError):
+        next(frames)
+
+
+def test_the_layout_is_as_documented():
+    framed = bytes.fromhex("4b545354 0002 0000 0000000000000003 9e2a9568") + b"abc"
+    assert frame(KIND, 2, b"abc") == framed
+    assert unframe(KIND, framed, where="here", newest=2) == (2, b"abc")

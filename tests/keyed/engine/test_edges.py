@@ -1,0 +1,370 @@
+"""Rules of state, timers and time that a random program seldom meets."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyed import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    DefinitionError,
+    EncodingError,
+    KeyedError,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    OutputTag,
+    StateAccessError,
+    StateTtl,
+    TimeDomain,
+    UserFunctionError,
+    ValueState,
+)
+from keyed.engine.batch import Batch
+from keyed.errors import OutputDefinitionError
+from keyed.testing import KeyedTestHarness, Record
+from tests.keyed.engine.groups import Group
+
+PROCESSING = TimeDomain.PROCESSING_TIME
+
+
+class Scripted(KeyedProcessFunction):
+    """Elements are (key, function of self and ctx); timers call ``self.fire``."""
+
+    value = ValueState(int)
+    list = ListState(int)
+    map = MapState(int, int)
+    brief = ValueState(int, ttl=StateTtl(milliseconds=50, time_domain=TimeDomain.EVENT_TIME))
+
+    def __init__(self, fire=None) -> None:
+        self.fire = fire
+
+    def process_element(self, value, ctx):
+        return value[1](self, ctx)
+
+    def on_timer(self, timestamp, ctx):
+        if self.fire is not None:
+            return self.fire(self, timestamp, ctx)
+        return [(ctx.get_current_key(), timestamp, ctx.time_domain().value, ctx.timer_name())]
+
+
+def harness(fire=None, **options):
+    return KeyedTestHarness(Scripted(fire), key=lambda value: value[0], **options)
+
+
+def values(subject):
+    return [record.value for record in subject.take_output()]
+
+
+def test_the_batch_that_ends_the_input_fires_each_processing_timer_once():
+    def set_timers(f, ctx):
+        service = ctx.timer_service()
+        for at in (10, 20, 30):
+            service.register_processing_time_timer(at)
+        service.set_timer("moved", 10, PROCESSING)
+        service.set_timer("gone", 20, PROCESSING)
+        service.set_timer("kept", 40, PROCESSING)
+
+    def change(f, ctx):
+        service = ctx.timer_service()
+        service.delete_processing_time_timer(30)
+        service.cancel_timer("gone", PROCESSING)
+        service.set_timer("moved", 50, PROCESSING)
+        assert [(t.timestamp, t.name) for t in service.timers()] == [(20, None), (40, "kept"), (50, "moved")]
+
+    group = Group(Scripted())
+    group.run(("a", set_timers))
+    chunks = Batch(lambda: [(["a"], None, [("a", change)])], processing_time=10, end_of_input=True)
+    result = group.group.run(chunks)
+    group.commits.commit()
+    fired = [(value[1], value[3]) for value in result.main.values]
+    assert fired == [(10, None), (10, "moved"), (20, None), (40, "kept"), (50, "moved")]
+    assert group.entries() == []
+    counters = group.meta().counters
+    assert (counters["timers_fired"], counters["timers_pending"], counters["live_bytes"]) == (5, 0, 0)
+
+
+def test_timers_set_when_the_input_has_ended():
+    def fire(f, timestamp, ctx):
+        service = ctx.timer_service()
+        if ctx.time_domain() is PROCESSING:
+            service.register_event_time_timer(7)  # due: the watermark is at its end
+            service.register_processing_time_timer(200)  # ignored, though another key waits there
+            service.set_timer("x", 300, PROCESSING)  # ignored
+        yield ctx.get_current_key(), timestamp
+
+    subject = harness(fire)
+    subject.process(("a", lambda f, ctx: ctx.timer_service().register_processing_time_timer(100)))
+    subject.process(("b", lambda f, ctx: ctx.timer_service().register_processing_time_timer(200)))
+    subject.end_of_input()
+    assert values(subject) == [("a", 100), ("b", 200), ("a", 7), ("b", 7)]
+    assert subject.pending_timers() == []
+
+
+def test_timers_of_one_timestamp_fire_by_key_and_name_also_when_they_are_set_there():
+    fired = []
+
+    def fire(f, timestamp, ctx):
+        fired.append((ctx.get_current_key(), ctx.timer_name()))
+        if ctx.get_current_key() == "a" and ctx.timer_name() is None and fired.count(("a", None)) == 1:
+            for name in ("x", "b", "z"):
+                ctx.timer_service().set_timer(name, timestamp)
+
+    subject = harness(fire)
+
+    def set_timers(f, ctx):
+        ctx.timer_service().register_event_time_timer(10)
+        for name in ("c", "y", "z"):
+            ctx.timer_service().set_timer(name, 10)
+
+    for key in ("b", "a"):
+        subject.process((key, set_timers))
+    subject.advance_watermark(10)
+    assert fired == [
+        *(("a", name) for name in (None, "b", "c", "x", "y", "z")),
+        *(("b", n) for n in (None, "c", "y", "z")),
+    ]
+
+
+def test_timers_at_the_ends_of_int64():
+    subject = harness()
+    for at in (MIN_TIMESTAMP, MAX_TIMESTAMP, MAX_TIMESTAMP - 1):
+        subject.process(("a", lambda f, ctx, at=at: ctx.timer_service().register_event_time_timer(at)))
+        subject.process(("a", lambda f, ctx, at=at: ctx.timer_service().set_timer("n", at)))
+    subject.crash_and_recover()
+    subject.advance_watermark(MIN_TIMESTAMP + 1)
+    assert [value[1] for value in values(subject)] == [MIN_TIMESTAMP]
+    subject.advance_watermark(MAX_TIMESTAMP - 1)
+    assert [value[1] for value in values(subject)] == [MAX_TIMESTAMP - 1] * 2
+    subject.end_of_input()
+    assert [value[1] for value in values(subject)] == [MAX_TIMESTAMP]
+
+
+@pytest.mark.parametrize("call", ["register_event_time_timer", "delete_processing_time_timer", "set_timer"])
+@pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, 1.5, "5", None, True])
+def test_timestamps_of_timers_are_checked(call, timestamp):
+    class Big(int):
+        pass
+
+    for bad in (timestamp, Big(timestamp)) if type(timestamp) is int else (timestamp,):
+        arguments = ("n", bad) if call == "set_timer" else (bad,)
+        with pytest.raises(DefinitionError, match="timestamp"):
+            harness().process(("a", lambda f, ctx, a=arguments: getattr(ctx.timer_service(), call)(*a)))
+
+
+@pytest.mark.parametrize("timestamp", [2**63, 1.0, "x"])
+def test_timestamps_of_outputs_are_checked(timestamp):
+    with pytest.raises(OutputDefinitionError, match="collect"):
+        harness().process(("a", lambda f, ctx: ctx.collect(1, timestamp)))
+
+
+def test_state_kept_beyond_its_call_is_refused():
+    kept = {}
+
+    def keep(f, ctx):
+        kept["namespace"] = f.value.namespace("w")
+        kept["namespace"].update(1)
+        kept["function"] = f
+        kept["items"] = f.map
+
+    subject = harness()
+    subject.process(("a", keep))
+    for use in (
+        lambda: kept["namespace"].update(2),
+        kept["namespace"].value,
+        kept["function"].value.value,
+        lambda: kept["function"].list.add(1),
+        lambda: kept["items"].get(1),
+        lambda: list(kept["items"].items()),
+    ):
+        with pytest.raises(StateAccessError, match="without a current key"):
+            use()
+    with pytest.raises(StateAccessError, match="namespace"):
+        subject.process(("a", lambda f, ctx: kept["namespace"].update(3)))
+    subject.process(("a", lambda f, ctx: [f.value.namespace("w").value()]))
+    assert values(subject) == [1]
+
+
+def test_state_in_open_and_close_is_refused():
+    class Closing(Scripted):
+        def close(self):
+            self.value.value()
+
+    subject = KeyedTestHarness(Closing(), key=lambda value: value[0])
+    subject.process(("a", lambda f, ctx: f.value.update(1)))
+    with pytest.raises(StateAccessError, match="'value'"):
+        subject.close()
+
+
+def test_namespaces_are_not_nested_and_must_be_encodable():
+    with pytest.raises(StateAccessError, match="namespace"):
+        harness().process(("a", lambda f, ctx: f.value.namespace(1).namespace(2)))
+    for bad in ([1], {"a": 1}, object(), (1, [2])):
+        with pytest.raises(EncodingError):
+            harness().process(("a", lambda f, ctx, bad=bad: f.value.namespace(bad)))
+
+
+def test_all_nan_are_one_key_and_one_namespace():
+    def count(f, ctx):
+        state = f.value.namespace(float("nan"))
+        state.update((state.value() or 0) + 1)
+        f.value.update((f.value.value() or 0) + 1)
+        return [(state.value(), f.value.value())]
+
+    for key in (lambda: float("nan"), lambda: (1, float("nan"))):
+        for parallelism in (1, 2):
+            subject = harness(parallelism=parallelism)
+            with subject.batch():
+                for _ in range(3):
+                    subject.process((key(), count))
+            subject.process((key(), count))
+            assert values(subject) == [(n, n) for n in range(1, 5)]
+
+
+def test_an_error_in_on_timer_names_the_timer_and_commits_nothing():
+    def fire(f, timestamp, ctx):
+        f.value.update(5)
+        yield "lost"
+        raise LookupError("no good")
+
+    subject = harness(fire)
+
+    def set_timers(f, ctx):
+        ctx.timer_service().set_timer("w", 10)
+        ctx.timer_service().register_processing_time_timer(10)
+
+    subject.process(("a", set_timers))
+    with pytest.raises(
+        UserFunctionError, match=r"'function', on_timer of event_time timer 'w' at 10, key 'a'.*no good"
+    ):
+        subject.advance_watermark(20)
+    with pytest.raises(UserFunctionError, match="processing_time timer at 10, key 'a'"):
+        subject.advance_processing_time(20)
+    assert (subject.current_watermark, subject.current_processing_time) == (MIN_TIMESTAMP, 0)
+    assert values(subject) == []
+    assert len(subject.pending_timers()) == 2
+    assert subject.state_entries() == 0
+    subject.crash_and_recover()
+    assert len(subject.pending_timers()) == 2
+
+
+def test_errors_of_open_and_of_values_that_do_not_fit_name_the_operator():
+    class Opening(Scripted):
+        def open(self, context):
+            raise LookupError("no table")
+
+    with pytest.raises(UserFunctionError, match="'function', key group 0, open: LookupError: no table"):
+        KeyedTestHarness(Opening(), key=lambda value: value[0]).process(("a", lambda f, ctx: None))
+    for use in (
+        lambda f, ctx: f.value.update("text"),
+        lambda f, ctx: f.list.add("text"),
+        lambda f, ctx: f.map.put(1, "text"),
+    ):
+        subject = harness()
+        with pytest.raises(EncodingError, match=r"'function'.* state '(value|list|map)'"):
+            subject.process(("a", use))
+        subject.process(("a", lambda f, ctx: [1]))
+        assert subject.state_entries() == 0
+
+
+def test_an_error_class_of_the_user_s_own_is_named_too():
+    class Own(KeyedError):
+        def __init__(self, code, text) -> None:
+            super().__init__(text)
+
+    def fail(f, ctx):
+        raise Own(5, "mine")
+
+    with pytest.raises(UserFunctionError, match="Own: mine"):
+        harness().process(("a", fail))
+
+
+def test_processing_timers_read_event_time_state_at_the_watermark():
+    seen = []
+
+    def fire(f, timestamp, ctx):
+        seen.append(f.brief.value())
+        f.brief.update(2)
+
+    subject = harness(fire)
+    subject.advance_watermark(100)
+
+    def start(f, ctx):
+        f.brief.update(1)
+        ctx.timer_service().register_processing_time_timer(10**9)
+
+    subject.process(("a", start), 100)
+    subject.advance_processing_time(10**9)
+    assert seen == [1]
+    subject.advance_watermark(149)
+    assert subject.state_entries() == 1
+    subject.advance_watermark(150)
+    assert subject.state_entries() == 0
+
+
+def test_state_with_event_time_to_live_does_not_depend_on_the_size_of_the_watermark_s_step():
+    def run(*watermarks):
+        def fire(f, timestamp, ctx):
+            yield timestamp, f.brief.value()
+            if timestamp == 20:
+                f.brief.update(2)
+
+        def start(f, ctx):
+            f.brief.update(1)
+            for at in (20, 30, 69, 70, 200):
+                ctx.timer_service().register_event_time_timer(at)
+
+        subject = harness(fire)
+        subject.process(("a", start), 0)
+        for watermark in watermarks:
+            subject.advance_watermark(watermark)
+        subject.end_of_input()
+        return values(subject)
+
+    expected = [(20, 1), (30, 2), (69, 2), (70, None), (200, None)]
+    for watermarks in ((), (25,), (30, 69, 70), range(0, 210, 7), (1000,)):
+        assert run(*watermarks) == expected
+
+
+def test_outputs_of_processing_timers_have_no_timestamp_unless_they_are_given_one():
+    def fire(f, timestamp, ctx):
+        ctx.collect("given", 5)
+        ctx.collect("none")
+        ctx.output(OutputTag("side"), "none")
+        yield "yielded"
+
+    subject = harness(fire)
+    with subject.batch():
+        subject.process(("a", lambda f, ctx: ctx.timer_service().register_processing_time_timer(-5)), 7)
+        subject.process(("a", lambda f, ctx: ["after"]), 8)
+    assert subject.take_output() == [
+        Record("given", 5),
+        Record("none", None),
+        Record("yielded", None),
+        Record("after", 8),
+    ]
+    assert subject.take_side_output("side") == [Record("none", None)]
+
+
+def test_a_value_that_is_changed_after_it_was_read_is_not_stored():
+    class Lists(KeyedProcessFunction):
+        value = ValueState(list[int], default=[])
+        items = ListState(list[int])
+
+        def process_element(self, value, ctx):
+            self.value.value().append(1)
+            for item in self.items:
+                item.append(1)
+            if value[1]:
+                self.value.update([0])
+                self.items.add([0])
+            yield value[0], self.value.value(), self.items.get()
+
+    subject = KeyedTestHarness(Lists(), key=lambda value: value[0])
+    subject.process(("a", False))
+    subject.process(("b", True))
+    subject.process(("b", False))
+    subject.process(("a", False))
+    got = values(subject)
+    assert got[0] == got[3] == ("a", [], [])
+    assert subject.state_entries() == 2

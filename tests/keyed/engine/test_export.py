@@ -1,0 +1,299 @@
+"""What a key group gives its changelog: what it has committed and nothing else, once, with the hash of what is live."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyed import ChangelogDiverged, ChangelogError
+from keyed.backends import MemoryCommitStore, MemoryStore
+from keyed.codec.entry_hash import hash_sum, hash_text
+from keyed.engine import changes, group
+from keyed.engine.batch import Batch
+from keyed.engine.group import KeyGroup
+from keyed.engine.replica import Replica
+from keyed.streams import OperatorSpec
+from keyed.testing import MemoryChangelog
+from tests.keyed.engine.groups import OPERATOR, Work, random_element
+
+WHERE = f"operator '{OPERATOR}', key group 0"
+
+
+class Subject:
+    """A key group of `Work`, its commits and its changelog."""
+
+    def __init__(self) -> None:
+        self.commits = MemoryCommitStore()
+        self.changelog = MemoryChangelog()
+        self.changelog.prepare(OPERATOR, 1)
+        self.number = 0
+        self.start()
+
+    def start(self, *, exports: bool = True) -> None:
+        """Go on in another process, so to say, whose local store is empty."""
+        spec = OperatorSpec(OPERATOR, Work(), True, None, "arrival", 1)
+        self.log = self.commits.group_log(OPERATOR, 0)
+        writer = self.changelog.writer(0) if exports else None
+        self.group = KeyGroup(spec, 0, self.log, Replica(MemoryStore()), writer)
+
+    def run(self, *elements: Any, commit: bool = True, **marks: Any) -> None:
+        self.number += 1
+        keys = [element[0] for element in elements]
+        marks = {"processing_time": self.number * 10} | marks
+        self.group.run(Batch(lambda: [(keys, None, list(elements))] if keys else [], **marks))
+        if commit:
+            self.commits.commit()
+        else:
+            self.commits.rollback()
+
+    def set(self, key: str, value: bytes | None, *, commit: bool = True) -> None:
+        self.run((key, "value", value), commit=commit)
+
+    def entries(self) -> dict[tuple[bytes, bytes], bytes]:
+        return {(prefix, sub): value for prefix, sub, value in self.group.committed()[1].items()}
+
+    def exported(self, until: int | None = None) -> dict[tuple[bytes, bytes], bytes]:
+        """The state after a commit of the changelog."""
+        state: dict[Any, Any] = {}
+        for _, blocks in self.changelog.reader(0).commits(0, until):
+            for block in blocks:
+                assert isinstance(block, list)
+                for prefix, sub, value in block:
+                    if value is None:
+                        del state[prefix, sub]
+                    else:
+                        state[prefix, sub] = value
+        return state
+
+    def sequences(self) -> list[int]:
+        return [commit.sequence for commit, _ in self.changelog.reader(0).commits()]
+
+
+def test_the_changelog_trails_by_one_batch_until_it_is_flushed():
+    subject = Subject()
+    for number in range(3):
+        subject.set("a", b"%d" % number)
+        assert subject.sequences() == list(range(1, number + 1))
+    for _ in range(2):
+        subject.group.flush()
+        assert subject.sequences() == [1, 2, 3]
+    subject.set("a", b"3")
+    subject.group.flush()
+    assert subject.sequences() == [1, 2, 3, 4]
+    assert subject.exported() == subject.entries()
+
+
+def test_a_batch_that_is_undone_leaves_nothing_and_runs_again_with_another_result():
+    subject = Subject()
+    subject.set("a", b"kept")
+    subject.set("b", b"lost", commit=False)
+    subject.set("c", b"lost", commit=False)
+    subject.start()
+    subject.set("b", b"other")
+    subject.group.flush()
+    assert subject.exported() == subject.entries()
+    assert not any(b"lost" in value for value in subject.exported().values())
+    assert subject.sequences() == [1, 2]
+
+
+def test_a_batch_that_fails_leaves_nothing():
+    subject = Subject()
+    subject.set("a", b"1")
+    with pytest.raises(Exception, match="no_such_call"):
+        subject.run(("a", "no_such_call"))
+    subject.commits.rollback()
+    subject.set("a", b"2")
+    subject.group.flush()
+    assert subject.exported() == subject.entries()
+
+
+def test_what_another_process_has_committed_is_read_from_the_log():
+    subject, other = Subject(), Subject()
+    for number in range(8):
+        for one in (subject, other):
+            one.run(("a", "append", b"%d" % number), ("a", "put", number, b"x"), ("a", "remove", number - 1))
+        subject.start()
+    for one in (subject, other):
+        one.start()
+        one.group.flush()
+    contents = [
+        [
+            [list(block) for block in blocks if isinstance(block, list)]
+            for _, blocks in one.changelog.reader(0).commits()
+        ]
+        for one in (subject, other)
+    ]
+    assert contents[0] == contents[1]
+    assert subject.exported() == subject.entries() != {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_markers_say_what_is_live_and_its_hash(seed):
+    random, subject = Random(seed), Subject()
+    states = []
+    for number in range(60):
+        subject.run(
+            *(random_element(random) for _ in range(random.choice([0, 1, 5, 40]))), upstream_watermark=number // 2
+        )
+        states.append(subject.entries())
+        if random.random() < 0.2:
+            subject.start()
+    subject.group.flush()
+    for commit, state in zip((commit for commit, _ in subject.changelog.reader(0).commits()), states, strict=True):
+        assert subject.exported(commit.sequence) == state
+        assert commit.entries == len(state)
+        assert commit.hash == hash_text(hash_sum((*address, value) for address, value in state.items()))
+        assert (commit.watermark, commit.processing_time) == ((commit.sequence - 1) // 2, commit.sequence * 10)
+        assert set(commit.states) == {"value", "map", "list", "brief"}
+        assert commit.counters["batches"] == commit.sequence
+
+
+def test_entries_that_cleaning_moves_are_not_exported():
+    subject = Subject()
+    subject.run(*((f"k{number}", "value", b"x" * 1000) for number in range(300)))
+    for number in range(400):
+        subject.set(f"k{number % 20}", b"%3d" % number * 3_000)
+    subject.group.flush()
+    meta = subject.group.committed()[0]
+    assert meta is not None
+    assert meta.first_row > 200
+    assert [commit.records for commit, _ in subject.changelog.reader(0).commits()][1:] == [1] * 400
+    assert subject.exported() == subject.entries()
+
+
+def test_a_batch_without_changes_is_a_commit_without_records():
+    subject = Subject()
+    subject.run()
+    subject.set("a", b"1")
+    subject.run()
+    subject.group.flush()
+    found = [(commit.records, commit.entries) for commit, _ in subject.changelog.reader(0).commits()]
+    assert found == [(0, 0), (1, 1), (0, 1)]
+
+
+def test_a_changelog_that_is_switched_on_starts_with_a_snapshot():
+    subject = Subject()
+    subject.start(exports=False)
+    for number in range(25_000):
+        subject.commits.rollback()
+        if number % 5_000 == 0:
+            subject.run(*((f"k{key}", "value", b"x") for key in range(number, number + 5_000)))
+    subject.start()
+    subject.set("k1", b"y")
+    subject.set("k2", None)
+    subject.group.flush()
+    first, *rest = [commit for commit, _ in subject.changelog.reader(0).commits()]
+    assert (first.snapshot, first.sequence, first.records) == (True, 5, 25_000)
+    assert [(commit.snapshot, commit.records) for commit in rest] == [(False, 1), (False, 1)]
+    assert subject.exported() == subject.entries()
+    assert rest[-1].hash == hash_text(hash_sum(subject.group.committed()[1].items()))
+
+
+def test_without_a_changelog_nothing_is_hashed(monkeypatch):
+    def hashed(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(changes, "hash_sum", hashed)
+    monkeypatch.setattr(group, "contents_hash", hashed)
+    subject = Subject()
+    subject.start(exports=False)
+    for number in range(3):
+        subject.set("a", b"%d" % number)
+    meta = subject.group.committed()[0]
+    assert meta is not None
+    assert meta.hash == ""
+
+
+class TestAnotherCourse:
+    """The changelog holds something else than the checkpoint has been: it is refused, and nothing is run."""
+
+    def refused(self, subject: Subject, match: str) -> None:
+        before = subject.commits.snapshot(), subject.sequences()
+        with pytest.raises(ChangelogDiverged, match=match) as caught:
+            subject.set("a", b"more")
+        assert WHERE in str(caught.value)
+        assert "empty one" in str(caught.value)
+        with pytest.raises(ChangelogDiverged, match=match):
+            subject.group.flush()
+        assert before == (subject.commits.snapshot(), subject.sequences())
+
+    @pytest.fixture
+    def subject(self):
+        subject = Subject()
+        for number in range(3):
+            subject.set("a", b"%d" % number)
+        return subject
+
+    def test_a_checkpoint_that_was_set_back(self, subject):
+        before = subject.commits.snapshot()
+        for number in range(2):
+            subject.set("b", b"%d" % number)
+        subject.commits.restore(before)
+        subject.start()
+        self.refused(subject, "goes on to commit 4, the checkpoint ends with 3")
+
+    def test_a_checkpoint_that_was_set_back_and_has_gone_on(self, subject):
+        before = subject.commits.snapshot()
+        subject.set("b", b"1")
+        subject.group.flush()
+        subject.commits.restore(before)
+        subject.start(exports=False)
+        subject.set("b", b"2")
+        subject.start()
+        self.refused(subject, "goes on to commit 4, the checkpoint ends with 4")
+        subject.start(exports=False)
+        subject.set("b", b"3")
+        subject.start()
+        self.refused(subject, "has another commit 4 than the checkpoint")
+
+    def test_batches_that_were_run_without_it(self, subject):
+        subject.start(exports=False)
+        for number in range(2):
+            subject.set("b", b"%d" % number)
+        subject.start()
+        self.refused(subject, "ends with commit 2, the checkpoint with 5: batches were run without it")
+
+    def test_one_batch_without_it_is_none_missing(self, subject):
+        subject.group.flush()
+        subject.start(exports=False)
+        subject.set("b", b"1")
+        subject.start()
+        subject.set("b", b"2")
+        subject.group.flush()
+        assert subject.sequences() == [1, 2, 3, 4, 5]
+        assert subject.exported() == subject.entries()
+
+    def test_the_changelog_of_another_checkpoint(self, subject):
+        other = Subject()
+        other.set("a", b"1")
+        other.changelog = subject.changelog
+        other.start()
+        self.refused(other, "was written from another checkpoint")
+
+    def test_a_changelog_in_use_and_a_new_checkpoint(self, subject):
+        subject.commits = MemoryCommitStore()
+        subject.start()
+        with pytest.raises(ChangelogDiverged, match="its checkpoint is new") as caught:
+            subject.set("a", b"1")
+        assert "restore_from=" in str(caught.value)
+
+
+def test_a_changelog_that_fails_fails_the_batch_and_is_gone_on_with(monkeypatch):
+    subject = Subject()
+    subject.set("a", b"1")
+    writer = subject.changelog.writer(0)
+
+    def full(*_: Any) -> None:
+        raise ChangelogError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(writer), "append", full)
+        with pytest.raises(ChangelogError, match="disk full"):
+            subject.set("a", b"2")
+        subject.commits.rollback()
+    subject.set("a", b"3")
+    subject.group.flush()
+    assert subject.sequences() == [1, 2]
+    assert subject.exported() == subject.entries()

@@ -1,0 +1,315 @@
+"""Vectorised functions: what they are called with, when, and what becomes of what they emit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import keyed
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, TIMESTAMP_COLUMN, OutputTag, VectorizedFunction
+from keyed.errors import (
+    CheckpointFinished,
+    DefinitionError,
+    OutputDefinitionError,
+    StateAccessError,
+    StateDefinitionError,
+    TableOverflowError,
+    UserFunctionError,
+)
+from keyed.testing import KeyedTestHarness, Record
+
+
+class Recorder(VectorizedFunction):
+    """Keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def open(self, context):
+        task = (context.get_task_name(), context.get_index_of_this_subtask(), context.get_number_of_parallel_subtasks())
+        self.calls.append(("open", task))
+
+    def process_batch(self, table, ctx):
+        clocks = (ctx.current_watermark(), ctx.current_processing_time())
+        self.calls.append(("rows", table.to_pylist(), clocks, ctx.late.to_pylist(), ctx.key_columns))
+
+    def on_watermark(self, watermark, ctx):
+        clocks = (ctx.current_watermark(), ctx.current_processing_time())
+        before = (ctx.previous_watermark(), ctx.previous_processing_time())
+        self.calls.append(("watermark", watermark, clocks, before, ctx.late.to_pylist()))
+
+    def close(self):
+        self.calls.append(("close",))
+
+    def taken(self) -> list[Any]:
+        taken = list(self.calls)
+        self.calls.clear()
+        return taken
+
+
+def test_a_function_sees_rows_in_time_order_then_the_watermark() -> None:
+    function = Recorder()
+    with KeyedTestHarness(function, key="k") as tests:
+        tests.advance_watermark(10)
+        tests.advance_processing_time(7)
+        function.taken()
+        tests.process_batch(pa.table({"k": ["a", "b", "a", "b"], "t": [20, 10, 11, 10], "n": [1, 2, 3, 4]}), "t")
+        assert function.taken() == [
+            (
+                "rows",
+                [
+                    {"k": "b", "t": 10, "n": 2, TIMESTAMP_COLUMN: 10},
+                    {"k": "b", "t": 10, "n": 4, TIMESTAMP_COLUMN: 10},
+                    {"k": "a", "t": 11, "n": 3, TIMESTAMP_COLUMN: 11},
+                    {"k": "a", "t": 20, "n": 1, TIMESTAMP_COLUMN: 20},
+                ],
+                (10, 7),
+                [True, True, False, False],
+                ("k",),
+            ),
+            ("watermark", 10, (10, 7), (10, 7), []),
+        ]
+        assert tests.metrics()["rows_late"] == 2
+        assert tests.metrics()["rows_in"] == 4
+        tests.advance_watermark(30)
+        assert function.taken() == [("watermark", 30, (30, 7), (10, 7), [])]
+        tests.end_of_input()
+        assert function.taken() == [("watermark", MAX_TIMESTAMP, (MAX_TIMESTAMP, 7), (30, 7), [])]
+    assert function.taken() == [("close",)]
+
+
+def test_the_first_batch_opens_the_function() -> None:
+    function = Recorder()
+    with KeyedTestHarness(function, key="k", parallelism=2) as tests:
+        tests.advance_processing_time(3)
+        calls: list[Any] = []
+        for group in range(2):
+            calls.append(("open", ("function", group, 2)))
+            calls.append(("watermark", MIN_TIMESTAMP, (MIN_TIMESTAMP, 3), (MIN_TIMESTAMP, MIN_TIMESTAMP), []))
+        assert function.taken() == calls
+
+
+def test_timestamps_may_be_of_any_unit() -> None:
+    function = Recorder()
+    time = datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)
+    with KeyedTestHarness(function, key="k") as tests:
+        for unit in ("ms", "us", "ns"):
+            tests.process_batch(pa.table({"k": ["a"], "t": pa.array([time], pa.timestamp(unit, "UTC"))}), "t")
+            (row,) = next(call for call in function.taken() if call[0] == "rows")[1]
+            assert row[TIMESTAMP_COLUMN] == -1
+        for bad in (pa.array(["x"]), pa.array([1.5])):
+            with pytest.raises(DefinitionError, match="timestamp column 't'"):
+                tests.process_batch(pa.table({"k": ["a"], "t": bad}), "t")
+
+
+def test_rows_without_time_come_as_they_are() -> None:
+    function = Recorder()
+    with KeyedTestHarness(function, key="k") as tests:
+        tests.process_batch(pa.table({"k": ["b", "a"]}))
+        call = next(call for call in function.taken() if call[0] == "rows")
+        assert call[1] == [{"k": "b"}, {"k": "a"}]
+        assert call[3] == [False, False]
+
+
+class Totals(VectorizedFunction):
+    """A running sum a key, with a partial one before."""
+
+    totals = keyed.TableState("k string, n bigint", key="k")
+
+    def combine(self, table):
+        return table.group_by("k").aggregate([("n", "sum")]).rename_columns(["k", "n"])
+
+    def process_batch(self, table, ctx):
+        assert TIMESTAMP_COLUMN not in table.column_names
+        assert ctx.late.to_pylist() == [False] * table.num_rows
+        self.totals.merge(table, {"n": "sum"})
+        ctx.emit(self.totals.lookup(table))
+        ctx.drop(1)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_combined_rows_are_what_the_function_gets(parallelism: int) -> None:
+    with KeyedTestHarness(Totals(), key="k", parallelism=parallelism) as tests:
+        for _ in range(2):
+            tests.process_batch(pa.table({"k": list("abcab"), "n": [1, 2, 3, 4, 5], "t": range(5)}), "t")
+        assert sorted(tests.take_output()) == [
+            Record(value, None) for value in [("a", 5), ("a", 10), ("b", 7), ("b", 14), ("c", 3), ("c", 6)]
+        ]
+        assert tests.metrics()["rows_in"] == tests.metrics()["rows_out"] == 6
+        assert tests.metrics()["rows_dropped"] == 2 * sum(1 for group in tests._groups if group.committed()[1].table(1))
+
+
+@pytest.mark.parametrize(
+    ("combine", "error", "message"),
+    [
+        (lambda table: table.select(["n"]), OutputDefinitionError, "lost the key column 'k'"),
+        (lambda table: table.set_column(0, "k", pa.nulls(table.num_rows)), OutputDefinitionError, "put null into"),
+        (lambda table: None, OutputDefinitionError, "gave a NoneType"),
+        (lambda table: table["x"], UserFunctionError, "combine of 1 rows: KeyError"),
+    ],
+)
+def test_a_wrong_combine_is_named(combine: Any, error: Any, message: str) -> None:
+    class Wrong(Totals):
+        def combine(self, table):
+            return combine(table)
+
+    with KeyedTestHarness(Wrong(), key="k") as tests, pytest.raises(error, match=message):
+        tests.process_batch(pa.table({"k": ["a"], "n": [1]}))
+
+
+class Emit(VectorizedFunction):
+    """Emits what it is told to."""
+
+    tag = OutputTag("side", "n bigint, at timestamp")
+
+    def __init__(self) -> None:
+        self.tables: list[Any] = []
+        self.contexts: list[Any] = []
+
+    def process_batch(self, table, ctx):
+        self.contexts.append(ctx)
+        for to, emitted in self.tables:
+            if to is None:
+                ctx.emit(emitted)
+            else:
+                ctx.output(to, emitted)
+
+
+def test_outputs_keep_their_timestamps_and_order() -> None:
+    function = Emit()
+    with KeyedTestHarness(function, key="k") as tests:
+        one = pa.table({"n": [1, 2], TIMESTAMP_COLUMN: [5, None]})
+        two = pa.record_batch({"n": [3]})
+        function.tables[:] = [(None, one), (None, two), (None, one.slice(0, 0)), ("other", one)]
+        tests.process_batch(pa.table({"k": ["a"]}))
+        assert tests.take_output() == [Record((1,), 5), Record((2,), None), Record((3,), None)]
+        assert tests.take_side_output("other") == [Record((1,), 5), Record((2,), None)]
+        assert tests.take_output() == tests.take_side_output("other") == []
+        tests.process_batch(pa.table({"k": ["a"]}))
+        assert tests.take_table().num_rows == 3
+        assert tests.take_table("other").equals(one)
+        assert tests.take_table().num_columns == 0
+        assert tests.metrics()["rows_out"] == 6
+        assert tests.metrics()["rows_side_output"] == 4
+
+
+def test_declared_columns_are_chosen_and_converted() -> None:
+    function = Emit()
+    with KeyedTestHarness(function, key="k") as tests:
+        instant = datetime(2024, 1, 1, tzinfo=UTC)
+        for values in ([1704067200000], [instant]):
+            rows = pa.table({"extra": [1], "at": values, "n": pa.array([7], pa.int8()), TIMESTAMP_COLUMN: [instant]})
+            function.tables[:] = [(function.tag, rows)]
+            tests.process_batch(pa.table({"k": ["a"]}))
+            assert tests.take_side_output("side") == [Record((7, instant), 1704067200000)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"n": [1]}, "column 'at' is missing"),
+        ({"n": ["x"], "at": [1]}, "column 'n' of string does not fit int64: types differ"),
+        ({"n": [1.5], "at": [1]}, "column 'n' of double does not fit int64"),
+        ({"n": [1], "at": [datetime(2024, 1, 1)]}, "column 'at' of timestamp.us. does not fit"),
+        ({"n": [1], "at": [2**62]}, "column 'at' of int64 does not fit"),
+        ({"n": pa.array([2**64 - 1], pa.uint64()), "at": [1]}, "column 'n' of uint64 does not fit int64"),
+        (5, "int was emitted"),
+    ],
+)
+def test_outputs_that_do_not_fit_are_refused(rows: Any, message: str) -> None:
+    function = Emit()
+    with KeyedTestHarness(function, key="k") as tests:
+        function.tables[:] = [(function.tag, pa.table(rows) if isinstance(rows, dict) else rows)]
+        with pytest.raises(OutputDefinitionError, match=message):
+            tests.process_batch(pa.table({"k": ["a"]}))
+        function.tables[:] = [(5, pa.table({"n": [1]}))]
+        with pytest.raises(OutputDefinitionError, match="is not an OutputTag"):
+            tests.process_batch(pa.table({"k": ["a"]}))
+
+
+def test_a_kept_context_is_refused() -> None:
+    function = Emit()
+    with KeyedTestHarness(function, key="k") as tests:
+        tests.process_batch(pa.table({"k": ["a"]}))
+        with pytest.raises(StateAccessError, match="belongs to one batch, which is over"):
+            function.contexts[0].emit(pa.table({"n": [1]}))
+
+
+def test_errors_name_operator_group_and_call() -> None:
+    class Fails(VectorizedFunction):
+        rows = keyed.TableState("k string, n bigint", key="k")
+
+        def process_batch(self, table, ctx):
+            self.rows.merge(table, {"n": "sum"})
+
+        def on_watermark(self, watermark, ctx):
+            if watermark > 0:
+                raise LookupError("no")
+
+    with KeyedTestHarness(Fails(), key="k") as tests:
+        with pytest.raises(
+            UserFunctionError, match=r"operator 'function', key group 0, on_watermark\(5\): LookupError: no"
+        ):
+            tests.advance_watermark(5)
+        with pytest.raises(TableOverflowError, match="process_batch of 2 rows"):
+            tests.process_batch(pa.table({"k": ["a", "a"], "n": [2**62, 2**62]}))
+        assert tests.metrics() == {}
+
+
+def test_a_function_without_process_batch_is_refused() -> None:
+    with pytest.raises(StateDefinitionError, match="does not define process_batch"):
+        KeyedTestHarness(type("Empty", (VectorizedFunction,), {})(), key="k")
+    with pytest.raises(StateDefinitionError, match="give an object, not the class"):
+        KeyedTestHarness(Totals, key="k")  # type: ignore[arg-type]
+    for key in (None, lambda value: value):
+        with pytest.raises(DefinitionError, match="give key columns"):
+            KeyedTestHarness(Totals(), key=key)
+    with KeyedTestHarness(Totals(), key="k") as tests, pytest.raises(DefinitionError, match="use process_batch"):
+        tests.process({"k": "a"})
+
+
+def test_after_the_end_of_input_no_rows_may_come() -> None:
+    with KeyedTestHarness(Totals(), key="k") as tests:
+        tests.end_of_input()
+        tests.advance_processing_time(5)
+        with pytest.raises(CheckpointFinished, match="1 new rows came"):
+            tests.process_batch(pa.table({"k": ["a"], "n": [1]}))
+
+
+def test_batches_may_be_cut_anywhere() -> None:
+    rows = pa.table({"k": [f"k{i % 7}" for i in range(200)], "n": range(200), "t": [i * 37 % 200 for i in range(200)]})
+    results = []
+    for size in (1, 3, 50, 200):
+        with KeyedTestHarness(Windows(), key="k", parallelism=2) as tests:
+            for start in range(0, 200, size):
+                tests.process_batch(rows.slice(start, size), "t")
+                if size == 3 and start % 4 == 0:
+                    tests.crash_and_recover()
+            tests.end_of_input()
+            results.append(sorted(record.value for record in tests.take_output()))
+    assert results[0]
+    assert all(result == results[0] for result in results)
+
+
+class Windows(VectorizedFunction):
+    """Windows of 10 ms by hand."""
+
+    sums = keyed.TableState("k string, start bigint, n bigint, total bigint, least bigint", key=("k", "start"))
+
+    def process_batch(self, table, ctx):
+        start = pc.multiply(pc.divide(table[TIMESTAMP_COLUMN], 10), 10)
+        columns = {
+            "k": table["k"],
+            "start": start,
+            "n": pa.repeat(1, table.num_rows),
+            "total": table["n"],
+            "least": table["n"],
+        }
+        self.sums.merge(pa.table(columns), {"n": "sum", "total": "sum", "least": "min"})
+
+    def on_watermark(self, watermark, ctx):
+        ctx.emit(self.sums.take(("start", "<=", max(watermark - 9, MIN_TIMESTAMP))))

@@ -1,0 +1,180 @@
+"""Declared migrations: states renamed and fields added while a changelog is restored; all else is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from keyed import (
+    AggregatingState,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    RestorePoint,
+    StateMigration,
+    StateSchemaChanged,
+    StateTtl,
+    TimeDomain,
+    ValueState,
+)
+from keyed.recovery import verify_changelog
+from keyed.testing import KeyedTestHarness, MemoryChangelog
+
+TTL = StateTtl(milliseconds=1_000, time_domain=TimeDomain.EVENT_TIME)
+
+
+@attrs.frozen
+class Order:
+    amount: int
+
+
+@attrs.frozen
+class Priced:
+    amount: int
+    currency: str
+    note: str | None
+
+
+class Largest:
+    """Keeps the largest order."""
+
+    def create_accumulator(self) -> Order:
+        return Order(0)
+
+    def add(self, value, accumulator):
+        return value if value.amount > accumulator.amount else accumulator
+
+    def get_result(self, accumulator):
+        return accumulator.amount
+
+    def merge(self, a, b):
+        return self.add(a, b)
+
+
+class Before(KeyedProcessFunction):
+    """Orders (key, amount) kept in all ways."""
+
+    last = ValueState(Order)
+    orders = ListState(Order, ttl=TTL)
+    by_amount = MapState(int, Order | None)
+    plain = MapState(int, Order, ttl=TTL)
+    largest = AggregatingState(Largest(), Order)
+
+    def process_element(self, value, ctx):
+        order = Order(value[1])
+        self.last.namespace("n").update(order)
+        self.orders.add(order)
+        self.by_amount[value[1]] = None
+        self.plain[value[1]] = order
+        self.largest.add(order)
+        ctx.timer_service().set_timer("t", 500)
+        return ()
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+class After(KeyedProcessFunction):
+    """The same, with a renamed state and a class with more fields. Shows all that it has."""
+
+    latest = ValueState(Priced)
+    orders = ListState(Priced, ttl=TTL)
+    by_amount = MapState(int, Order | None)
+    plain = MapState(int, Priced, ttl=TTL)
+    largest = AggregatingState(Largest(), Order)
+    added = ValueState(int)
+
+    def process_element(self, value, ctx):
+        return ()
+
+    def on_timer(self, timestamp, ctx):
+        yield (
+            self.latest.namespace("n").value(),
+            list(self.orders),
+            dict(self.by_amount.items()),
+            dict(self.plain.items()),
+            self.largest.get(),
+        )
+
+
+FIELDS = {"currency": "EUR", "note": None}
+MIGRATION = StateMigration(renamed={"last": "latest"}, added={"latest": FIELDS, "orders": FIELDS, "plain": FIELDS})
+
+
+def of_key(element: Any) -> Any:
+    return element[0]
+
+
+@pytest.fixture
+def log():
+    log = MemoryChangelog()
+    with KeyedTestHarness(Before(), key=of_key, parallelism=2, changelog=log) as harness:
+        for key in "abcdef":
+            for amount in (3, 5):
+                harness.process((key, amount), 10)
+    return log
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_state_is_renamed_and_fields_are_added(log, parallelism):
+    new = MemoryChangelog()
+    point = RestorePoint(log, migrate=MIGRATION)
+    with KeyedTestHarness(After(), key=of_key, parallelism=parallelism, changelog=new, restore_from=point) as harness:
+        harness.advance_watermark(500)
+        three, five = Priced(3, "EUR", None), Priced(5, "EUR", None)
+        expected = five, [three, five], {3: None, 5: None}, {3: three, 5: five}, 5
+        assert [record.value for record in harness.take_output()] == [expected] * 6
+        # The times to live go on: 10 + 1000.
+        entries = harness.state_entries()
+        harness.advance_watermark(1_010)
+        assert entries - harness.state_entries() == 6 * 4
+    assert [found.problem for found in verify_changelog(new) if found.problem] == []
+
+
+def test_without_the_migration_it_is_refused_and_both_are_printed(log):
+    with pytest.raises(
+        StateSchemaChanged, match=r"(?s)the state 'last' .*no longer declared.*stored: .*declared: nothing"
+    ):
+        KeyedTestHarness(After(), key=of_key, restore_from=log)
+    renamed = RestorePoint(log, migrate=StateMigration(renamed={"last": "latest"}))
+    match = r"(?s)stored: +value state 'latest' of Order\(amount: int\).*declared: .*Priced\(amount: int, currency: str"
+    with pytest.raises(StateSchemaChanged, match=match):
+        KeyedTestHarness(After(), key=of_key, restore_from=renamed)
+
+
+@pytest.mark.parametrize(
+    ("migrate", "match"),
+    [
+        (StateMigration(renamed={"lost": "latest"}), "there is no state 'lost'"),
+        (StateMigration(renamed={"last": "orders"}), "two states would be named 'orders'"),
+        (StateMigration(added={"last": {"amount": 1}}), "the field amount is there already"),
+        (StateMigration(added={"latest": {"x": 1}}), "there is no state 'latest'"),
+        (StateMigration(added={"by_amount": {"x": 1}}), "values of a class"),
+        (StateMigration(added={"last": {"x": object()}}), "the field x cannot be given <object"),
+        (StateMigration(added={"last": {"x": []}}), "the field x cannot be given"),
+    ],
+)
+def test_a_migration_that_does_not_fit_is_refused_with_what_is_stored(log, migrate, match):
+    with pytest.raises(StateSchemaChanged, match=match) as caught:
+        KeyedTestHarness(After(), key=of_key, restore_from=RestorePoint(log, migrate=migrate))
+    assert "  value state 'last' of Order(amount: int)" in str(caught.value)
+
+
+def test_names_may_be_exchanged():
+    class Two(KeyedProcessFunction):
+        one = ValueState(int)
+        other = ValueState(int)
+
+        def process_element(self, value, ctx):
+            yield self.one.value(), self.other.value()
+            self.one.update(1)
+            self.other.update(2)
+
+    log = MemoryChangelog()
+    KeyedTestHarness(Two(), key=of_key, changelog=log).process("a", 1)
+    point = RestorePoint(log, migrate=StateMigration(renamed={"one": "other", "other": "one"}))
+    harness = KeyedTestHarness(Two(), key=of_key, restore_from=point)
+    harness.process("a", 1)
+    assert [record.value for record in harness.take_output()] == [(2, 1)]

@@ -1,0 +1,480 @@
+"""Restore in the local runtime: another parallelism, positions and sinks, past states, refusals, what is reported."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keyed
+import windows as w
+from keyed import (
+    ChangelogDiverged,
+    ChangelogError,
+    CorruptionError,
+    DefinitionError,
+    HistoryCompacted,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    OperatorChanged,
+    RestorePoint,
+    StateSchemaChanged,
+    TimeDomain,
+    ValueState,
+)
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.engine.loader import Loader
+from keyed.testing import KeyedTestHarness, MemoryChangelog
+from tests.keyed.recovery import jobs
+from tests.keyed.recovery.jobs import Life
+
+#: Jobs whose outputs do not depend on the order in which key groups come.
+ORDERLESS = sorted(set(jobs.JOBS) - {"functions"})
+
+
+class Stop(Exception):
+    """Ends a run between two batches, without a flush."""
+
+
+def stopped_after(batches: int) -> Any:
+    """Ends a run after so many batches."""
+
+    def on_progress(progress: keyed.Progress) -> None:
+        if progress.batch_id + 1 == batches:
+            raise Stop
+
+    return on_progress
+
+
+def broken_off(life: Life, batches: int) -> None:
+    """Run a job until it has committed so many batches in all."""
+    with pytest.raises(Stop):
+        jobs.run(life, on_progress=stopped_after(batches))
+
+
+@pytest.mark.parametrize("name", ORDERLESS)
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (3, 5)])
+def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
+    undisturbed = Life(tmp_path / "undisturbed", name)
+    jobs.run(undisturbed)
+    life = Life(tmp_path / "job", name, before)
+    broken_off(life, 8)
+    life.lose_checkpoint()
+    life.parallelism = after
+    result = jobs.run(life)
+    for sink in (0, 1):
+        assert jobs.rows_of(life.folder, sink) == jobs.rows_of(undisturbed.folder, sink)
+    # The last batch had not been exported yet, and was run again.
+    assert result.restored == keyed.Restored(7, with_position=True)
+    assert result.batches == 21 - 7
+
+
+class Sessions(KeyedProcessFunction):
+    """A session per key and gap, with both kinds of timers, and all that came in a list and a map."""
+
+    seen = ListState(int)
+    counts = MapState(str, int)
+
+    def process_element(self, value, ctx):
+        _, number = value
+        timers = ctx.timer_service()
+        self.seen.add(number)
+        self.counts[f"n{number % 3}"] = self.counts.get(f"n{number % 3}", 0) + 1
+        timers.set_timer("gap", ctx.timestamp() + 10)
+        timers.set_timer("idle", timers.current_processing_time() + 50, TimeDomain.PROCESSING_TIME)
+        timers.register_event_time_timer(ctx.timestamp() // 7 * 7 + 20)
+        return ()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), ctx.timer_name(), timestamp, list(self.seen), dict(self.counts.items())
+        if ctx.timer_name() == "gap":
+            self.seen.clear()
+
+
+def of_key(element: Any) -> Any:
+    return element[0]
+
+
+def feed(harness: KeyedTestHarness, numbers: range) -> None:
+    for number in numbers:
+        harness.process((f"key{number % 200}", number), number)
+        if number % 40 == 0:
+            harness.advance_watermark(number - 15)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (15, 77), (3, 1)])
+def test_open_sessions_and_pending_timers_survive(before, after):
+    first, second = MemoryChangelog(), MemoryChangelog()
+    with KeyedTestHarness(Sessions(), key=of_key, parallelism=before, changelog=first) as harness:
+        feed(harness, range(300))
+        with KeyedTestHarness(
+            Sessions(), key=of_key, parallelism=after, changelog=second, restore_from=first
+        ) as restored:
+            assert harness.pending_timers() == restored.pending_timers()
+            assert harness.state_entries() == restored.state_entries() > 200
+            assert (harness.current_watermark, harness.current_processing_time) == (
+                restored.current_watermark,
+                restored.current_processing_time,
+            )
+            harness.take_output()
+            for one in (harness, restored):
+                feed(one, range(300, 420))
+                one.advance_processing_time(60)
+                one.end_of_input()
+            # Outputs come group by group; each key's are in order.
+            outputs = [sorted(one.take_output(), key=lambda record: record.value[0]) for one in (harness, restored)]
+            assert outputs[0] == outputs[1]
+            assert len(outputs[0]) > 300
+    header = second.header()
+    assert header is not None
+    assert header.parallelism == after
+
+
+def test_without_a_position_the_state_alone_is_restored_and_that_is_said(tmp_path, caplog):
+    class NoPositions(MemoryChangelog):
+        def put_position(self, sequence, data):
+            pass
+
+    log = NoPositions()
+    run_count(range(100), log)
+    result = run_count(range(100), restore_from=log)
+    assert [value for _, value in result.values[:3]] == [11, 11, 11]
+    assert result.restored == keyed.Restored(10, with_position=False)
+    assert "batch 10 is restored without a position: the state is restored" in caplog.text
+
+
+class Count(KeyedProcessFunction):
+    """Counts per key."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        yield ctx.get_current_key(), self.count.value()
+
+
+def run_count(rows: Any, changelog: Any = None, restore_from: Any = None, function: Any = None, **options: Any) -> Any:
+    """Count numbers by their last digit, ten rows a batch."""
+    stage = {name: options.pop(name) for name in ("name", "parallelism") if name in options}
+    output = (
+        keyed.stream(rows)
+        .key_by(lambda number: number % 10)
+        .process(function or Count(), changelog=changelog, restore_from=restore_from, **stage)
+    )
+    times = iter(range(0, 10_000_000, 1000))
+    return output.run(rows_per_batch=10, processing_time=lambda: next(times), drain=False, **options)
+
+
+def test_the_source_goes_on_and_the_sinks_are_not_written_again(tmp_path):
+    log = MemoryChangelog()
+    batches: dict[int, Any] = {}
+
+    def sink(values: list[Any], batch: int) -> None:
+        assert batch not in batches
+        batches[batch] = values
+
+    stream = keyed.stream(list(range(50))).key_by(lambda number: number % 10)
+    stream.process(Count(), changelog=log).run(sink, rows_per_batch=10, drain=False)
+    stream = keyed.stream(list(range(80))).key_by(lambda number: number % 10)
+    result = stream.process(Count(), restore_from=log).run(sink, rows_per_batch=10, drain=False)
+    assert sorted(batches) == list(range(8))
+    assert batches[5] == [(number, 6) for number in range(10)]
+    assert result.batches == 3
+
+
+def test_counters_go_on_and_say_what_was_restored():
+    log = MemoryChangelog()
+    run_count(range(100), log, parallelism=4)
+    for parallelism in (1, 4, 3):
+        metrics = run_count(range(110), restore_from=log, parallelism=parallelism).metrics["Count"]
+        # Ten batches with a change of each of the ten keys.
+        assert metrics["records_restored"] == 100
+        assert (metrics["rows_in"], metrics["live_entries"]) == (110, 10)
+
+
+def test_progress_is_shown(caplog):
+    log, shown = MemoryChangelog(), list[keyed.RestoreProgress]()
+    run_count(range(100), log, parallelism=3)
+    run_count(range(100), restore_from=log, on_restore=shown.append)
+    assert [(p.operator, p.groups_done, p.groups) for p in shown] == [("Count", n, 3) for n in (1, 2, 3)]
+    assert shown[-1].records == 100
+    with caplog.at_level(logging.INFO):
+        run_count(range(100), restore_from=log)
+    assert "operator Count: 3 of 3 key groups and 100 records are restored" in caplog.text
+
+
+def test_a_query_that_goes_on_from_its_checkpoint_is_not_restored_again(tmp_path):
+    old, new = MemoryChangelog(), MemoryChangelog()
+    run_count(range(100), old)
+    checkpoint = {"checkpoint": tmp_path / "checkpoint"}
+    assert run_count(range(120), new, old, **checkpoint).batches == 2
+    result = run_count(range(130), new, old, **checkpoint)
+    assert (result.batches, result.restored) == (1, None)
+    assert [value for _, value in result.values] == [13] * 10
+    assert [commit.sequence for commit, _ in new.reader(0).commits()] == [11, 12, 13]
+
+
+class TestPastStates:
+    @pytest.fixture
+    def log(self):
+        log = MemoryChangelog()
+        run_count(range(100), log)
+        return log
+
+    @pytest.mark.parametrize("until", [1, 4, 10])
+    def test_after_a_batch(self, log, until):
+        result = run_count(range(110), restore_from=RestorePoint(log, until=until))
+        assert result.restored == keyed.Restored(until, with_position=True)
+        assert result.batches == 11 - until
+        assert result.metrics["Count"]["rows_in"] == 110
+
+    def test_at_a_time(self, log):
+        # The batches have the processing times 0, 1, 2, ... seconds.
+        for seconds, sequence in ((0.0, 1), (3.5, 4), (100.0, 10)):
+            until = datetime.fromtimestamp(seconds, UTC)
+            result = run_count(range(100), restore_from=RestorePoint(log, until=until))
+            assert result.restored == keyed.Restored(sequence, with_position=True)
+
+    def test_that_are_not_there(self, log, tmp_path):
+        with pytest.raises(ChangelogError, match="until=11: the newest batch that all key groups have is 10"):
+            run_count(range(100), restore_from=RestorePoint(log, until=11))
+        with pytest.raises(HistoryCompacted, match="nothing that is so old"):
+            run_count(range(100), restore_from=RestorePoint(log, until=datetime.fromtimestamp(-1, UTC)))
+
+    def test_that_are_compacted(self, tmp_path):
+        log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
+        run_count(range(100), log, parallelism=2)
+        log.compact()
+        assert run_count(range(100), restore_from=log).batches == 0
+        for until in (3, datetime.fromtimestamp(2, UTC)):
+            with pytest.raises(HistoryCompacted):
+                run_count(range(100), restore_from=RestorePoint(log, until=until))
+
+
+def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
+    class Failing(DirectoryChangelog):
+        """The disk of one key group fails at its fourth commit."""
+
+        def writer(self, group):
+            writer = super().writer(group)
+            if group == 1:
+                append = writer.append
+
+                def failing(commit, blocks):
+                    if commit.sequence == 4:
+                        raise ChangelogError("disk full")
+                    return append(commit, blocks)
+
+                writer.append = failing  # type: ignore[method-assign]
+            return writer
+
+    with pytest.raises(ChangelogError, match="disk full"):
+        run_count(range(100), Failing(tmp_path / "log", auto_compact=False), parallelism=2)
+    log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
+    assert [marker and marker.sequence for marker in (log.reader(0).last(), log.reader(1).last())] == [4, 3]
+    # Not even compaction forgets it.
+    log.compact()
+    result = run_count(range(100), restore_from=log, parallelism=3)
+    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.metrics["Count"]["rows_in"] == 100
+    assert sorted(result.values[-10:]) == [(number, 10) for number in range(10)]
+
+
+class TestRefusals:
+    def test_a_changelog_that_was_never_written(self):
+        with pytest.raises(ChangelogError, match="nothing was written to it"):
+            run_count(range(10), restore_from=MemoryChangelog())
+
+    def test_a_changelog_without_a_commit_of_each_group(self):
+        log = MemoryChangelog()
+        log.prepare("Count", 2)
+        with pytest.raises(ChangelogError, match="start without restore_from="):
+            run_count(range(10), restore_from=log)
+
+    def test_the_changelog_of_another_operator(self):
+        log = MemoryChangelog()
+        run_count(range(10), log)
+        with pytest.raises(OperatorChanged, match="belongs to operator 'Count', the query has 'Other'"):
+            run_count(range(10), restore_from=log, name="Other")
+
+    def test_a_new_changelog_that_is_not_new(self):
+        old, used = MemoryChangelog(), MemoryChangelog()
+        run_count(range(10), old)
+        run_count(range(20), used)
+        with pytest.raises(ChangelogDiverged, match="ends with commit 2 of an earlier run"):
+            run_count(range(10), used, old)
+
+    def test_a_new_query_with_the_changelog_of_an_old_one(self):
+        log = MemoryChangelog()
+        run_count(range(10), log)
+        with pytest.raises(ChangelogDiverged, match="give restore_from= that changelog"):
+            run_count(range(10), log)
+
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({"changelog": "topic"}, "changelog='topic' is not a changelog"),
+            ({"restore_from": 5}, "restore_from=5 is not a changelog"),
+        ],
+    )
+    def test_no_changelogs(self, arguments, match):
+        with pytest.raises(DefinitionError, match=match):
+            run_count(range(10), **arguments)
+
+    def test_the_same_changelog_for_both_or_for_two_operators(self):
+        log = MemoryChangelog()
+        with pytest.raises(DefinitionError, match="are the same"):
+            run_count(range(10), log, log)
+        first = keyed.stream([]).key_by("a").process(Count(), changelog=log)
+        with pytest.raises(DefinitionError, match="that of another operator"):
+            first.key_by("a").process(Count(), name="second", changelog=log)
+
+    @pytest.mark.parametrize("until", [0, -1, True, 1.5, datetime(2026, 1, 1)])
+    def test_no_batch_and_no_time(self, until):
+        with pytest.raises(DefinitionError, match="until="):
+            RestorePoint(MemoryChangelog(), until=until)
+
+    def test_operators_at_different_batches(self):
+        logs = [MemoryChangelog(), MemoryChangelog()]
+        run_two(logs, [None, None])
+        points = [RestorePoint(log, until=until) for log, until in zip(logs, (1, 2), strict=True)]
+        with pytest.raises(DefinitionError, match="different until="):
+            run_two([None, None], points)
+
+    def test_a_changed_state(self):
+        class Changed(KeyedProcessFunction):
+            count = ValueState(str)
+
+            def process_element(self, value, ctx):
+                return ()
+
+        log = MemoryChangelog()
+        run_count(range(10), log)
+        with pytest.raises(StateSchemaChanged, match=r"(?s)stored: +value state 'count' of int.*of str"):
+            run_count(range(10), restore_from=log, function=Changed(), name="Count")
+
+    def test_entries_that_are_not_those_of_the_commit(self):
+        log = MemoryChangelog()
+        run_count(range(10), log)
+        block: Any = log._groups[0][0][1][0]
+        prefix, sub, _ = block[0]
+        block[0] = (prefix, sub, b"\x07")
+        with pytest.raises(CorruptionError, match="their hash differs"):
+            run_count(range(10), restore_from=log)
+        del block[0]
+        with pytest.raises(CorruptionError, match="9 entries were restored, batch 1 had 10"):
+            run_count(range(10), restore_from=log)
+
+
+class Twice(KeyedProcessFunction):
+    """Counts what it gets."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + 1)
+        yield self.total.value()
+
+
+def run_two(changelogs: list[Any], restore_from: list[Any], rows: int = 50, **options: Any) -> Any:
+    """Two operators, of which each may have a changelog."""
+    first = (
+        keyed.stream(range(rows))
+        .key_by(lambda number: number % 10)
+        .process(Count(), changelog=changelogs[0], restore_from=restore_from[0])
+    )
+    second = first.key_by(lambda value: value[0] % 2).process(
+        Twice(), changelog=changelogs[1], restore_from=restore_from[1]
+    )
+    return second.run(rows_per_batch=10, drain=False, **options)
+
+
+def test_operators_are_restored_at_one_batch():
+    logs = [MemoryChangelog(), MemoryChangelog()]
+    run_two(logs, [None, None])
+    # One operator lacks the last two batches.
+    del logs[1]._groups[0][-2:]
+    result = run_two([None, None], logs)
+    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.batches == 2
+    assert max(result.values) == 25
+
+
+def test_an_operator_that_is_new_in_the_query_starts_empty_at_the_same_batch():
+    logs = [MemoryChangelog(), MemoryChangelog()]
+    run_two([logs[0], None], [None, None])
+    new = MemoryChangelog()
+    result = run_two([None, new], [logs[0], None], rows=70)
+    assert (result.batches, max(result.values)) == (2, 10)
+    # So they can be restored together from now on.
+    assert [commit.sequence for commit, _ in new.reader(0).commits()] == [6, 7]
+
+
+def test_list_elements_keep_their_order_and_new_ones_come_last():
+    log = MemoryChangelog()
+    harness = KeyedTestHarness(Sessions(), key=of_key, parallelism=3, changelog=log)
+    for number in range(30):
+        harness.process((f"key{number % 4}", number), number)
+    restored = KeyedTestHarness(Sessions(), key=of_key, parallelism=2, restore_from=log)
+    for number in range(30, 40):
+        restored.process((f"key{number % 4}", number), number)
+    restored.advance_watermark(1_000)
+    last = {record.value[0]: record.value[3] for record in restored.take_output() if record.value[1] is None}
+    shown = [record.value[3] for record in restored.take_output()]
+    assert all(values == sorted(values) for values in [*last.values(), *shown])
+
+
+def test_calendar_and_global_windows_survive(tmp_path):
+    """Windows that no job of the other tests has."""
+    function = w.WindowOperator(
+        assigner=w.GlobalWindows.create(),
+        trigger=w.PurgingTrigger.of(w.CountTrigger.of(5)),
+        aggregate=w.Sum(lambda v: v[1]),
+    )
+    log = MemoryChangelog()
+    harness = KeyedTestHarness(function, key=of_key, parallelism=2, changelog=log)
+    for number in range(33):
+        harness.process((f"key{number % 3}", number), number)
+    harness.take_output()
+    restored = KeyedTestHarness(function, key=of_key, parallelism=3, restore_from=log)
+    for one in (harness, restored):
+        for number in range(33, 60):
+            one.process((f"key{number % 3}", number), number)
+    assert sorted(harness.take_output()) == sorted(restored.take_output()) != []
+
+
+def test_files_of_a_local_store_that_was_left_are_not_taken_for_state(tmp_path: Path):
+    """The folder of local stores outlives the checkpoint; what is in it is another log's."""
+    log, options = MemoryChangelog(), {"local_dir": tmp_path / "stores", "drain": False, "rows_per_batch": 10}
+
+    def run(rows: int, checkpoint: str, **changelogs: Any) -> Any:
+        stream = keyed.stream(range(rows)).key_by(lambda number: number % 10)
+        output = stream.process(Count(), store="rocksdb", **changelogs)
+        return output.run(checkpoint=tmp_path / checkpoint, **options)
+
+    run(50, "first", changelog=log)
+    run(90, "other")
+    assert [value for _, value in run(60, "second", restore_from=log).values] == [6] * 10
+
+
+def test_half_a_restore_is_none(tmp_path, monkeypatch):
+    """Operators and key groups come into being together, so nobody takes a part of the state for all of it."""
+    logs = [MemoryChangelog(), MemoryChangelog()]
+    run_two(logs, [None, None])
+    written = Loader.write_log
+    with monkeypatch.context() as patch:
+        patch.setattr(Loader, "write_log", lambda self, done: _then_stop(written(self, done), self, "Twice"))
+        with pytest.raises(Stop):
+            run_two([None, None], logs, checkpoint=tmp_path)
+    result = run_two([None, None], [None, None], checkpoint=tmp_path)
+    assert (result.batches, max(result.values)) == (5, 25)
+
+
+def _then_stop(meta: Any, loader: Any, operator: str) -> Any:
+    if loader.meta.operator == operator:
+        raise Stop
+    return meta

@@ -1,0 +1,230 @@
+"""Verify finds what is wrong with a changelog or a checkpoint, and names the first of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import attrs
+import pytest
+
+import keyed
+from keyed import CheckpointError, OperatorChanged, TimeDomain
+from keyed.backends import CommitStore
+from keyed.codec.keys import encode_key
+from keyed.engine.addresses import PLAIN, state_prefix
+from keyed.engine.meta import decode_meta, encode_meta
+from keyed.engine.segment import decode_row, encode_rows
+from keyed.recovery import flush, verify_changelog, verify_checkpoint
+from keyed.recovery.describe import describe_entry
+from keyed.testing import KeyedTestHarness, MemoryChangelog
+from tests.keyed.engine.groups import Work
+from tests.keyed.recovery import jobs
+from tests.keyed.recovery.jobs import Life
+from tests.keyed.recovery.test_restore import broken_off, run_count
+
+
+def problems(found: Any) -> dict[int, str]:
+    return {group.group: group.problem for group in found if group.problem}
+
+
+@pytest.fixture
+def log():
+    log = MemoryChangelog()
+    run_count(range(100), log, parallelism=2)
+    return log
+
+
+def test_a_good_changelog(log):
+    found = verify_changelog(log)
+    assert [(group.operator, group.group, group.first, group.last, group.problem) for group in found] == [
+        ("Count", 0, 1, 10, ""),
+        ("Count", 1, 1, 10, ""),
+    ]
+    assert sum(group.entries for group in found) == 10
+
+
+def damage(log: MemoryChangelog, sequence: int, change: Any) -> None:
+    """Change the content of a commit of key group 1."""
+    blocks: Any = log._groups[1][sequence - 1][1]
+    change(blocks[0])
+
+
+def replace_value(block: Any) -> None:
+    prefix, sub, _ = block[0]
+    block[0] = (prefix, sub, b"\x07")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (replace_value, "commit 4: the hash of its .* live entries is .*, its marker says"),
+        (lambda block: block.pop(), "commit 4: the hash"),
+        (
+            lambda block: block.append((state_prefix(PLAIN, 1, encode_key(99), encode_key(None)), b"", b"\x01")),
+            "commit 4: there are .* live entries",
+        ),
+    ],
+)
+def test_the_first_commit_that_is_wrong_is_named(log, change, match):
+    damage(log, 4, change)
+    found = problems(verify_changelog(log))
+    assert list(found) == [1]
+    assert re.search(match, found[1]), found
+
+
+def test_a_lost_tombstone_and_a_wrong_count_in_the_marker():
+    log = MemoryChangelog()
+    harness = KeyedTestHarness(Work(), key=lambda element: element[0], changelog=log)
+    harness.process(("a", "put", 1, b"x"), 1)
+    harness.process(("a", "remove", 1), 2)
+    (commit, blocks) = log._groups[0][1]
+    assert isinstance(blocks[0], list)
+    lost = blocks[0].pop()
+    assert "commit 2: there are 1 live entries, its marker says 0" in problems(verify_changelog(log))[0]
+    blocks[0].append(lost)
+    assert problems(verify_changelog(log)) == {}
+    log._groups[0][1] = (attrs.evolve(commit, entries=5), blocks)
+    assert "there are 0 live entries, its marker says 5" in problems(verify_changelog(log))[0]
+
+
+@pytest.mark.parametrize("name", ["functions", "tables", "sessions", "columnar-hopping"])
+@pytest.mark.parametrize("compact", [False, True])
+def test_good_jobs(tmp_path, name, compact):
+    life = Life(tmp_path, name)
+    jobs.run(life, drain=False)
+    for operator in life.operators():
+        changelog = life.changelog(operator, 0)
+        if compact:
+            changelog.compact()
+        for found in (
+            verify_changelog(changelog),
+            verify_checkpoint(tmp_path / "checkpoint", operator),
+            verify_checkpoint(tmp_path / "checkpoint", operator, changelog),
+        ):
+            assert problems(found) == {}
+            assert [group.note for group in found if group.note] == []
+            assert {group.last for group in found} == {20}
+            assert sum(group.entries for group in found) > 0
+
+
+def rewrite(folder: Any, operator: str, group: int, change: Any) -> None:
+    """Change the entries of the last row of a key group in a checkpoint."""
+    commits = CommitStore(folder)
+    log = commits.group_log(operator, group)
+    record = log.read_meta()
+    assert record is not None
+    meta = decode_meta(record, "")
+    for number, row_record in [*log.read(meta.last_row, meta.last_row)]:
+        row = decode_row(row_record, "")
+        changes = [change(entry) for entry in row.entries]
+        log.append(number, encode_rows(row.commit, [], changes, row.attempt, row.before)[0])
+    commits.commit()
+    commits.close()
+
+
+def test_the_first_entry_in_which_checkpoint_and_changelog_differ(tmp_path):
+    log = MemoryChangelog()
+    run_count(range(100), log, parallelism=2, checkpoint=tmp_path)
+    assert problems(verify_checkpoint(tmp_path, "Count", log)) == {}
+    rewrite(tmp_path, "Count", 1, lambda entry: (*entry[:2], b"\x08"))
+    assert "the hash of its" in problems(verify_checkpoint(tmp_path, "Count"))[1]
+    problem = problems(verify_checkpoint(tmp_path, "Count", log))[1]
+    assert problem.startswith("commit 10: value state 'count' of key ")
+    assert problem.endswith("is b'\\x08' in the checkpoint and b'\\n' in the changelog")
+
+
+def test_what_cannot_be_compared_is_noted(tmp_path):
+    log = MemoryChangelog()
+    run_count(range(20), checkpoint=tmp_path)
+    (found,) = verify_checkpoint(tmp_path, "Count")
+    assert (found.problem, found.entries) == ("", 10)
+    assert "no hash is kept" in found.note
+    log.prepare("Count", 1)
+    (found,) = verify_checkpoint(tmp_path, "Count", log)
+    assert "not compared with the changelog, which is empty" in found.note
+
+
+def test_a_damaged_checkpoint_is_a_problem(tmp_path):
+    run_count(range(20), MemoryChangelog(), checkpoint=tmp_path)
+    commits = CommitStore(tmp_path)
+    log = commits.group_log("Count", 0)
+    log.drop(2)
+    commits.commit()
+    commits.close()
+    assert "row 2" in problems(verify_checkpoint(tmp_path, "Count"))[0]
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        verify_checkpoint(tmp_path / "none", "Count")
+    run_count(range(20), checkpoint=tmp_path)
+    with pytest.raises(OperatorChanged, match="no key group 0 of 'Other'"):
+        verify_checkpoint(tmp_path, "Other")
+
+
+class TestFlush:
+    def test_what_a_broken_off_run_has_committed(self, tmp_path):
+        life = Life(tmp_path, "functions")
+        broken_off(life, 5)
+        changelogs: dict[str, Any] = {operator: life.changelog(operator, 0) for operator in life.operators()}
+        assert [changelogs[name].reader(0).last().sequence for name in ("Windows", "Totals")] == [4, 4]
+        for _ in range(2):
+            assert flush(tmp_path / "checkpoint", changelogs) == {"Windows": 5, "Totals": 5}
+        assert [changelogs[name].reader(0).last().sequence for name in ("Windows", "Totals")] == [5, 5]
+        life.lose_checkpoint()
+        assert jobs.run(life).restored == keyed.Restored(5, with_position=True)
+
+    def test_into_an_empty_changelog(self, tmp_path):
+        rows = range(100)
+        run_count(rows, checkpoint=tmp_path, parallelism=2)
+        log = MemoryChangelog()
+        assert flush(tmp_path, {"Count": log}) == {"Count": 10}
+        assert problems(verify_checkpoint(tmp_path, "Count", log)) == {}
+        result = run_count(range(110), restore_from=log, parallelism=3)
+        assert sorted(result.values) == [(number, 11) for number in range(10)]
+        # And the run goes on with it.
+        run_count(range(120), log, checkpoint=tmp_path, parallelism=2)
+        assert problems(verify_changelog(log)) == {}
+
+    def test_a_checkpoint_in_use(self, tmp_path):
+        def on_progress(_: Any) -> None:
+            with pytest.raises(CheckpointError, match="in use by another run"):
+                flush(tmp_path, {"Count": MemoryChangelog()})
+
+        run_count(range(10), checkpoint=tmp_path, on_progress=on_progress)
+
+
+def test_entries_are_named_as_users_know_them():
+    log = MemoryChangelog()
+    harness = KeyedTestHarness(Work(), key=lambda element: element[0], changelog=log)
+    harness.process(("a", "value", b"x"), 1)
+    harness.process(("a", "put", 3, b"x"), 1)
+    harness.process(("a", "append", b"x"), 1)
+    harness.process(("a", "register_event_time_timer", 77), 1)
+    harness.process(("a", "set_timer", 4, 88, TimeDomain.PROCESSING_TIME), 1)
+    states = log._groups[0][-1][0].states
+    names = {describe_entry(prefix, sub, states) for prefix, sub, _ in harness._entries()}
+    assert names == {
+        "value state 'value' of key 'a'",
+        "map state 'map' of key 'a', map key 3",
+        "list state 'list' of key 'a', element 0 of batch 3",
+        "event-time timer at 77 of key 'a'",
+        "processing-time timer 4 of key 'a'",
+    }
+    prefix = state_prefix(PLAIN, 9, encode_key("a"), encode_key((1, 2)))
+    assert describe_entry(prefix, b"", states) == "unknown state number 9 of key 'a', namespace (1, 2)"
+
+
+def test_a_meta_record_that_says_something_else(tmp_path):
+    run_count(range(20), MemoryChangelog(), checkpoint=tmp_path)
+    commits = CommitStore(tmp_path)
+    log = commits.group_log("Count", 0)
+    record = log.read_meta()
+    assert record is not None
+    meta = decode_meta(record, "")
+    meta.counters["live_entries"] += 1
+    log.write_meta(encode_meta(meta))
+    commits.commit()
+    commits.close()
+    assert problems(verify_checkpoint(tmp_path, "Count")) == {0: "there are 10 live entries, its marker says 11"}

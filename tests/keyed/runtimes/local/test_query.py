@@ -1,0 +1,319 @@
+"""Runs of the local runtime: resuming, draining, refusals, failures, sources and bad rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import keyed
+from keyed import (
+    CheckpointError,
+    KeyedProcessFunction,
+    ListState,
+    OutputTag,
+    UserFunctionError,
+    ValueState,
+    bounded_out_of_orderness,
+)
+from keyed.errors import (
+    CheckpointFinished,
+    CorruptionError,
+    DefinitionError,
+    KeyedError,
+    NullKeyError,
+    OperatorChanged,
+    ParallelismChanged,
+    QueryFailed,
+    StateSchemaChanged,
+    TimestampError,
+)
+from keyed.rows import row
+from tests.keyed.runtimes.local import job
+
+BAD = OutputTag("bad", "k string, ts bigint, v bigint")
+ROOT = Path(__file__).parents[4]
+
+
+class Sum(KeyedProcessFunction):
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        if value.v == 13:
+            raise LookupError("unlucky")
+        self.total.update(self.total.value() + value.v)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() // 10 * 10 + 9)
+        yield ctx.get_current_key(), value.v, self.total.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), -timestamp, self.total.value()
+
+
+def rows(*values, start=0):
+    return [{"k": "ab"[i % 2], "ts": i, "v": v} for i, v in enumerate(values, start)]
+
+
+def chain(source, function=None, *, name="Sum", on_bad_row=None, **options):
+    stream = keyed.stream(source, timestamp="ts", watermark=bounded_out_of_orderness(5), on_bad_row=on_bad_row)
+    return stream.key_by("k").process(function or Sum(), "k string, v bigint, n bigint", name=name, **options)
+
+
+def test_a_run_goes_on_at_the_source_s_position_and_ends_with_the_same(tmp_path):
+    source = rows(*range(20, 60))
+    whole = chain(source).run(rows_per_batch=7)
+    first = chain(source[:17]).run(checkpoint=tmp_path, rows_per_batch=7)
+    second = chain(source).run(checkpoint=tmp_path, rows_per_batch=7, drain=True)
+    assert second.batches == 5
+    assert sorted(first.values + second.values) == sorted(whole.values)
+
+
+def test_draining_again_does_nothing_and_new_rows_are_refused(tmp_path):
+    source = rows(1, 2, 3)
+    assert chain(source).run(checkpoint=tmp_path, drain=True).batches == 2
+    for drain in (True, False):
+        assert chain(source).run(checkpoint=tmp_path, drain=drain).batches == 0
+    with pytest.raises(CheckpointFinished, match="drained"):
+        chain([*source, *rows(4, start=3)]).run(checkpoint=tmp_path)
+
+
+def test_a_source_that_has_lost_rows_is_refused(tmp_path):
+    source = rows(1, 2, 3, 4)
+    chain(source).run(checkpoint=tmp_path)
+    for shorter in (source[:2], pd.DataFrame(source[:2])):
+        with pytest.raises(CheckpointError, match=r"consumed 4 rows.*only 2"):
+            chain(shorter).run(checkpoint=tmp_path)
+
+
+def test_a_changed_query_is_refused_with_old_and_new_printed(tmp_path):
+    class Other(Sum):
+        total = ValueState(str, default="")
+
+    source = rows(1, 2, 3)
+    chain(source, parallelism=2).run(checkpoint=tmp_path)
+    more = rows(1, 2, 3, 4)
+    with pytest.raises(OperatorChanged, match=r"'Sum'.*'Renamed'"):
+        chain(more, name="Renamed").run(checkpoint=tmp_path)
+    with pytest.raises(ParallelismChanged, match=r"2 key groups.* 3 "):
+        chain(more, parallelism=3).run(checkpoint=tmp_path)
+    with pytest.raises(StateSchemaChanged, match=r"(?s)int.*str"):
+        chain(more, Other(), parallelism=2).run(checkpoint=tmp_path)
+    assert chain(more, parallelism=2).run(checkpoint=tmp_path).values == [("b", 4, 6)]
+
+
+def test_an_error_of_the_function_leaves_the_checkpoint_at_the_last_commit(tmp_path):
+    source = rows(1, 2, 3, 4, 5, 13, 6)
+    for _ in range(2):
+        with pytest.raises(UserFunctionError, match=r"'Sum'.*process_element.*v=13.*key 'b'.*LookupError: unlucky"):
+            chain(source).run(checkpoint=tmp_path, rows_per_batch=2)
+    source[5]["v"] = 0
+    resumed = chain(source).run(checkpoint=tmp_path, rows_per_batch=2, drain=True)
+    fresh = chain(source).run(rows_per_batch=2)
+    assert resumed.values == fresh.values[4:]
+
+
+def test_an_error_of_a_sink_or_a_source_is_named(tmp_path):
+    def broken(values, batch_id):
+        raise OSError("disk on fire")
+
+    def failing():
+        yield from rows(1, 2)
+        raise LookupError("no more")
+
+    with pytest.raises(QueryFailed, match="OSError: disk on fire"):
+        chain(rows(1)).run(broken, checkpoint=tmp_path / "sink")
+    with pytest.raises(QueryFailed, match="LookupError: no more"):
+        chain(failing()).run(checkpoint=tmp_path / "source", rows_per_batch=1)
+    assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "sink").batches == 1
+    assert chain(rows(1, 2, 3)).run(checkpoint=tmp_path / "source", rows_per_batch=1).batches == 1
+
+
+def test_close_runs_for_every_group_and_its_error_is_named():
+    closed = []
+
+    class Closing(Sum):
+        def open(self, context):
+            self.group = context.get_index_of_this_subtask()
+
+        def close(self):
+            closed.append(self.group)
+            if self.group == 1:
+                raise LookupError("stuck")
+
+    with pytest.raises(UserFunctionError, match="close: LookupError: stuck"):
+        chain(rows(1, 2, 3), Closing(), parallelism=3).run()
+    assert sorted(closed) == [0, 1, 2]
+
+
+def test_bad_rows_fail_the_query_or_leave_by_their_tag():
+    source = [*rows(1, 2), {"k": None, "ts": 3, "v": 3}, {"k": "a", "ts": None, "v": 4}, *rows(5, start=4)]
+    with pytest.raises(NullKeyError, match="on_bad_row"):
+        chain(source).run()
+    with pytest.raises(TimestampError, match="on_bad_row"):
+        chain([*source[:2], source[3]]).run()
+    for kind in (list, pd.DataFrame, pa.Table.from_pylist):
+        output = chain(kind(source), on_bad_row=BAD)
+        good, bad = keyed.collect_sink(), keyed.collect_sink()
+        keyed.run(output.to(good), output.side_output(BAD).to(bad))
+        assert [value for value in good.values if value[1] >= 0] == [("a", 1, 1), ("b", 2, 2), ("a", 5, 6)]
+        assert [row.v for row in bad.values] == [3, 4]
+
+
+class Everything(KeyedProcessFunction):
+    seen = ListState()
+
+    def process_element(self, value, ctx):
+        self.seen.add(value.v)
+        yield ctx.get_current_key(), ctx.timestamp(), value.v, value.k, len(self.seen.get())
+
+
+def test_all_kinds_of_sources_give_the_same():
+    values = [{"k": f"k{i % 3}", "ts": (i * 7) % 20, "v": i} for i in range(30)]
+    sources = {
+        "list": lambda: values,
+        "generator": lambda: (value for value in values),
+        "pandas": lambda: pd.DataFrame(values),
+        "arrow": lambda: pa.Table.from_pylist(values),
+        "batch": lambda: pa.RecordBatch.from_pylist(values),
+        "rows": lambda: [row(**value) for value in values],
+    }
+    for parallelism in (1, 3):
+        found = {
+            name: keyed.stream(make(), timestamp="ts", watermark=bounded_out_of_orderness(3))
+            .key_by("k")
+            .process(Everything(), parallelism=parallelism)
+            .run(rows_per_batch=8)
+            .values
+            for name, make in sources.items()
+        }
+        assert len(found["list"]) == 30
+        assert all(one == found["list"] for one in found.values())
+
+
+def test_timestamps_may_be_datetimes():
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    times = [epoch + dt.timedelta(microseconds=us) for us in (1_500, -1_500)]
+    values = [{"k": "a", "ts": time, "v": 1} for time in times]
+    for source in (values, pd.DataFrame(values)):
+        stream = keyed.stream(source, timestamp="ts", watermark=bounded_out_of_orderness(10))
+        assert [value[1] for value in stream.key_by("k").process(Everything()).run().values] == [-2, 1]
+
+
+def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def source():
+        for value in rows(*range(20, 40)):
+            if value["ts"] == 10:
+                arrived.set()
+                assert go_on.wait(30)
+            yield value
+
+    sink = keyed.collect_sink()
+    query = chain(source()).start(sink, checkpoint=tmp_path, rows_per_batch=5)
+    assert arrived.wait(30)
+    assert query.is_active
+    assert not query.await_termination(0.01)
+    assert query.metrics()["Sum"]["rows_in"] == 10
+    stopper = threading.Thread(target=query.stop)
+    stopper.start()
+    go_on.set()
+    stopper.join(30)
+    assert query.await_termination(30)
+    assert not query.is_active
+    done = query.progress.batch_id + 1
+    assert 2 <= done <= 3
+    rest = chain(rows(*range(20, 40))).run(checkpoint=tmp_path, rows_per_batch=5, drain=True)
+    assert sink.values + rest.values == chain(rows(*range(20, 40))).run(rows_per_batch=5).values
+
+
+def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awaited(tmp_path):
+    queries: list[Any] = []
+    ready = threading.Event()
+
+    def stop(progress):
+        assert ready.wait(30)
+        queries[0].stop()
+
+    queries.append(chain(rows(1, 2, 3, 4)).start(keyed.collect_sink(), rows_per_batch=1, on_progress=stop))
+    ready.set()
+    assert queries[0].await_termination(30)
+    assert queries[0].progress.batch_id == 0
+    failing = chain(rows(1, 13)).start(keyed.collect_sink(), rows_per_batch=1)
+    with pytest.raises(UserFunctionError, match="unlucky"):
+        failing.await_termination(30)
+
+
+def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="file"):
+        chain(rows(1)).run(checkpoint=tmp_path / "file" / "checkpoint")
+
+    class Nested(Sum):
+        def process_element(self, value, ctx):
+            chain(rows(1)).run(checkpoint=tmp_path / "own")
+            return ()
+
+    with pytest.raises(CheckpointError, match="in use"):
+        chain(rows(1), Nested()).run(checkpoint=tmp_path / "own")
+
+
+def test_a_damaged_checkpoint_is_refused_and_named(tmp_path):
+    chain(rows(*range(20, 40))).run(checkpoint=tmp_path, rows_per_batch=3)
+    files = [file for file in tmp_path.rglob("*") if file.suffix in (".sst", ".log", ".blob") and file.stat().st_size]
+    for file in files:
+        data = bytearray(file.read_bytes())
+        for at in range(len(data) // 4, len(data), max(1, len(data) // 3)):
+            data[at] ^= 0x55
+        file.write_bytes(data)
+    with pytest.raises(KeyedError) as raised:
+        chain(rows(*range(20, 41))).run(checkpoint=tmp_path)
+    assert isinstance(raised.value, CorruptionError | CheckpointError)
+    assert str(tmp_path) in str(raised.value)
+
+
+LIMITED = """
+import resource, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from typing import Any
+from keyed.errors import KeyedError
+from keyed.rows import row
+from tests.keyed.runtimes.local import job
+job.run(Path({folder!r}), 600, drain=False)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+try:
+    job.run(Path({folder!r}))
+except KeyedError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 3000, 20_000])
+def test_a_full_disk_is_a_typed_error_and_the_run_goes_on_when_there_is_room(tmp_path, limit):
+    program = LIMITED.format(root=str(ROOT), folder=str(tmp_path / "limited"), limit=limit)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:1] in (["CheckpointError"], ["QueryFailed"], ["CorruptionError"]), done.stdout
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit
+    job.run(tmp_path / "limited")
+    job.run(tmp_path / "free", 600, drain=False)
+    job.run(tmp_path / "free")
+    assert job.written(tmp_path / "limited") == job.written(tmp_path / "free")
+
+
+def test_an_unknown_option_and_an_unusable_source_are_refused():
+    with pytest.raises(DefinitionError, match="'chekpoint'"):
+        chain(rows(1)).run(chekpoint="x")
+    for source in ("text", 5, b"bytes"):
+        with pytest.raises(DefinitionError, match="no stream"):
+            chain(source).run()
+    with pytest.raises(DefinitionError, match="'k'"):
+        chain(pd.DataFrame({"ts": [1]})).run()

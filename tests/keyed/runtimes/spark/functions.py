@@ -1,0 +1,261 @@
+"""Functions for the tests on Spark, in a module of their own so that the workers find them, and data for them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import keyed
+from keyed import (
+    TIMESTAMP_COLUMN,
+    KeyedProcessFunction,
+    MapState,
+    OutputTag,
+    TableState,
+    ValueState,
+    VectorizedFunction,
+)
+
+BIG = OutputTag("big")
+EVERY = OutputTag("every", "k string, n bigint")
+BAD = OutputTag("bad")
+SCHEMA = "k string, t bigint, v bigint"
+COUNTED = "k string, n bigint, total bigint"
+
+#: A value that makes `Count` raise.
+POISON = -13
+
+
+class Count(KeyedProcessFunction):
+    """Counts and sums per key; values above 90 also go to a side output as they are."""
+
+    seen = ValueState(tuple[int, int], default=(0, 0))
+
+    def process_element(self, value, ctx):
+        if value.v == POISON:
+            raise ValueError("poison")
+        count, total = self.seen.value()
+        self.seen.update((count + 1, total + value.v))
+        if value.v > 90:
+            ctx.output(BIG, value)
+        yield value.k, count + 1, total + value.v
+
+
+class CountInWindows(KeyedProcessFunction):
+    """Counts per key and 100 ms, by hand: a row per window, when the watermark passes its end."""
+
+    counts = MapState(int, int)
+
+    def process_element(self, value, ctx):
+        start = ctx.timestamp() - ctx.timestamp() % 100
+        if start + 99 <= ctx.timer_service().current_watermark():
+            ctx.output(BIG, value)
+            return
+        self.counts.put(start, (self.counts.get(start) or 0) + 1)
+        ctx.timer_service().register_event_time_timer(start + 99)
+
+    def on_timer(self, timestamp, ctx):
+        start = timestamp - 99
+        count = self.counts.get(start)
+        self.counts.remove(start)
+        ctx.output(EVERY, {"k": ctx.get_current_key(), "n": count})
+        yield {"k": ctx.get_current_key(), "start": start, "n": count}
+
+
+class CountColumns(VectorizedFunction):
+    """As `CountInWindows`, whole columns at a time."""
+
+    counts = TableState("k string, start bigint, n bigint", key=("k", "start"))
+
+    def process_batch(self, table, ctx):
+        times = table[TIMESTAMP_COLUMN].to_numpy()
+        starts = times - times % 100
+        late = starts + 99 <= ctx.current_watermark()
+        ctx.output(BIG, table.filter(late))
+        rows = pa.table([table["k"], pa.array(starts), pa.repeat(1, len(starts))], names=["k", "start", "n"])
+        self.counts.merge(rows.filter(~late), {"n": "sum"})
+
+    def on_watermark(self, watermark, ctx):
+        ended = self.counts.take(("start", "<=", max(watermark, 0) - 99))
+        ended = ended.append_column(TIMESTAMP_COLUMN, pa.array(ended["start"].to_numpy() + 99))
+        ctx.output(EVERY, ended)
+        ctx.emit(ended)
+
+
+class CombinedColumns(CountColumns):
+    """As its base, counting before the shuffle; late rows are dropped and counted."""
+
+    def combine(self, table):
+        times = table[TIMESTAMP_COLUMN].to_numpy()
+        rows = pa.table([table["k"], pa.array(times - times % 100)], names=["k", "start"])
+        counts = rows.group_by(["k", "start"], use_threads=False).aggregate([([], "count_all")])
+        return counts.rename_columns(["k", "start", "n"])
+
+    def process_batch(self, table, ctx):
+        late = table["start"].to_numpy() + 99 <= ctx.current_watermark()
+        ctx.drop(table["n"].to_numpy()[late].sum())
+        self.counts.merge(table.filter(~late), {"n": "sum"})
+
+
+class _Grief:
+    """The first attempt at one of the values below comes to grief."""
+
+    RAISES, DIES = -101, -102
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def meet(self, value):
+        flag = Path(self.folder) / f"mishap{value}"
+        if value in (self.RAISES, self.DIES) and not flag.exists():
+            flag.touch()
+            if value == self.DIES:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("mishap")
+
+
+class Mishap(_Grief, CountInWindows):
+    """As `CountInWindows`, with rows that come to grief."""
+
+    def process_element(self, value, ctx):
+        self.meet(value.v)
+        super().process_element(value, ctx)
+
+
+class MishapColumns(_Grief, CountColumns):
+    """As `CountColumns`, with rows that come to grief."""
+
+    def process_batch(self, table, ctx):
+        self.meet(pc.min(table["v"]).as_py())
+        super().process_batch(table, ctx)
+
+
+class Lottery(KeyedProcessFunction):
+    """Keeps a random number per key. The first attempt at a value of `RAISES` or below fails."""
+
+    RAISES = -200
+    drawn = ValueState(int)
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def process_element(self, value, ctx):
+        self.drawn.update(random.getrandbits(60))
+        flag = Path(self.folder) / f"mishap{value.v}"
+        if value.v <= self.RAISES and not flag.exists():
+            flag.touch()
+            raise RuntimeError("mishap")
+        yield value.k, self.drawn.value()
+
+
+class Best(KeyedProcessFunction):
+    """The key with the highest count of each window, when all counts of the window have come."""
+
+    counts = MapState(str, int)
+
+    def process_element(self, value, ctx):
+        self.counts.put(value.k, value.n)
+        ctx.timer_service().register_event_time_timer(value.start + 99)
+
+    def on_timer(self, timestamp, ctx):
+        best = max(self.counts.items(), key=lambda item: (item[1], item[0]))
+        self.counts.clear()
+        yield ctx.get_current_key(), *best
+
+
+class BestColumns(VectorizedFunction):
+    """As `Best`, whole columns at a time."""
+
+    counts = TableState("start bigint, k string, n bigint", key=("start", "k"))
+
+    def process_batch(self, table, ctx):
+        self.counts.upsert(table)
+
+    def on_watermark(self, watermark, ctx):
+        ended = self.counts.take(("start", "<=", max(watermark, 0) - 99))
+        ended = ended.sort_by([("start", "ascending"), ("n", "descending"), ("k", "descending")])
+        starts = ended["start"].to_numpy()
+        ctx.emit(ended.filter(np.diff(starts, prepend=-1) != 0))
+
+
+class Remind(KeyedProcessFunction):
+    """Emits every key once more, 300 ms of processing time after it came."""
+
+    def process_element(self, value, ctx):
+        service = ctx.timer_service()
+        service.register_processing_time_timer(service.current_processing_time() + 300)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, ctx.timer_service().current_processing_time()
+
+
+class WrongType(KeyedProcessFunction):
+    """Emits text into a number column."""
+
+    def process_element(self, value, ctx):
+        yield value.k, "one", 1
+
+
+class Show(KeyedProcessFunction):
+    """Emits what it gets, as text."""
+
+    def process_element(self, value, ctx):
+        yield repr(value), repr(ctx.get_current_key())
+
+
+def write_file(folder, number, rows):
+    """Write rows (k, t, v) as one file of a source that takes one file a batch, in the order of the numbers."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = [[row[i] for row in rows] for i in range(3)]
+    types = [pa.string(), pa.int64(), pa.int64()]
+    table = pa.table({n: pa.array(c, t) for n, c, t in zip("ktv", columns, types, strict=True)})
+    hidden = folder / f"_tmp-{number}"
+    pq.write_table(table, hidden)
+    os.utime(hidden, (1_600_000_000 + number,) * 2)
+    hidden.rename(folder / f"part-{number:04d}.parquet")
+
+
+def files_source(spark, folder, **options):
+    """A stream over such a folder, one file a batch."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    return keyed.stream(reader.parquet(str(folder)), timestamp="t", **options)
+
+
+def count(source, **options):
+    """The chain with one stage."""
+    return source.key_by("k").process(Count(), COUNTED, name="count", **options)
+
+
+def best(source, function=None, then=None, by_stage=None, **options):
+    """The chain with two stages: windows per key, then the best key of each window."""
+    first, second = (options | (by_stage or {}).get(name, {}) for name in ("windows", "best"))
+    windows = source.key_by("k").process(
+        function or CountInWindows(), "k string, start bigint, n bigint", name="windows", **first
+    )
+    ranked = windows.key_by("start").process(then or Best(), "start bigint, k string, n bigint", name="best", **second)
+    return windows, ranked
+
+
+def expected_counts(rows):
+    """What `Count` emits for rows in the order of their timestamps, as a sorted list."""
+    seen: dict[str, tuple[int, int]] = {}
+    emitted = []
+    for key, _, value in sorted(rows, key=lambda row: row[1]):
+        number, total = seen.get(key, (0, 0))
+        seen[key] = (number + 1, total + value)
+        emitted.append((key, *seen[key]))
+    return sorted(emitted)
+
+
+def parquet_rows(folder):
+    """The rows of a Parquet sink as sorted tuples."""
+    return sorted(tuple(row.values()) for row in pq.read_table(str(folder)).to_pylist())

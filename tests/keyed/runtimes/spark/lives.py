@@ -1,0 +1,110 @@
+"""Jobs with a changelog per operator, in a program that tests kill: ``python -m tests...lives FOLDER KIND``.
+
+Reads ``FOLDER/in``, one file a batch, and writes ``FOLDER/sink-<n>``. Prints the id of each batch, what the changelogs
+say of the state when all files are read, and ``DONE`` when the input has ended. `tests.keyed.recovery.jobs.Life` says
+where the checkpoint and the changelogs are, and what a life begins with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keyed
+import windows as w
+from keyed import ListState, OutputTag, TimeDomain
+from tests.keyed.recovery.jobs import Life, Options, final_state
+from tests.keyed.runtimes.spark.functions import SCHEMA, BestColumns, CountInWindows, best
+
+ECHO = OutputTag("echo", SCHEMA)
+LATENESS = keyed.bounded_out_of_orderness(milliseconds=60)
+PARALLELISM = 2
+
+
+class CountAndEcho(CountInWindows):
+    """As its base, and emits every row once more when some processing time has passed."""
+
+    waiting = ListState(tuple[int, int])
+
+    def process_element(self, value, ctx):
+        self.waiting.add((value.t, value.v))
+        timers = ctx.timer_service()
+        timers.set_timer("echo", timers.current_processing_time() + 200, TimeDomain.PROCESSING_TIME)
+        super().process_element(value, ctx)
+
+    def on_timer(self, timestamp, ctx):
+        if ctx.time_domain() is TimeDomain.EVENT_TIME:
+            yield from super().on_timer(timestamp, ctx)
+            return
+        for time, value in self.waiting.get():
+            ctx.output(ECHO, (ctx.get_current_key(), time, value))
+        self.waiting.clear()
+
+
+def _functions(stream: Any, options: Options) -> list[Any]:
+    by_stage = {name: options(name) for name in ("windows", "best")}
+    windows, ranked = best(stream, CountAndEcho(), BestColumns(), by_stage)
+    return [windows, ranked, windows.side_output(ECHO)]
+
+
+def _windowed(assigner: Any, path: str) -> Callable[[Any, Options], list[Any]]:
+    def build(stream: Any, options: Options) -> list[Any]:
+        windowed = stream.key_by("k").window(assigner).path(path)
+        return [windowed.aggregate(n=w.Count(), total=w.Sum("v"), **options("WindowOperator"))]
+
+    return build
+
+
+#: Jobs with windows whose results do not depend on where batches are cut, and rows and columns in one chain.
+KINDS: dict[str, Callable[[Any, Options], list[Any]]] = {
+    "functions": _functions,
+    "tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "row"),
+    "hopping": _windowed(w.HoppingEventTimeWindows.of(200, 50), "row"),
+    "sessions": _windowed(w.EventTimeSessionWindows.with_gap(9), "row"),
+    "columnar-tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "columnar"),
+    "columnar-hopping": _windowed(w.HoppingEventTimeWindows.of(200, 50), "columnar"),
+    "columnar-sessions": _windowed(w.EventTimeSessionWindows.with_gap(9), "columnar"),
+}
+
+
+def outputs(life: Life, source: Any) -> list[Any]:
+    """The outputs of a job with their sinks."""
+    stream = keyed.stream(source, timestamp="t", watermark=LATENESS)
+    # Each life has another number of key groups than the one before.
+    life.parallelism = PARALLELISM + life.number % 2
+    found = KINDS[life.name](stream, lambda operator: life.options(operator, standby=False))
+    return [output.to(life.folder / f"sink-{number}") for number, output in enumerate(found)]
+
+
+def state(life: Life) -> dict[str, Any]:
+    """What the changelogs say of the state, as far as it does not depend on where batches are cut."""
+    return {operator: (found[0], found[1]) for operator, found in final_state(life).items()}
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def main(folder: Path, kind: str) -> None:
+    session = keyed.spark_session("killed", master="local[2]", config={"spark.local.dir": str(folder / "tmp")})
+    life = Life(folder, kind)
+    source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    for drain in (False, True):
+        keyed.run(
+            *outputs(life, source),
+            checkpoint=folder / "checkpoint",
+            drain=drain,
+            on_progress=lambda progress: say("BATCH", progress.batch_id),
+        )
+        if not drain:
+            say("STATE", json.dumps(state(life)))
+    say("DONE")
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,143 @@
+"""How a query begins on a checkpoint."""
+
+import logging
+
+import pytest
+
+from keyed import RestorePoint
+from keyed.changelog.model import Commit
+from keyed.errors import ChangelogError, CheckpointError, CorruptionError
+from keyed.runtimes.spark.begin import Begin, begin, take_position
+from keyed.runtimes.spark.folder import open_checkpoint
+from keyed.runtimes.spark.position import SparkPosition, decode_position, encode_position
+from keyed.testing import MemoryChangelog
+
+SOURCES = ['{"topic":{"0":5}}', '{"sourceVersion":1,"index":2}']
+TICK = '{"offset":1,"timestamp":1000}'
+POSITION = SparkPosition(batch=41, sources=SOURCES)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return open_checkpoint(str(tmp_path / "ck"))
+
+
+def changelog_at(sequence, positions=None, operator="op"):
+    """A changelog that ends with a commit, and has some positions."""
+    changelog = MemoryChangelog()
+    changelog.prepare(operator, 1)
+    for number in range(sequence - 2, sequence + 1):
+        commit = Commit(
+            log_id="",
+            group=0,
+            sequence=number,
+            attempt=str(number),
+            previous=str(number - 1),
+            source_log="source",
+            snapshot=True,
+            entries=0,
+            hash="",
+            watermark=0,
+            processing_time=0,
+            states={},
+        )
+        changelog.writer(0).append(commit, [])
+    for number, record in (positions or {}).items():
+        changelog.put_position(number, record)
+    return changelog
+
+
+def points(**changelogs):
+    return {operator: RestorePoint(changelog) for operator, changelog in changelogs.items()}
+
+
+def first_batch(folder, ticks_alone=True):
+    """Let Spark run the first batch."""
+    lines = ["v1", '{"batchTimestampMs":7,"conf":{}}', *([] if ticks_alone else ["-", "-"]), TICK]
+    folder.write("offsets/0", "\n".join(lines).encode())
+    folder.write("commits/0", b"v1\n{}")
+
+
+def test_a_new_query_begins_with_nothing(folder):
+    assert begin(folder, {}) == (Begin(), None)
+    assert folder.names("") == []
+
+
+def test_a_query_goes_on_from_its_checkpoint_whatever_it_could_be_restored_from(folder):
+    first_batch(folder, ticks_alone=False)
+    assert begin(folder, {}) == (Begin(), None)
+    assert begin(folder, points(op=changelog_at(9))) == (Begin(), None)
+
+
+@pytest.mark.parametrize("ticks", [False, True])
+def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
+    found = points(op=changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)}))
+    record, cut = begin(folder, found)
+    assert cut is not None
+    assert (cut.sequence, cut.operators["op"].sequence) == (43, 43)
+    assert record == Begin(first_batch=42, sequence=43, sources=SOURCES, with_position=True)
+    first_batch(folder)
+    after = take_position(folder, record, ticks=ticks)
+    assert after == Begin(first_batch=42, sequence=43, sources=None, with_position=True)
+    assert folder.offsets(0) == [*SOURCES, *([TICK] if ticks else [])]
+    assert begin(folder, found) == begin(folder, {}) == (after, None)
+
+
+def test_a_crash_between_the_first_batch_and_its_position_is_made_up_for(folder):
+    record, _ = begin(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
+    first_batch(folder)
+    found, cut = begin(folder, {})
+    assert (found, cut) == (record, None)
+    take_position(folder, found, ticks=True)
+    # And between the two files.
+    take_position(folder, found, ticks=True)
+    assert folder.offsets(0) == [*SOURCES, TICK]
+
+
+def test_a_restore_that_has_not_happened_is_not_forgotten(folder):
+    # The next start would run over empty state, with a source that may stand anywhere.
+    found = points(op=changelog_at(43, {43: encode_position(POSITION)}))
+    begin(folder, found)
+    with pytest.raises(CheckpointError, match=r"to begin with batch 43 .* give restore_from= once more"):
+        begin(folder, {})
+    assert begin(folder, found)[1] is not None
+
+
+@pytest.mark.parametrize("positions", [{}, {42: encode_position(POSITION)}, {43: b"KRUN of the local runtime"}])
+def test_without_a_position_state_alone_is_restored_and_that_is_said(folder, caplog, positions):
+    with caplog.at_level(logging.WARNING):
+        record, cut = begin(folder, points(op=changelog_at(43, positions)))
+    assert cut is not None
+    assert record == Begin(first_batch=43, sequence=43, sources=None, with_position=False)
+    assert "batch 43 is restored without a position" in caplog.text
+    first_batch(folder, ticks_alone=False)
+    assert begin(folder, {}) == (record, None)
+
+
+def test_the_position_may_be_in_the_changelog_of_one_operator_alone(folder):
+    found = points(a=changelog_at(43, operator="a"), b=changelog_at(44, {43: encode_position(POSITION)}, operator="b"))
+    record, cut = begin(folder, found)
+    assert cut is not None
+    assert (cut.sequence, record.sources) == (43, SOURCES)
+
+
+def test_what_cannot_be_restored_leaves_no_trace(folder):
+    with pytest.raises(ChangelogError, match="no changelog yet"):
+        begin(folder, points(op=MemoryChangelog()))
+    assert begin(folder, {}) == (Begin(), None)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"other": 1}', b"\xff"])
+def test_a_damaged_record_is_named(folder, content):
+    folder.write("keyed-begin", content)
+    with pytest.raises(CorruptionError, match="keyed-begin"):
+        begin(folder, {})
+
+
+def test_positions_come_back_and_damage_is_named():
+    record = encode_position(POSITION)
+    assert decode_position(record) == POSITION
+    for at in range(4, len(record)):
+        for damaged in (record[:at], record[:at] + bytes((record[at] ^ 4,)) + record[at + 1 :]):
+            with pytest.raises(CorruptionError):
+                decode_position(damaged)

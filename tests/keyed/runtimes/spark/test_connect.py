@@ -1,0 +1,162 @@
+"""Spark Connect: the same chains against a server that does not have keyed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import keyed
+from keyed import UserFunctionError, collect_sink
+from keyed.changelog import DirectoryChangelog
+from keyed.runtimes.spark.java import require_java_home
+from keyed.runtimes.spark.session import is_remote
+from tests.keyed.runtimes.spark.functions import (
+    BIG,
+    EVERY,
+    POISON,
+    SCHEMA,
+    BestColumns,
+    CombinedColumns,
+    best,
+    count,
+    files_source,
+    parquet_rows,
+    write_file,
+)
+from windows import Count, Sum, TumblingEventTimeWindows
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+ROWS = [("a", 1, 1), ("b", 2, 95), ("a", 3, 2)]
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory):
+    """A session with a Connect server in a process of its own, which finds neither keyed nor these tests."""
+    grpc = pytest.importorskip("grpc", reason="needs pyspark[connect]")
+    import pyspark
+
+    folder = tmp_path_factory.mktemp("connect")
+    home = Path(pyspark.__file__).parent
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    before = set(os.environ)
+    # Where grpc stands beside pyspark the server finds it; elsewhere it is told.
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(Path(grpc.__file__).parents[1]),
+        "JAVA_HOME": require_java_home(),
+    }
+    server_class = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    conf = {
+        "spark.connect.grpc.binding.port": port,
+        "spark.ui.enabled": "false",
+        "spark.local.dir": folder,
+        "spark.driver.extraJavaOptions": "-Xss8m",
+    }
+    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    command = [
+        str(home / "bin" / "spark-submit"),
+        "--class",
+        server_class,
+        "--master",
+        "local[2]",
+        *options,
+        "spark-internal",
+    ]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and server.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        session = keyed.spark_session(master=f"sc://127.0.0.1:{port}", parallelism=2)
+        try:
+            yield session
+        finally:
+            session.stop()
+            # pyspark notes in the environment that this process uses Connect, and other sessions would go by it.
+            for name in set(os.environ) - before:
+                del os.environ[name]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(60)
+
+
+def test_a_batch_dataframe_runs_on_a_server_without_keyed(remote):
+    assert is_remote(remote)
+    counted = count(keyed.stream(remote.createDataFrame(ROWS, SCHEMA), timestamp="t"))
+    rows, big = collect_sink(), collect_sink()
+    result = keyed.run(counted.to(rows), counted.side_output(BIG).to(big))
+    assert sorted(rows.values) == [("a", 1, 1), ("a", 2, 3), ("b", 1, 95)]
+    assert big.values == [("b", 2, 95)]
+    assert result.metrics["count"]["rows_in"] == 3
+
+
+def test_a_streaming_query_with_two_stages_runs_and_drains(remote, tmp_path):
+    write_file(tmp_path / "in", 0, ROWS)
+    write_file(tmp_path / "in", 1, [("c", 4, 99)])
+    windows, ranked = best(files_source(remote, tmp_path / "in"))
+    seen: list[keyed.Progress] = []
+    result = keyed.run(
+        ranked.to(collect_sink()),
+        windows.to(tmp_path / "windows"),
+        windows.side_output(EVERY).to(tmp_path / "every"),
+        checkpoint=tmp_path / "checkpoint",
+        drain=True,
+        on_progress=seen.append,
+    )
+    assert result.values == [(0, "a", 2)]
+    assert [progress.rows for progress in seen] == [3, 1, 0]
+    assert result.metrics["windows"]["rows_in"] == 4
+    assert parquet_rows(tmp_path / "windows") == [("a", 0, 2), ("b", 0, 1), ("c", 0, 1)]
+    assert parquet_rows(tmp_path / "every") == [("a", 2), ("b", 1), ("c", 1)]
+
+
+def test_vectorised_functions_and_windows_by_columns_run_on_a_server_without_keyed(remote, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1), ("a", 3, 2), ("b", 2, 95)])
+    write_file(tmp_path / "in", 1, [("c", 104, 99)])
+    windows, ranked = best(files_source(remote, tmp_path / "in"), CombinedColumns(), BestColumns())
+    keyed.run(ranked.to(tmp_path / "ranked"), windows.to(tmp_path / "windows"), checkpoint=tmp_path / "ck", drain=True)
+    assert parquet_rows(tmp_path / "windows") == [("a", 0, 2), ("b", 0, 1), ("c", 100, 1)]
+    assert parquet_rows(tmp_path / "ranked") == [(0, "a", 2), (100, "c", 1)]
+
+    stream = files_source(remote, tmp_path / "in").key_by("k").window(TumblingEventTimeWindows.of(100))
+    totals = stream.path("columnar").aggregate(n=Count(), total=Sum("v"))
+    result = totals.run(checkpoint=tmp_path / "ck2", drain=True)
+    assert sorted(map(tuple, result.values)) == [("a", 0, 100, 2, 3), ("b", 0, 100, 1, 95), ("c", 100, 200, 1, 99)]
+
+
+def test_an_error_of_the_function_comes_back_typed(remote, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, POISON)])
+    with pytest.raises(UserFunctionError, match="poison"):
+        count(files_source(remote, tmp_path / "in")).run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
+
+
+def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path, caplog):
+    changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "checkpoint"
+    write_file(tmp_path / "in", 0, ROWS)
+    write_file(tmp_path / "in", 1, [("c", 4, 99)])
+    result = count(files_source(remote, tmp_path / "in"), changelog=changelog).run(checkpoint=checkpoint)
+    assert result.metrics["count"]["rows_in"] == 4
+    assert "positions" in caplog.text
+    assert list(changelog.positions()) == []
+    found = keyed.spark_verify(remote, checkpoint, "count", changelog)
+    assert [(each.last, each.problem, each.note) for each in found] == [(2, "", "")] * 2
+    assert sum(each.entries for each in found) == 3
+    with pytest.raises(keyed.DefinitionError, match="does not reach the file system"):
+        count(files_source(remote, tmp_path / "in"), restore_from=changelog).run(checkpoint=tmp_path / "other")

@@ -1,0 +1,90 @@
+"""Errors that come back from Spark as text."""
+
+import pytest
+
+from keyed import errors
+from keyed.errors import CorruptionError, KeyedError, NullKeyError, QueryFailed, UserFunctionError
+from keyed.runtimes.spark.failures import translated
+
+JOB = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 \
+in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/keyed/engine/driver.py", line 60, in run
+    self._rows(batch)
+  File "job.py", line 3, in process_element
+    raise ValueError("boom")
+ValueError: boom
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/x/pyspark/worker.py", line 1, in main
+    process()
+keyed.errors.{name}: operator 'count', key 'a': first line
+second line
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+Driver stacktrace: SQLSTATE: XXKST
+"""
+
+
+class SparkError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", sorted(set(errors.__all__)))
+def test_every_error_of_ours_comes_back_as_itself(name):
+    error = translated(SparkError(JOB.format(name=name)), "the query")
+    assert type(error) is getattr(errors, name)
+    assert str(error) == "operator 'count', key 'a': first line\nsecond line"
+
+
+def test_the_last_of_several_is_the_one_that_left_the_worker():
+    text = JOB.format(name="EncodingError") + "Caused by: " + JOB.format(name="UserFunctionError")
+    assert type(translated(SparkError(text), "the query")) is UserFunctionError
+
+
+def test_an_error_at_the_very_end_is_found():
+    assert str(translated(SparkError("x\nkeyed.errors.NullKeyError: no key"), "q")) == "no key"
+
+
+def test_other_errors_say_what_failed_and_show_the_traceback():
+    text = JOB.format(name="x").replace(
+        "keyed.errors.x: operator 'count', key 'a': first line\nsecond line", "OSError: no"
+    )
+    error = translated(SparkError(text), "the query 'count'")
+    assert type(error) is QueryFailed
+    assert str(error).startswith("the query 'count' failed: SparkError: Traceback")
+    assert "OSError: no" in str(error)
+    assert "BasePythonRunner" not in str(error)
+
+
+def test_an_error_of_ours_is_left_alone():
+    error = NullKeyError("x")
+    assert translated(error, "q") is error
+
+
+def test_a_name_that_is_no_error_of_ours_is_not_taken_for_one():
+    assert type(translated(SparkError("\nkeyed.errors.Nonsense: x"), "q")) is QueryFailed
+    assert isinstance(translated(SparkError(""), "q"), KeyedError)
+
+
+def test_a_long_message_is_cut():
+    assert len(str(translated(SparkError("x" * 100_000), "q"))) < 3000
+
+
+def test_corruption_keeps_its_message():
+    text = "x\nkeyed.errors.CorruptionError: bad checksum in row 3 at byte 17\n"
+    assert str(translated(SparkError(text), "q")) == str(CorruptionError("bad checksum in row 3 at byte 17"))
+
+
+def test_the_plan_of_the_query_is_left_out():
+    text = "worker exited\n=== Streaming Query ===\nIdentifier: x\nLogical Plan:\nProject [a]"
+    assert str(translated(SparkError(text), "q")) == "q failed: SparkError: worker exited"
+
+
+def test_a_batch_that_is_too_large_for_arrow_gets_a_remedy():
+    text = "org.apache.arrow.vector.util.OversizedAllocationException: Memory required for vector is (2147483648)"
+    assert "maxFilesPerTrigger" in str(translated(SparkError(text), "q"))

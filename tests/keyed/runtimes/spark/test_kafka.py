@@ -1,0 +1,126 @@
+"""Kafka on Spark: keyed streams read from a topic by Spark's own connector, results and changelog written to others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+import keyed
+from keyed.changelog import KafkaChangelog
+from keyed.recovery import verify_changelog
+from tests.keyed.changelog.kafka.topics import create, messages, new_topic, produce
+from tests.keyed.runtimes.spark.functions import SCHEMA, count, parquet_rows
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def source(kafka):
+    """A topic of events in two partitions."""
+    topic = new_topic()
+    create(kafka, topic, 2)
+    return topic
+
+
+def send(kafka: str, topic: str, rows: Iterable[tuple[str, int, int]]) -> None:
+    """Write events, those of a key to one partition."""
+    for partition in range(2):
+        records: list[tuple[bytes, bytes | None]] = [
+            (key.encode(), json.dumps({"k": key, "t": time, "v": value}).encode())
+            for key, time, value in rows
+            if ord(key) % 2 == partition
+        ]
+        produce(kafka, topic, records, partition)
+
+
+def read(spark, kafka, topic):
+    """The events of a topic as a stream."""
+    from pyspark.sql.functions import col, from_json
+
+    raw = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    events = raw.select(from_json(col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
+    return keyed.stream(events, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=10))
+
+
+def expected(*parts):
+    """The rows that `count` gives for events."""
+    seen: dict[str, tuple[int, int]] = {}
+    rows = []
+    for key, _, value in sorted((row for part in parts for row in part), key=lambda row: (row[0], row[1])):
+        n, total = seen.get(key, (0, 0))
+        seen[key] = (n + 1, total + value)
+        rows.append((key, *seen[key]))
+    return sorted(rows)
+
+
+FIRST = [("a", 1, 5), ("b", 2, 7), ("a", 3, 1), ("c", 4, 2)]
+SECOND = [("a", 5, 1), ("c", 6, 4), ("b", 7, 3), ("d", 8, 1)]
+
+
+@pytest.mark.slow
+def test_a_stream_from_a_topic_goes_on_where_it_was_and_writes_back(spark_kafka, kafka, source, tmp_path):
+    results = new_topic()
+    create(kafka, results, 1)
+
+    def run():
+        counted = count(read(spark_kafka, kafka, source))
+        query = (
+            counted.selectExpr("k AS key", "to_json(struct(n, total)) AS value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", kafka)
+            .option("topic", results)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    send(kafka, source, FIRST)
+    run()
+    send(kafka, source, SECOND)
+    run()
+    found = [(message.key().decode(), *json.loads(message.value()).values()) for message in messages(kafka, results)]
+    assert sorted(found) == expected(FIRST, SECOND)
+
+
+def test_source_and_changelog_in_kafka_restore_a_lost_checkpoint(spark_kafka, kafka, source, tmp_path):
+    logs = [KafkaChangelog(new_topic(), bootstrap=kafka) for _ in range(2)]
+    send(kafka, source, FIRST)
+    count(read(spark_kafka, kafka, source), changelog=logs[0]).run(tmp_path / "out", checkpoint=tmp_path / "lost")
+    assert [group.problem for group in verify_changelog(logs[0]) if group.problem] == []
+    send(kafka, source, SECOND)
+    # Another checkpoint, another number of key groups: the state and the offsets come from the topic.
+    restored = count(read(spark_kafka, kafka, source), changelog=logs[1], restore_from=logs[0], parallelism=3)
+    restored.run(tmp_path / "out", checkpoint=tmp_path / "new")
+    assert parquet_rows(tmp_path / "out") == expected(FIRST, SECOND)
+    header = logs[1].header()
+    assert header is not None
+    assert header.parallelism == 3
+    assert [group.problem for group in verify_changelog(logs[1]) if group.problem] == []
+    assert [sequence for sequence, _ in logs[1].positions()] != []
+
+
+@pytest.mark.slow
+def test_another_writer_of_a_running_querys_changelog_is_fenced_and_its_state_stays_right(
+    spark_kafka, kafka, source, tmp_path
+):
+    changelog = KafkaChangelog(new_topic(), bootstrap=kafka)
+    parts = [[(key, time + 3 * turn, turn) for time, key in enumerate("abc")] for turn in range(3)]
+    for part in parts:
+        send(kafka, source, part)
+        counted = count(read(spark_kafka, kafka, source), changelog=changelog)
+        counted.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
+        # The writers that Spark's workers keep open are fenced by these.
+        for group in range(2):
+            changelog.writer(group).close()
+    assert parquet_rows(tmp_path / "out") == expected(*parts)
+    assert [group.problem for group in verify_changelog(changelog) if group.problem] == []
+    assert keyed.spark_verify(spark_kafka, tmp_path / "checkpoint", "count", changelog) is not None

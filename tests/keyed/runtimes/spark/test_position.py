@@ -1,0 +1,101 @@
+"""The log of a query's positions in its changelogs."""
+
+import pytest
+
+from keyed.errors import ChangelogDiverged, CheckpointError
+from keyed.runtimes.spark.folder import open_checkpoint
+from keyed.runtimes.spark.position import PositionLog, SparkPosition, decode_position
+from keyed.testing import MemoryChangelog
+
+TICK = '{"offset":1,"timestamp":1000}'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return open_checkpoint(str(tmp_path))
+
+
+@pytest.fixture
+def changelogs():
+    made = {name: MemoryChangelog() for name in ("a", "b")}
+    for name, changelog in made.items():
+        changelog.prepare(name, 1)
+    return made
+
+
+def commit(folder, batch, *lines):
+    folder.write(f"offsets/{batch}", "\n".join(["v1", "{}", *lines]).encode())
+
+
+def offsets(batch):
+    return f'{{"topic":{{"0":{batch}}}}}'
+
+
+def log_of(folder, changelogs, sequences, first_batch=0, ticks=True):
+    return PositionLog(
+        folder,
+        changelogs,
+        ticks=ticks,
+        first_batch=first_batch,
+        sequences=lambda batch: dict.fromkeys(changelogs, sequences[batch]),
+    )
+
+
+def logged(changelog):
+    return {sequence: decode_position(record) for sequence, record in changelog.positions()}
+
+
+@pytest.mark.parametrize("ticks", [False, True])
+@pytest.mark.parametrize("first_batch", [0, 7])
+def test_each_batch_is_logged_under_its_sequence(folder, changelogs, ticks, first_batch):
+    sequences = {batch: batch + 1 + first_batch for batch in range(4)}
+    log = log_of(folder, changelogs, sequences, first_batch, ticks)
+    for batch in range(4):
+        commit(folder, batch, offsets(batch), "-", *([TICK] if ticks else []))
+        log.log(batch)
+        log.log(batch)
+        # The next run logs its first one again.
+        log_of(folder, changelogs, sequences, first_batch, ticks).log(batch)
+    for changelog in changelogs.values():
+        assert logged(changelog) == {
+            sequences[batch]: SparkPosition(first_batch + batch, [offsets(batch), "-"]) for batch in range(4)
+        }
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["running", "started again"])
+def test_a_batch_in_which_nothing_was_committed_leaves_the_position_of_the_one_before(folder, changelogs, forget):
+    # Batches 2 and 3: no row came to the key groups, or the input had ended.
+    sequences = {0: 1, 1: 2, 2: 2, 3: 2, 4: 3}
+    log = log_of(folder, changelogs, sequences)
+    for batch in range(5):
+        commit(folder, batch, offsets(batch), TICK)
+        if forget:
+            log = log_of(folder, changelogs, sequences)
+        log.log(batch)
+    for changelog in changelogs.values():
+        positions = logged(changelog).items()
+        assert [(number, position.batch) for number, position in positions] == [(1, 0), (2, 1), (3, 4)]
+
+
+def test_the_files_of_batches_in_which_nothing_was_committed_are_kept(folder, changelogs):
+    sequences = {0: 1, 1: 1, 2: 2}
+    log = log_of(folder, changelogs, sequences)
+    for batch in range(3):
+        folder.write(f"sources/0/{batch}", b'v1\n{"path":"%d","timestamp":1,"batchId":%d}' % (batch, batch))
+        commit(folder, batch, f'{{"logOffset":{batch}}}', TICK)
+        log.log(batch)
+    names = [name for name, _ in changelogs["a"].kept()]
+    assert names == ["files-0-0-0-0", "files-0-1-2-0"]
+
+
+def test_the_positions_of_another_course_are_refused(folder, changelogs):
+    commit(folder, 0, offsets(0), TICK)
+    log_of(folder, changelogs, {0: 1}).log(0)
+    commit(folder, 0, offsets(9), TICK)
+    with pytest.raises(ChangelogDiverged):
+        log_of(folder, changelogs, {0: 1}).log(0)
+
+
+def test_a_batch_that_the_checkpoint_has_forgotten_is_named(folder, changelogs):
+    with pytest.raises(CheckpointError, match="no offsets of batch 3"):
+        log_of(folder, changelogs, {3: 4}).log(3)

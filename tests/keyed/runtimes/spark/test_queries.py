@@ -1,0 +1,338 @@
+"""Whole queries on a real Spark session."""
+
+import datetime as dt
+import random
+import time
+from decimal import Decimal
+
+import pyarrow.parquet as pq
+import pytest
+
+import keyed
+from keyed import (
+    DefinitionError,
+    NullKeyError,
+    OutputDefinitionError,
+    ParallelismChanged,
+    QueryFailed,
+    TimestampError,
+    UserFunctionError,
+    bounded_out_of_orderness,
+    collect_sink,
+)
+from tests.keyed.runtimes.spark.functions import (
+    BAD,
+    BIG,
+    COUNTED,
+    EVERY,
+    POISON,
+    SCHEMA,
+    Count,
+    Remind,
+    Show,
+    WrongType,
+    best,
+    count,
+    expected_counts,
+    files_source,
+    parquet_rows,
+    write_file,
+)
+
+KEYS = ["a", "b", "c", "d", "e", "f", "g"]
+
+
+def rows_of(seed, number, start=0, disorder=0):
+    chance = random.Random(seed)
+    return [
+        (chance.choice(KEYS), start + i + chance.randint(-disorder, disorder), chance.randrange(100))
+        for i in range(number)
+    ]
+
+
+def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tmp_path):
+    source, checkpoint, out = tmp_path / "in", tmp_path / "ck", tmp_path / "out"
+    rows = [rows_of(seed, 50, start=seed * 50) for seed in range(5)]
+    for number in range(2):
+        write_file(source, number, rows[number])
+    counted = count(files_source(spark, source), parallelism=2)
+    seen: list[keyed.Progress] = []
+
+    result = keyed.run(counted.to(out), checkpoint=checkpoint, on_progress=seen.append)
+    assert [(p.batch_id, p.rows, p.watermark) for p in seen] == [(0, 50, 48), (1, 50, 98)]
+    assert result.batches == 2
+    assert result.metrics["count"]["rows_in"] == result.metrics["count"]["rows_out"] == 100
+    assert abs(seen[-1].processing_time - time.time() * 1000) < 600_000
+
+    query = counted.start(out, checkpoint=checkpoint, trigger="100 milliseconds")
+    for number in range(2, 4):
+        write_file(source, number, rows[number])
+    deadline = time.monotonic() + 120
+    while query.metrics().get("count", {}).get("rows_in", 0) < 200 and time.monotonic() < deadline:
+        assert not query.await_termination(0.2)
+    assert query.is_active
+    assert query.progress is not None
+    query.stop()
+    assert not query.is_active
+
+    write_file(source, 4, rows[4])
+    result = counted.run(out, checkpoint=checkpoint, drain=True)
+    assert result.metrics["count"]["rows_in"] == 250
+    assert parquet_rows(out) == expected_counts([row for batch in rows for row in batch])
+    # Flat files, no partition columns, nothing left of the staging.
+    assert pq.read_schema(next(iter(out.glob("*.parquet")))).names == ["k", "n", "total"]
+    assert all(path.name.startswith("part-") for path in out.iterdir())
+
+    # The checkpoint is finished now: without new rows nothing happens, with new rows it refuses.
+    result = counted.run(out, checkpoint=checkpoint, drain=True)
+    assert result.metrics["count"]["rows_in"] == 250
+    write_file(source, 5, rows[0])
+    with pytest.raises(keyed.CheckpointFinished, match="drained"):
+        counted.run(out, checkpoint=checkpoint)
+
+
+def test_two_stages_side_outputs_and_the_inner_output_are_one_query_and_equal_the_local_runtime(spark, tmp_path):
+    strategy = bounded_out_of_orderness(milliseconds=30)
+    batches = [rows_of(seed, 200, start=seed * 200, disorder=60) for seed in range(3)]
+    for number, rows in enumerate(batches):
+        write_file(tmp_path / "in", number, rows)
+    windows, ranked = best(files_source(spark, tmp_path / "in", watermark=strategy), parallelism=2)
+    outs = {name: tmp_path / name for name in ("windows", "late", "every", "best")}
+    keyed.run(
+        ranked.to(outs["best"]),
+        windows.to(outs["windows"]),
+        windows.side_output(BIG).to(outs["late"]),
+        windows.side_output(EVERY).to(outs["every"]),
+        checkpoint=tmp_path / "ck",
+        drain=True,
+    )
+
+    elements = [{"k": k, "t": t, "v": v} for rows in batches for k, t, v in rows]
+    local_windows, local_ranked = best(keyed.stream(elements, timestamp="t", watermark=strategy), parallelism=2)
+    sinks = {name: collect_sink() for name in outs}
+    keyed.run(
+        local_ranked.to(sinks["best"]),
+        local_windows.to(sinks["windows"]),
+        local_windows.side_output(BIG).to(sinks["late"]),
+        local_windows.side_output(EVERY).to(sinks["every"]),
+        rows_per_batch=200,
+    )
+    for name, sink in sinks.items():
+        values = [tuple(value.values()) if isinstance(value, dict) else tuple(value) for value in sink.values]
+        assert parquet_rows(outs[name]) == sorted(values), name
+        assert values, name
+
+
+def test_processing_time_timers_of_idle_groups_fire_by_ticks(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [(key, 1, 1) for key in KEYS])
+    reminded = files_source(spark, tmp_path / "in").key_by("k").process(Remind(), "k string, due bigint, now bigint")
+    out = tmp_path / "out"
+    query = reminded.start(out, checkpoint=tmp_path / "ck", trigger="100 milliseconds")
+    deadline = time.monotonic() + 120
+    while query.metrics().get("Remind", {}).get("timers_fired", 0) < len(KEYS) and time.monotonic() < deadline:
+        query.await_termination(0.2)
+    query.stop()
+    rows = parquet_rows(out)
+    assert [key for key, _, _ in rows] == KEYS
+    assert all(due <= now for _, due, now in rows)
+
+
+def test_a_batch_dataframe_runs_to_the_end_of_its_input(spark, tmp_path):
+    rows = rows_of(1, 300, disorder=20)
+    frame = spark.createDataFrame(rows, SCHEMA)
+    strategy = bounded_out_of_orderness(milliseconds=50)
+    windows, ranked = best(keyed.stream(frame, timestamp="t", watermark=strategy), parallelism=3)
+    sink = collect_sink()
+    result = keyed.run(
+        ranked.to(sink), windows.to(tmp_path / "windows"), windows.side_output(EVERY).to(tmp_path / "every")
+    )
+    counts: dict = {}
+    for key, timestamp, _ in rows:
+        window = counts.setdefault(timestamp - timestamp % 100, {})
+        window[key] = window.get(key, 0) + 1
+    expected = sorted((start, *max(c.items(), key=lambda item: (item[1], item[0]))) for start, c in counts.items())
+    assert sorted(result.values) == sorted(sink.values) == expected
+    assert result.values[0]._fields == ("start", "k", "n")
+    assert result.metrics["windows"]["timers_pending"] == 0
+    assert len(parquet_rows(tmp_path / "windows")) == sum(map(len, counts.values()))
+    # As DataFrames, for plain Spark.
+    assert ranked.df.count() == ranked.count() == len(expected)
+    assert windows.side_output(EVERY).df.schema.simpleString() == "struct<k:string,n:bigint>"
+    assert windows.side_output(BIG).df.count() == 0
+
+
+def test_values_reach_the_function_as_rows_of_python_values(spark):
+    ddl = (
+        "s string, n int, f double, b boolean, x binary, d date, t timestamp, m decimal(10,2), l array<int>, "
+        "p map<string,date>, q struct<a:int,r:struct<t:timestamp>>, nothing string"
+    )
+    day, time_ = dt.date(2020, 2, 29), dt.datetime(2020, 2, 29, 12, tzinfo=dt.UTC)
+    row = ("é", 1, 0.5, True, b"x", day, time_, Decimal("1.50"), [1, None], {"k": day}, (1, (time_,)), None)
+    stream = keyed.stream(spark.createDataFrame([row], ddl), timestamp="t")
+    shown = stream.key_by("s", "t", "m").process(Show(), "value string, key string").run().values
+    value = (
+        f"Row(s='é', n=1, f=0.5, b=True, x=b'x', d={day!r}, t={time_!r}, m=Decimal('1.50'), l=[1, None], "
+        f"p={{'k': {day!r}}}, q=Row(a=1, r=Row(t={time_!r})), nothing=None)"
+    )
+    assert shown == [(value, f"('é', {time_!r}, Decimal('1.50'))")]
+
+
+def test_a_sink_that_fails_once_gets_each_row_once_in_the_end(spark, tmp_path):
+    rows = [rows_of(seed, 40, start=seed * 40) for seed in range(3)]
+    for number, batch in enumerate(rows):
+        write_file(tmp_path / "in", number, batch)
+    counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
+    got: dict[int, list] = {}
+    failed: list[int] = []
+
+    def sink(frame, batch_id):
+        if batch_id == 1 and not failed:
+            failed.append(batch_id)
+            raise OSError("disk full")
+        got[batch_id] = sorted(tuple(row) for row in frame.collect())
+
+    outputs = counted.to(tmp_path / "out"), counted.side_output(BIG).to(tmp_path / "big"), counted.to(sink)
+    with pytest.raises(QueryFailed, match="disk full") as caught:
+        keyed.run(*outputs, checkpoint=tmp_path / "ck")
+    assert isinstance(caught.value.__cause__, OSError)
+    result = keyed.run(*outputs, checkpoint=tmp_path / "ck")
+    assert result.metrics["count"]["rows_in"] == 120
+    everything = expected_counts([row for batch in rows for row in batch])
+    assert parquet_rows(tmp_path / "out") == everything
+    assert sorted(row for batch in got.values() for row in batch) == everything
+    assert parquet_rows(tmp_path / "big") == sorted(row for batch in rows for row in batch if row[2] > 90)
+
+
+def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothing(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, POISON)])
+    counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
+    with pytest.raises(UserFunctionError) as caught:
+        counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    for said in ("'count'", "process_element", "key 'a'", "v=-13", "ValueError: poison"):
+        assert said in str(caught.value)
+    assert parquet_rows(tmp_path / "out") == [("a", 1, 1)]
+    # Another number of key groups is refused, whoever starts the query; the old number goes on.
+    with pytest.raises(ParallelismChanged, match="has 2 key groups, and the query asks for 3"):
+        count(files_source(spark, tmp_path / "in"), parallelism=3).run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    other = count(files_source(spark, tmp_path / "in"), parallelism=5).df
+    writer = other.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="ParallelismChanged"):
+        query.awaitTermination()
+    write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, 4)])
+    count(files_source(spark, tmp_path / "in")).run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 2, 5), ("b", 1, 1)]
+
+
+def test_bad_rows_fail_the_query_or_go_to_a_side_output(spark):
+    rows = [("a", 1, 1), (None, 2, 2), ("b", None, 3), ("b", 4, 4)]
+    frame = spark.createDataFrame(rows, SCHEMA)
+    with pytest.raises(NullKeyError, match="key column 'k' is null in row"):
+        count(keyed.stream(frame.where("t = 2"), timestamp="t")).run()
+    with pytest.raises(TimestampError, match="timestamp is null in row"):
+        count(keyed.stream(frame.where("k = 'b'"), timestamp="t")).run()
+    counted = count(keyed.stream(frame, timestamp="t", on_bad_row=BAD))
+    good, bad = collect_sink(), collect_sink()
+    result = keyed.run(counted.to(good), counted.side_output(BAD).to(bad))
+    assert sorted(good.values) == [("a", 1, 1), ("b", 1, 4)]
+    assert sorted(bad.values, key=repr) == [("b", None, 3), (None, 2, 2)]
+    assert result.metrics["count"]["rows_bad"] == 2
+
+
+def test_an_output_that_does_not_fit_names_operator_column_and_value(spark):
+    frame = spark.createDataFrame([("a", 1, 1)], SCHEMA)
+    wrong = keyed.stream(frame).key_by("k").process(WrongType(), COUNTED)
+    with pytest.raises(OutputDefinitionError, match="operator 'WrongType', main output, column 'n': 'one' of type str"):
+        wrong.run()
+
+
+def test_a_plain_write_stream_works_and_reports_the_counters(spark, tmp_path):
+    write_file(tmp_path / "in", 0, rows_of(1, 60))
+    counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
+    writer = counted.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
+    query = writer.option("path", str(tmp_path / "out")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert parquet_rows(tmp_path / "out") == expected_counts(rows_of(1, 60))
+    metrics = keyed.spark_metrics(query.lastProgress)["count"]
+    assert (metrics["rows_in"], metrics["rows_out"], metrics["watermark"]) == (60, 60, 58)
+
+
+def test_state_on_disk_survives_the_loss_of_its_folder(spark, tmp_path):
+    import shutil
+
+    rows = [rows_of(seed, 60, start=seed * 60) for seed in range(3)]
+    stores = tmp_path / "stores"
+    for number, batch in enumerate(rows):
+        write_file(tmp_path / "in", number, batch)
+        if number == 2:
+            shutil.rmtree(stores)
+        counted = count(files_source(spark, tmp_path / "in"), parallelism=2, store="rocksdb")
+        counted.run(tmp_path / "out", checkpoint=tmp_path / "ck", local_dir=stores)
+    assert parquet_rows(tmp_path / "out") == expected_counts([row for batch in rows for row in batch])
+    assert len([path for path in stores.iterdir() if path.name.startswith("count-")]) == 2
+
+
+def frame(spark, ddl=SCHEMA):
+    return spark.createDataFrame([], ddl)
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        (
+            lambda s: count(keyed.stream(frame(s), timestamp="time")),
+            "timestamp column 'time' is not in the source: k, t, v",
+        ),
+        (lambda s: count(keyed.stream(frame(s), timestamp="k")), "timestamp column 'k' has type string"),
+        (
+            lambda s: count(keyed.stream(frame(s, "k string, t timestamp_ntz, v bigint"), timestamp="t")),
+            "has no time zone",
+        ),
+        (lambda s: count(keyed.stream(frame(s), timestamp=lambda e: 1)), "must be a column name on Spark"),
+        (
+            lambda s: keyed.stream(frame(s)).key_by("key").process(Count(), COUNTED),
+            "key column 'key' is not in the input",
+        ),
+        (lambda s: keyed.stream(frame(s)).key_by(lambda e: 1).process(Count(), COUNTED), "takes column names on Spark"),
+        (lambda s: keyed.stream(frame(s, "k array<int>")).key_by("k").process(Count(), COUNTED), "cannot be a key"),
+        (lambda s: keyed.stream(frame(s, "k timestamp_ntz")).key_by("k").process(Count(), COUNTED), "cannot be a key"),
+        (lambda s: keyed.stream(frame(s, "k int, __keyed_note int")).key_by("k").process(Count(), COUNTED), "reserved"),
+        (lambda s: keyed.stream(frame(s).select("k", "k")).key_by("k").process(Count(), COUNTED), "'k' twice"),
+        (lambda s: keyed.stream(frame(s)).key_by("k").process(Count()), "'Count' has no output type"),
+        (lambda s: keyed.stream(frame(s)).key_by("k").process(Count(), "a variant"), "'variant' is not a Spark type"),
+        (
+            lambda s: (
+                keyed.stream(frame(s))
+                .key_by("k")
+                .process(Count(), COUNTED, name="one", parallelism=2)
+                .key_by("k")
+                .process(Count(), COUNTED, name="two", parallelism=3)
+            ),
+            "ask for parallelism 2 and 3",
+        ),
+    ],
+)
+def test_a_wrong_chain_is_refused_before_the_first_row(spark, chain, said):
+    with pytest.raises(DefinitionError) as caught:
+        chain(spark).run()
+    assert said in str(caught.value)
+
+
+def test_wrong_options_are_refused(spark, tmp_path):
+    batch = count(keyed.stream(frame(spark), timestamp="t"))
+    streaming = count(files_source(spark, tmp_path / "in"))
+    with pytest.raises(DefinitionError, match="needs checkpoint"):
+        streaming.run()
+    with pytest.raises(DefinitionError, match="'chekpoint' is not known"):
+        streaming.run(chekpoint=tmp_path)
+    with pytest.raises(DefinitionError, match="takes run"):
+        batch.start(collect_sink(), checkpoint=tmp_path / "ck")
+    with pytest.raises(DefinitionError, match="trigger"):
+        streaming.run(checkpoint=tmp_path / "ck", trigger="1 second")
+    with pytest.raises(DefinitionError, match="drain=True is for run"):
+        streaming.start(collect_sink(), checkpoint=tmp_path / "ck", drain=True)
+    without = count(files_source(spark, tmp_path / "in", ticks=False))
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    with pytest.raises(DefinitionError, match="leave out ticks=False"):
+        without.run(checkpoint=tmp_path / "ck", drain=True)

@@ -1,0 +1,167 @@
+"""Queries whose programs, workers and executors are killed: what is started again ends with each row once."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+import keyed
+from keyed import bounded_out_of_orderness, collect_sink
+from tests.keyed.runtimes.spark.functions import BIG, Mishap, best, parquet_rows, write_file
+
+ROOT = Path(__file__).parents[4]
+KEYS = ["a", "b", "c", "d", "e", "f", "g"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+def write_batches(folder, count, mishaps=None):
+    """Write the batches, some with a row that comes to grief, and give them as elements."""
+    chance = random.Random(5)
+    elements = []
+    for number in range(count):
+        rows = [
+            (chance.choice(KEYS), number * 300 + i + chance.randint(-60, 60), chance.randrange(100)) for i in range(300)
+        ]
+        if mishaps and number in mishaps:
+            rows[150] = (*rows[150][:2], mishaps[number])
+        write_file(folder / "in", number, rows)
+        elements.append([{"k": k, "t": t, "v": v} for k, t, v in rows])
+    return elements
+
+
+def check(folder, elements):
+    """Check what was written against the local runtime, which runs the same batches row by row."""
+    (folder / "local").mkdir()
+    for value in (Mishap.RAISES, Mishap.DIES):
+        (folder / "local" / f"mishap{value}").touch()
+    source = keyed.stream(
+        [element for batch in elements for element in batch],
+        timestamp="t",
+        watermark=bounded_out_of_orderness(milliseconds=30),
+    )
+    windows, ranked = best(source, function=Mishap(str(folder / "local")))
+    sinks = {"best": collect_sink(), "windows": collect_sink(), "late": collect_sink()}
+    keyed.run(
+        ranked.to(sinks["best"]),
+        windows.to(sinks["windows"]),
+        windows.side_output(BIG).to(sinks["late"]),
+        rows_per_batch=len(elements[0]),
+        drain=True,
+    )
+    for name, sink in sinks.items():
+        values = [tuple(value.values()) if isinstance(value, dict) else tuple(value) for value in sink.values]
+        assert values, name
+        assert parquet_rows(folder / name) == sorted(values), name
+
+
+class Program:
+    """The program under test, in a session of its own, with what it prints in a file."""
+
+    def __init__(self, folder, master="local[2]", store="memory", kind="rows"):
+        command = [sys.executable, "-m", "tests.keyed.runtimes.spark.program", str(folder), master, store, kind]
+        self._output = folder / f"output-{time.monotonic_ns()}"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def said(self):
+        return self._output.read_text()
+
+    def wait_for_batches(self, number):
+        deadline = time.monotonic() + 240
+        while self.said().count("BATCH") < number and self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert self.process.poll() is None, self.said()
+
+    def kill(self):
+        """SIGKILL to the program, its JVM and its workers."""
+        family = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
+        for member in family:
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def end(self):
+        """Wait for the end, and give the exit status with all that was printed."""
+        try:
+            self.process.wait(400)
+        finally:
+            if self.process.poll() is None:
+                self.kill()
+        return self.process.returncode, self.said()
+
+
+@pytest.mark.parametrize(
+    ("store", "kind"), [("memory", "rows"), ("rocksdb", "rows"), ("memory", "columns"), ("rocksdb", "columns")]
+)
+def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, kind):
+    elements = write_batches(tmp_path, 8)
+    chance = random.Random(store + kind)
+    for _ in range(3):
+        program = Program(tmp_path, store=store, kind=kind)
+        program.wait_for_batches(1)
+        time.sleep(chance.random() * 1.5)
+        if program.process.poll() is None:
+            program.kill()
+    status, said = Program(tmp_path, store=store, kind=kind).end()
+    assert status == 0, said
+    check(tmp_path, elements)
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tmp_path, kind):
+    elements = write_batches(tmp_path, 4, mishaps={1: Mishap.DIES, 2: Mishap.RAISES})
+    status, said = Program(tmp_path, master="local[2,4]", kind=kind).end()
+    assert status == 0, said
+    assert (tmp_path / f"mishap{Mishap.DIES}").exists()
+    assert (tmp_path / f"mishap{Mishap.RAISES}").exists()
+    check(tmp_path, elements)
+
+
+def test_without_retries_a_killed_worker_fails_the_query_and_the_next_run_goes_on(tmp_path):
+    elements = write_batches(tmp_path, 3, mishaps={1: Mishap.DIES})
+    status, said = Program(tmp_path).end()
+    assert status == 1
+    assert "keyed.errors.QueryFailed" in said
+    status, said = Program(tmp_path).end()
+    assert status == 0, said
+    check(tmp_path, elements)
+
+
+def test_sigterm_stops_the_program_cleanly_and_the_next_run_goes_on(tmp_path):
+    elements = write_batches(tmp_path, 4)
+    program = Program(tmp_path)
+    program.wait_for_batches(1)
+    program.process.terminate()
+    status, said = program.end()
+    assert status == 128 + signal.SIGTERM, said
+    assert "Traceback" not in said
+    status, said = Program(tmp_path).end()
+    assert status == 0, said
+    check(tmp_path, elements)
+
+
+@pytest.mark.cluster
+def test_an_executor_that_is_killed_is_replaced(tmp_path):
+    elements = write_batches(tmp_path, 8)
+    program = Program(tmp_path, master="local-cluster[2,1,1024]", store="rocksdb")
+    program.wait_for_batches(2)
+    executors = [
+        child
+        for child in psutil.Process(program.process.pid).children(recursive=True)
+        if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline())
+    ]
+    assert executors
+    executors[0].kill()
+    status, said = program.end()
+    assert status == 0, said
+    check(tmp_path, elements)

@@ -1,0 +1,143 @@
+"""The local stores that a worker process keeps, and the log in Spark's state."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from keyed.backends import MemoryStore, RocksStore
+from keyed.engine.replica import Replica
+from keyed.runtimes.spark.log import SparkGroupLog
+from keyed.runtimes.spark.replicas import ReplicaCache, default_local_dir
+
+
+def test_a_store_in_memory_is_kept_from_batch_to_batch_by_log():
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", None) as first:
+        first.store.apply("log", 1, [(b"\x01p", b"", b"v")])
+    with cache.replica("op", 0, "log", None) as again:
+        assert again is first
+    for other in (("op", 1, "log"), ("op", 0, "other"), ("po", 0, "log")):
+        with cache.replica(*other, None) as replica:
+            assert replica.store.position() is None
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_first_batch_that_fails_leaves_no_store(tmp_path, on_disk):
+    cache, folder = ReplicaCache(), tmp_path if on_disk else None
+    with pytest.raises(RuntimeError), cache.replica("op", 0, "log", folder, new=True) as first:
+        raise RuntimeError
+    assert not any(tmp_path.iterdir())
+    with cache.replica("op", 0, "log", folder, new=True) as other:
+        assert other is not first
+    with cache.replica("op", 0, "log", folder) as again:
+        assert again is other
+
+
+def test_a_store_that_is_idle_for_long_is_dropped(monkeypatch):
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", None) as first:
+        pass
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    with cache.replica("op", 1, "log", None):
+        pass
+    with cache.replica("op", 0, "log", None) as again:
+        assert again is not first
+
+
+def test_a_store_survives_a_batch_that_fails():
+    cache = ReplicaCache()
+    with pytest.raises(RuntimeError), cache.replica("op", 0, "log", None) as first:
+        raise RuntimeError
+    with cache.replica("op", 0, "log", None) as again:
+        assert again is first
+
+
+def test_a_store_on_disk_is_open_during_a_batch_only(tmp_path):
+    cache, other_worker = ReplicaCache(), ReplicaCache()
+    with cache.replica("op", 0, "log", tmp_path) as replica:
+        assert isinstance(replica.store, RocksStore)
+        replica.store.apply("log", 3, [(b"\x01p", b"", b"v")])
+    with other_worker.replica("op", 0, "log", tmp_path) as replica:
+        assert replica.store.position() == ("log", 3)
+        assert replica.store.get(b"\x01p", b"") == b"v"
+    with cache.replica("op", 0, "log", tmp_path) as replica:
+        assert replica.store.position() == ("log", 3)
+
+
+def test_stores_on_disk_that_nobody_uses_are_deleted_and_other_folders_are_not(tmp_path):
+    with ReplicaCache().replica("old", 0, "log", tmp_path):
+        pass
+    with ReplicaCache().replica("new", 0, "log", tmp_path):
+        pass
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    long_ago = time.time() - 30 * 86_400
+    for folder in ("old-0-log", "mine"):
+        for path in [tmp_path / folder, *(tmp_path / folder).rglob("*")]:
+            os.utime(path, (long_ago, long_ago))
+    with ReplicaCache().replica("op", 0, "log", tmp_path):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "new-0-log", "op-0-log"]
+
+
+def test_the_default_folder_is_the_user_s_own():
+    assert Path(default_local_dir()).name.startswith("keyed-")
+
+
+class Values:
+    def __init__(self):
+        self.value, self.reads = None, 0
+
+    def get(self):
+        self.reads += 1
+        return self.value
+
+    def update(self, value):
+        self.value = value
+
+
+class Rows(dict):
+    def getValue(self, key):  # noqa: N802
+        return self.get(key)
+
+    def updateValue(self, key, value):  # noqa: N802
+        self[key] = (bytearray(value[0]),)
+
+    def removeKey(self, key):  # noqa: N802
+        self.pop(key, None)
+
+
+class Handle:
+    def __init__(self):
+        self.rows, self.values = Rows(), Values()
+
+    def getMapState(self, name, key, value):  # noqa: N802
+        return self.rows
+
+    def getValueState(self, name, value):  # noqa: N802
+        return self.values
+
+
+def test_the_log_keeps_rows_and_meta_in_spark_s_state():
+    handle = Handle()
+    log = SparkGroupLog(handle)  # type: ignore[arg-type]
+    assert log.read_meta() is None
+    for row in (1, 2, 4):
+        log.append(row, b"r%d" % row)
+    log.drop(1)
+    log.drop(7)
+    log.write_meta(b"meta")
+    assert list(log.read(1, 5)) == [(2, b"r2"), (4, b"r4")]
+    assert all(type(record) is bytes for _, record in log.read(1, 5))
+    assert (log.read_meta(), handle.values.reads) == (b"meta", 1)
+    log.start()
+    assert (log.read_meta(), log.read_meta(), handle.values.reads) == (b"meta", b"meta", 2)
+
+
+def test_a_replica_can_be_given_a_store_for_each_batch():
+    replica = Replica(MemoryStore())
+    replica.store = MemoryStore()
+    replica.close()

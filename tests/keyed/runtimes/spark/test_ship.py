@@ -1,0 +1,58 @@
+"""What is sent to a server that does not have keyed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark import cloudpickle
+
+import keyed
+from keyed.runtimes.spark.ship import Carrier, carried, parcel_for
+from tests.keyed.runtimes.spark.functions import Count
+
+ROOT = Path(__file__).parents[4]
+
+# A process that has neither keyed nor the tests on its path unpickles what is in the file.
+RECEIVER = """
+import pickle, sys
+with open(sys.argv[1], "rb") as file:
+    received = pickle.load(file)
+import keyed
+assert keyed.__spec__.origin.startswith("<shipped>"), keyed.__spec__
+print(received())
+with open(sys.argv[1], "rb") as file:
+    assert type(pickle.load(file)) is type(received)
+"""
+
+
+def test_a_carrier_arrives_as_its_content_where_keyed_is_not_installed(tmp_path):
+    def content():
+        from keyed.state import ValueState
+
+        function = Count()
+        return type(function).__mro__[1].__name__, type(Count.seen) is ValueState
+
+    parcel = parcel_for([Count()])
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps(Carrier(parcel, content)))
+    done = subprocess.run(
+        [sys.executable, "-c", RECEIVER, str(tmp_path / "sent")],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.stdout) == ("", "('KeyedProcessFunction', True)\n")
+
+
+def test_without_a_parcel_nothing_is_wrapped():
+    assert carried(None, test_without_a_parcel_nothing_is_wrapped) is test_without_a_parcel_nothing_is_wrapped
+
+
+def test_a_carrier_is_called_as_its_content():
+    assert Carrier(parcel_for([]), lambda x: x + 1)(2) == 3
+
+
+def test_the_sources_that_are_sent_are_those_that_are_here():
+    assert parcel_for([]) is parcel_for([Count()])
+    assert keyed.__file__ == str(ROOT / "keyed" / "__init__.py")

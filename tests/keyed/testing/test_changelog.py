@@ -1,0 +1,9 @@
+"""The changelog in memory does what every changelog does."""
+
+from keyed.testing import MemoryChangelog
+from keyed.testing.changelogs import ChangelogConformance
+
+
+class TestMemoryChangelog(ChangelogConformance):
+    def make_changelog(self, path):
+        return MemoryChangelog()

@@ -1,0 +1,101 @@
+"""Java libraries for tests, fetched once by the Ivy that pyspark ships, and kept in the user's cache folder.
+
+A set of libraries has a folder named after what was asked for, so that another version is fetched beside it. It appears
+by a rename: what is there is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from keyed.errors import JavaNotFound
+from keyed.runtimes.spark.java import require_java_home
+
+__all__ = ["BROKER", "CONNECTOR", "NoJars", "fetch"]
+
+#: A Kafka broker with what it needs. Kafka 4 logs through slf4j 1.7, so the binding is the one for 1.7.
+BROKER = """\
+<ivy-module version="2.0">
+  <info organisation="keyed" module="broker"/>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="4.3.1" conf="default->default"/>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4" conf="default->default"/>
+  </dependencies>
+</ivy-module>
+"""
+#: Spark's Kafka connector: only what pyspark's own jars lack, so that nothing comes twice. A user takes the version of
+#: his Spark by `spark.jars.packages`; these are the newest that the tests could get.
+CONNECTOR = """\
+<ivy-module version="2.0">
+  <info organisation="keyed" module="connector"/>
+  <dependencies>
+    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_2.13" rev="4.2.0" conf="default->master"/>
+    <dependency org="org.apache.spark" name="spark-token-provider-kafka-0-10_2.13" rev="4.0.0" conf="default->master"/>
+    <dependency org="org.apache.kafka" name="kafka-clients" rev="3.9.2" conf="default->master"/>
+    <dependency org="org.apache.commons" name="commons-pool2" rev="2.13.1" conf="default->master"/>
+  </dependencies>
+</ivy-module>
+"""
+
+_FETCH_SECONDS = 600
+
+
+class NoJars(Exception):
+    """The libraries are neither in the cache nor to be had."""
+
+
+def fetch(libraries: str) -> list[Path]:
+    """The files of a set of libraries, in order of their names.
+
+    Args:
+        libraries: `BROKER` or `CONNECTOR`.
+
+    Raises:
+        NoJars: They are not in the cache and cannot be fetched.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyed"
+    folder = cache / f"jars-{hashlib.sha256(libraries.encode()).hexdigest()[:16]}"
+    try:
+        if not folder.exists():
+            _fill(folder, libraries, cache)
+    except (OSError, JavaNotFound) as error:
+        raise NoJars(f"{folder} cannot be made: {error}") from error
+    return sorted(folder.glob("*.jar"))
+
+
+def _fill(folder: Path, libraries: str, cache: Path) -> None:
+    """Make a folder with the files of a set of libraries, in one step."""
+    cache.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=cache, prefix=".jars-"))
+    try:
+        _retrieve(libraries, new, cache / "ivy")
+        new.rename(folder)
+    except OSError:
+        if not folder.exists():  # unless another process was first
+            raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _retrieve(libraries: str, folder: Path, ivy_cache: Path) -> None:
+    """Let Ivy resolve the libraries and copy their files into a folder."""
+    import pyspark
+
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise NoJars("this pyspark has no Ivy among its jars")
+    wanted = folder / "ivy.xml"
+    wanted.write_text(libraries)
+    command = [f"{require_java_home()}/bin/java", "-jar", str(ivy), "-cache", str(ivy_cache)]
+    command += ["-types", "jar", "bundle", "-ivy", str(wanted), "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise NoJars(f"Ivy did not end within {_FETCH_SECONDS} s") from error
+    if done.returncode != 0:
+        raise NoJars(f"Ivy could not fetch them:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

@@ -1,0 +1,166 @@
+"""A Kafka broker for tests: one that an environment variable names, or a real one, started here on loopback.
+
+`Broker` runs Apache Kafka in KRaft mode, broker and controller in one process, with its data in a folder that outlives
+a kill: `start` after `kill` recovers from it at the same address.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from keyed.errors import JavaNotFound
+from keyed.runtimes.spark.java import require_java_home
+from tests.support.jars import BROKER, NoJars, fetch
+
+__all__ = ["ADDRESS", "PASSWORD", "USER", "Broker", "NoBroker"]
+
+#: Environment variable that names a broker to use instead of one of our own: ``host:port``.
+ADDRESS = "KEYED_TEST_KAFKA"
+
+#: Who may log in at the address that asks for it.
+USER, PASSWORD = "keyed", "keyed-secret"
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},CONTROLLER://127.0.0.1:{controller_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+log.dirs={data}
+auto.create.topics.enable=false
+# A single node keeps each internal topic once, in one partition.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+# Small.
+num.network.threads=2
+num.io.threads=2
+num.recovery.threads.per.data.dir=1
+log.cleaner.dedupe.buffer.size=8388608
+log.cleaner.io.buffer.size=262144
+# A broker that is started after a kill waits until its old session has run out.
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
+# Tests wait for compaction, retention and deletion.
+log.cleaner.backoff.ms=200
+log.retention.check.interval.ms=1000
+log.initial.task.delay.ms=500
+log.segment.delete.delay.ms=500
+"""
+_LOGGING = """\
+Configuration:
+  status: error
+  Appenders:
+    Console: {name: STDOUT, PatternLayout: {pattern: "%d{HH:mm:ss,SSS} %p %c{1} %m%n"}}
+  Loggers:
+    Root: {level: INFO, AppenderRef: [{ref: STDOUT}]}
+"""
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_START_SECONDS, _STOP_SECONDS = 120, 20
+_READY = b"Kafka Server started"
+
+
+class NoBroker(Exception):
+    """No broker is named, and none can be started here."""
+
+
+class Broker:
+    """A broker of our own.
+
+    Args:
+        folder: Where it keeps its settings, data and log.
+
+    Attributes:
+        bootstrap: Its address, the same for all its lives.
+        sasl_bootstrap: The address at which one has to log in, by SASL's mechanism PLAIN.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports = dict(zip(("port", "sasl_port", "controller_port"), _free_ports(3), strict=True))
+        self.bootstrap = f"127.0.0.1:{self._ports['port']}"
+        self.sasl_bootstrap = f"127.0.0.1:{self._ports['sasl_port']}"
+
+    def start(self) -> None:
+        """Start it, and return when it serves: 3 to 5 s.
+
+        Raises:
+            NoBroker: Java or Kafka is not to be had, or it does not start; the message holds the end of its log.
+        """
+        try:
+            jars = fetch(BROKER)
+            java = Path(require_java_home()) / "bin" / "java"
+        except (JavaNotFound, NoJars) as error:
+            raise NoBroker(str(error)) from error
+        logging = self._folder / "log4j2.yaml"
+        command = [str(java), *_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", ":".join(map(str, jars))]
+        settings = self._folder / "server.properties"
+        if not settings.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            logging.write_text(_LOGGING)
+            users = f'user_{USER}="{PASSWORD}"'
+            settings.write_text(_PROPERTIES.format(**self._ports, data=self._folder / "data", users=users))
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(settings)]
+            done = subprocess.run([*command, *storage], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise NoBroker(f"Kafka's folder cannot be made: {done.stdout}{done.stderr}")
+        log = self._folder / "kafka.log"
+        start = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "kafka.Kafka", str(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while _READY not in log.read_bytes()[start:]:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise NoBroker(f"Kafka did not start: {log.read_text()[-4000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Crash it: SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it; a crash if it takes too long."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

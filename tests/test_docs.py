@@ -1,0 +1,280 @@
+"""The documentation as a test: snippets run and print what they say, links lead somewhere, nothing public is left out.
+
+A fenced block ``python`` is run; ``python spark`` is run in the test session of Spark, ``python kafka`` there with a
+broker whose address is in the environment variable ``KAFKA``. The blocks of a page are one program, and the pages of
+the tutorial together are one. A block ``output`` after one of them is what it prints, with ``...`` for what differs
+from run to run. Functions named ``test_*`` that a block defines are called after it. Blocks of other languages are only
+read.
+"""
+
+import argparse
+import contextlib
+import doctest
+import importlib
+import io
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import pytest
+
+from docs.generate import ROOT, pages
+from keyed.engine.metrics import COUNTERS, GAUGES
+
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "tests" / "README.md", *DOCS.rglob("*.md")])
+REFERENCE = DOCS / "reference"
+FENCE = re.compile(r"^```(.*)$")
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+COMPARE = doctest.OutputChecker()
+
+
+class Block(NamedTuple):
+    """A fenced block: its page, the line of its first line, its info string and its text."""
+
+    page: Path
+    line: int
+    info: str
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page."""
+    found: list[Block] = []
+    start, info, lines = 0, "", list[str]()
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        fence = FENCE.match(line)
+        if fence is None:
+            lines.append(line)
+        elif not start:
+            start, info, lines = number + 1, fence[1].strip(), []
+        else:
+            found.append(Block(page, start, info, "\n".join(lines) + "\n"))
+            start = 0
+    assert not start, f"{page.name}: the fence at line {start - 1} is not closed"
+    return found
+
+
+def text_of(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def programs() -> dict[str, list[Block]]:
+    """The blocks that are run together, by name."""
+    found: dict[str, list[Block]] = {}
+    for page in PAGES:
+        name = page.relative_to(ROOT).with_suffix("").as_posix()
+        name = "docs/tutorial" if page.parent.name == "tutorial" else name
+        found.setdefault(name, []).extend(blocks_of(page))
+    return found
+
+
+PROGRAMS = programs()
+
+
+def having(*infos: str) -> list[str]:
+    """The programs that have a block with one of these info strings."""
+    return [name for name, blocks in PROGRAMS.items() if any(block.info in infos for block in blocks)]
+
+
+def run(blocks: list[Block], *infos: str) -> None:
+    """Run the blocks with these info strings, and compare what they print."""
+    # A user's script is __main__ too: Spark ships what is defined in it by value.
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.info not in infos:
+            continue
+        printed = io.StringIO()
+        known = set(namespace)
+        code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec", dont_inherit=True)
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+            for name in namespace.keys() - known:
+                if name.startswith("test_"):
+                    namespace[name]()
+        if after is not None and after.info == "output":
+            said = printed.getvalue()
+            same = COMPARE.check_output(after.text, said, doctest.ELLIPSIS)
+            assert same, f"{after.where} says\n{after.text}\nand the block at {block.where} printed\n{said}"
+        else:
+            assert not printed.getvalue(), f"{block.where} prints, and no block output follows: {printed.getvalue()}"
+
+
+@pytest.mark.parametrize("name", having("python"))
+def test_snippets_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(PROGRAMS[name], "python")
+
+
+@pytest.mark.parametrize("name", having("python spark"))
+def test_snippets_run_on_spark(name, spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(PROGRAMS[name], "python", "python spark")
+
+
+@pytest.mark.parametrize("name", having("python kafka"))
+def test_snippets_run_with_kafka(name, broker, spark_kafka, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KAFKA", broker.bootstrap)
+    run(PROGRAMS[name], "python", "python kafka")
+
+
+def test_blocks_have_a_known_language():
+    known = {"python", "python kafka", "python spark", "output", "text", "console", "sql", "mermaid"}
+    assert {
+        block.where: block.info for blocks in PROGRAMS.values() for block in blocks if block.info not in known
+    } == {}
+
+
+def test_an_output_follows_what_is_run():
+    for blocks in PROGRAMS.values():
+        for before, block in zip([None, *blocks], blocks, strict=False):
+            if block.info == "output":
+                assert before is not None, block.where
+                assert before.info.startswith("python"), f"{block.where} is the output of nothing"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    wrong = []
+    for link in LINK.findall(text_of(page)):
+        target, _, anchor = link.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def test_every_page_is_linked_from_the_index():
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in (DOCS / "README.md", REFERENCE / "README.md", DOCS / "tutorial" / "README.md")
+        for link in LINK.findall(text_of(page))
+    }
+    pages_of_docs = set(DOCS.rglob("*.md")) - {DOCS / "README.md"}
+    assert {path.relative_to(DOCS).as_posix() for path in pages_of_docs - linked} == set()
+
+
+def test_the_reference_is_what_the_docstrings_say():
+    stale = [path.name for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    assert stale == [], "run: .venv/bin/python docs/generate.py"
+
+
+MODULES = ("keyed", "keyed.changelog", "keyed.recovery", "keyed.testing", "windows")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_documented(module):
+    headings = set(re.findall(r"^#+ `(?:\w+\.)*(\w+)", "\n".join(pages().values()), re.MULTILINE))
+    assert set(importlib.import_module(module).__all__) - headings == set()
+
+
+def test_every_public_name_has_a_docstring():
+    for module in MODULES:
+        for name in importlib.import_module(module).__all__:
+            thing = getattr(importlib.import_module(module), name)
+            assert isinstance(thing, int) or (thing.__doc__ or "").strip(), f"{module}.{name}"
+
+
+def rows_of_tables(page: Path) -> set[str]:
+    """What stands in backquotes in the first cells of the tables of a page."""
+    cells = re.findall(r"^\| ([^|]*) \|", page.read_text(), re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_counter_is_documented():
+    assert rows_of_tables(REFERENCE / "metrics.md") == {*COUNTERS, *GAUGES}
+
+
+def test_every_option_of_run_and_start_is_documented():
+    from keyed.runtimes.local import query
+    from keyed.runtimes.spark import job
+
+    options = {*get_type_hints(query.Options), *get_type_hints(job.Options)}
+    assert options - rows_of_tables(REFERENCE / "options.md") == set()
+
+
+def test_every_setting_of_the_session_is_documented():
+    from keyed.runtimes.spark import job, session
+
+    names = {*session._SQL, *session._LOCAL, session._PARTITIONS, session._JAVA_OPTIONS, job._LOCAL_DIR}
+    assert names - rows_of_tables(REFERENCE / "options.md") == set()
+
+
+def flags(parser: argparse.ArgumentParser) -> set[str]:
+    """The long options of a command."""
+    return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")} - {"--help"}
+
+
+def test_every_flag_of_the_commands_is_documented():
+    from examples.top_n.__main__ import _parser as top_n
+    from tests.benchmarks.__main__ import _parser as benchmarks
+
+    assert flags(top_n()) - rows_of_tables(REFERENCE / "options.md") == set()
+    assert flags(benchmarks()) - rows_of_tables(ROOT / "tests" / "README.md") == set()
+
+
+def test_commands_in_the_docs_exist():
+    from examples.top_n.__main__ import _parser as top_n
+    from tests.benchmarks.__main__ import _parser as benchmarks
+    from tests.benchmarks.tables import _parser as tables
+
+    known = {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
+    known |= {
+        "tests.benchmarks.tables": flags(tables()),
+        "tests.benchmarks.delay": set(),
+        "tests.benchmarks.kafka": set(),
+        "tests.benchmarks.recovery": set(),
+    }
+    targets = makefile_targets()
+    for page in PAGES:
+        text = page.read_text()
+        for target in re.findall(r"^(?:\$ )?make ([a-z-]+)|`make ([a-z-]+)", text, re.MULTILINE):
+            assert "".join(target) in targets, f"{page.name}: make {''.join(target)}"
+        for module, rest in re.findall(r"python -m ((?:examples|tests)(?:\.\w+)+)(.*)$", text, re.MULTILINE):
+            assert set(re.findall(r"--[a-z-]+", rest.partition("`")[0])) <= known[module], (
+                f"{page.name}: {module}{rest}"
+            )
+
+
+def test_every_folder_of_tests_is_documented():
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")} - {"."}
+    documented = rows_of_tables(tests / "README.md")
+    missing = {f for f in folders if not {f"{f}/", f"{f}/test_*.py"} & documented}
+    assert missing == set()
+
+
+def makefile_targets() -> set[str]:
+    """The targets that `make help` lists."""
+    return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_every_target_of_the_makefile_is_documented():
+    assert {f"make {target}" for target in makefile_targets()} - rows_of_tables(REFERENCE / "options.md") == set()
+
+
+def test_every_kind_of_record_is_documented():
+    sources = "\n".join(path.read_text() for path in (ROOT / "keyed").rglob("*.py"))
+    kinds = set(re.findall(r'b"(K[A-Z]{3})"', sources))
+    assert kinds <= rows_of_tables(REFERENCE / "byte-layouts.md")
+
+
+def test_every_error_is_documented():
+    from keyed import errors
+
+    text = (REFERENCE / "errors.md").read_text()
+    assert [name for name in errors.__all__ if f"## `{name}`" not in text] == []

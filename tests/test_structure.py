@@ -1,0 +1,435 @@
+"""The shape of the project as a test: who may import whom, what is public, what no module does.
+
+Each rule is a function from a module's source to the list of what breaks it. The rules are run over the whole project,
+and over small sources that break them, so that a rule that has stopped to see anything is noticed.
+"""
+
+import ast
+import importlib
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = sorted([*ROOT.glob("keyed/**/*.py"), *ROOT.glob("windows/**/*.py")])
+ALL_PYTHON = sorted([*LIBRARY, *ROOT.glob("examples/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob(".ci/*.py")])
+
+# What each part of `keyed` may import besides itself. "api" is every module that stands directly in keyed/, less the
+# small ones that lower parts need too: "durations", "ids", and "rows", to give a Row back as a Row.
+BASE = {"errors", "rows", "codec", "durations", "ids"}
+MAY_IMPORT = {
+    "errors": set(),
+    "rows": {"errors"},
+    "codec": {"errors", "rows"},
+    "durations": {"errors"},
+    "ids": set(),
+    "api": {*BASE, "changelog"},
+    "keyed": {*BASE, "api"},
+    "columnar": {*BASE, "api"},
+    "engine": {*BASE, "api", "changelog", "columnar"},
+    "backends": {*BASE, "api", "columnar", "engine"},
+    "recovery": {*BASE, "api", "columnar", "engine", "backends", "changelog"},
+    "runtimes": {*BASE, "api", "columnar", "engine", "backends", "changelog", "recovery"},
+    "changelog": {"errors", "codec", "durations", "ids"},
+    "tables": {"errors", "codec", "changelog", "backends"},
+    "testing": {*BASE, "keyed", "api", "columnar", "engine", "backends", "recovery", "runtimes", "changelog", "tables"},
+    "cli": {*BASE, "keyed", "api", "engine", "backends", "recovery", "runtimes", "changelog", "tables"},
+}
+# The one place where the API reaches a runtime: when a chain is run, by name.
+IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes."}
+
+HEAVY = ("confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "rocksdict")
+FORBIDDEN_MODULES = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+FORBIDDEN_CALLS = {"__import__", "compile", "eval", "exec", "yaml.load", "yaml.unsafe_load"}
+# Spark ships functions itself; that modules may travel by value is said to it through PySpark's public registration.
+CLOUDPICKLE_USERS = "keyed.runtimes.spark"
+CLOUDPICKLE_NAMES = {"cloudpickle", "register_pickle_by_value", "unregister_pickle_by_value"}
+
+ENGINE_MODULES = {"asyncio", "os", "pathlib", "random", "secrets", "shutil", "socket", "subprocess", "tempfile", "time"}
+ENGINE_NAMES = {"now", "today", "utcnow", "uuid1", "uuid4"}
+
+MODULE_LINES, MODULE_LINES_HARD = 300, 400
+# Modules with more than MODULE_LINES lines of code, each with the reason why it is one thing.
+LONG_MODULES: dict[str, str] = {}
+
+REGISTRY_HOSTS = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("anaconda", "org"),
+        ("crates", "io"),
+        ("npmjs", "org"),
+        ("npmjs", "com"),
+        ("golang", "org"),
+        ("maven", "org"),
+        ("maven", "apache", "org"),
+        ("debian", "org"),
+        ("docker", "io"),
+    )
+]
+MACHINE_PATH = re.compile(r"(?<![\w.~}>])/(?:work|root|home|Users|opt|usr/lib/jvm)/\w+")
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file of the project."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str:
+    """Return the part of `keyed` that a module belongs to."""
+    if module == "keyed":
+        return "keyed"
+    part = module.split(".")[1]
+    return part if part in MAY_IMPORT else "api"
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module of the project."""
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+def imports(module: str, tree: ast.AST, *, package: bool = False) -> Iterator[tuple[int, str, str | None]]:
+    """Yield (line, module, name) of all imports, in functions and for typing too; name is None for `import x`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                base = module.split(".")[: len(module.split(".")) - node.level + package]
+                source = ".".join([*base, *([source] if source else [])])
+            for alias in node.names:
+                if is_module(f"{source}.{alias.name}"):
+                    yield node.lineno, f"{source}.{alias.name}", None
+                else:
+                    yield node.lineno, source, alias.name
+
+
+def dotted(node: ast.AST) -> str:
+    """Return `a.b.c` for an expression of that form, else an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and dotted(node.value):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> list[str]:
+    """Imports against the direction of dependencies."""
+    wrong = []
+    for line, target, name in imports(module, tree, package=package):
+        top, own = target.partition(".")[0], module.partition(".")[0]
+        if top == own == "keyed":
+            allowed = part_of(target) in {*MAY_IMPORT[part_of(module)], part_of(module)}
+        elif own == "windows" and top == "keyed":
+            allowed = target in {"keyed", "keyed.testing"} and (name is None or name in exported(target))
+        elif own == "examples":
+            allowed = top != "tests"
+        elif own in {"keyed", "windows"}:
+            allowed = top not in {"windows", "examples", "tests"} or top == own
+        else:
+            allowed = True
+        if not allowed:
+            wrong.append(f"{module}:{line}: imports {target}{f' ({name})' if name else ''}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "import_module":
+            names = [str(part.value) for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+            seam = IMPORTS_BY_NAME.get(module)
+            other_library = names and not any(f"{name}.".startswith("keyed.") for name in names)
+            if not other_library and (seam is None or not all(name.startswith(seam) for name in names)):
+                wrong.append(f"{module}:{node.lineno}: imports {names or '?'} by name")
+    return wrong
+
+
+def exported(module: str) -> set[str]:
+    """Return the public names of a module of the project, as its `__all__` says."""
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return set(declared_names(ast.parse(path.read_text())) or ())
+
+
+def declared_names(tree: ast.Module) -> list[str] | None:
+    """Return the `__all__` of a module, None if it has none."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(dotted(target) == "__all__" for target in targets):
+                return list(ast.literal_eval(node.value))
+    return None
+
+
+def bound_names(body: list[ast.stmt]) -> set[str]:
+    """Return the public names that a module binds, less what it takes from the standard library."""
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                source = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
+                if source.partition(".")[0] not in sys.stdlib_module_names:
+                    names.add((alias.asname or alias.name).split(".")[0])
+        elif isinstance(node, ast.If | ast.Try):
+            names |= bound_names([*node.body, *node.orelse])
+    return {name for name in names if not name.startswith("_")}
+
+
+def export_order(name: str) -> tuple[bool, bool, str]:
+    """Return the sort key of `__all__`, which is ruff's: constants, then classes, then the rest."""
+    return (not name.isupper(), not name[:1].isupper(), name)
+
+
+def wrong_exports(module: str, tree: ast.Module, *, package: bool) -> list[str]:
+    """An `__all__` that is not sorted, names what is not there or, in a package, leaves out what is."""
+    declared, bound = declared_names(tree), bound_names(tree.body)
+    if declared is None:
+        return [f"{module}: has public names and no __all__: {sorted(bound)}"] if package and bound else []
+    wrong = []
+    if declared != sorted(set(declared), key=export_order):
+        wrong.append(f"{module}: __all__ is not sorted: {declared}")
+    missing = set(declared) - bound
+    if missing and package:  # given by the package's __getattr__, on demand
+        missing = {name for name in missing if not hasattr(importlib.import_module(module), name)}
+    if missing:
+        wrong.append(f"{module}: __all__ names what is not there: {sorted(missing)}")
+    if package and bound - set(declared):
+        wrong.append(f"{module}: public, but not in __all__: {sorted(bound - set(declared))}")
+    return wrong
+
+
+def unsafe_code(module: str, tree: ast.AST) -> list[str]:
+    """Pickling, evaluation of text, unsafe YAML."""
+    wrong = []
+    registers = f"{module}.".startswith(f"{CLOUDPICKLE_USERS}.")
+    for line, target, name in imports(module, tree):
+        parts = {*target.split("."), name}
+        if parts & FORBIDDEN_MODULES and not (registers and {target, name} & {"pyspark", "pyspark.cloudpickle"}):
+            wrong.append(f"{module}:{line}: imports {target}{f' ({name})' if name else ''}")
+        elif "cloudpickle" in parts and name is not None and name not in CLOUDPICKLE_NAMES:
+            wrong.append(f"{module}:{line}: imports {name} from {target}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func).removeprefix("builtins.") in FORBIDDEN_CALLS:
+            wrong.append(f"{module}:{node.lineno}: calls {dotted(node.func)}")
+        if isinstance(node, ast.Attribute):
+            owner = dotted(node.value).split(".")[-1]
+            if owner == "cloudpickle" and node.attr not in CLOUDPICKLE_NAMES:
+                wrong.append(f"{module}:{node.lineno}: uses cloudpickle.{node.attr}")
+    return wrong
+
+
+def impure_engine(module: str, tree: ast.AST) -> list[str]:
+    """The wall clock, sleeping, chance and I/O: the engine is given a clock, a store and a log."""
+    wrong = [
+        f"{module}:{line}: imports {target}"
+        for line, target, name in imports(module, tree)
+        if target.partition(".")[0] in ENGINE_MODULES or name in ENGINE_NAMES
+    ]
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    names = ((node.lineno, dotted(node.func)) for node in calls)
+    wrong.extend(
+        f"{module}:{line}: calls {name}"
+        for line, name in names
+        if name == "open" or name.split(".")[-1] in ENGINE_NAMES
+    )
+    return wrong
+
+
+def code_lines(source: str) -> int:
+    """Count the lines that hold code: no blank lines, comments and docstrings."""
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in layout:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def named_places(text: str) -> list[str]:
+    """Registry hosts and absolute paths of a machine that a text names."""
+    return [host for host in REGISTRY_HOSTS if host in text] + MACHINE_PATH.findall(text)
+
+
+def project_files() -> list[Path]:
+    """Return the files that git keeps or would keep; where there is no git, those of the source folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        return [*ALL_PYTHON, *ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("*.t*"), ROOT / "Makefile"]
+    return [path for name in listed if name and (path := ROOT / name).is_file()]
+
+
+def over(files: list[Path], check, **packages: bool) -> list[str]:
+    """Run a rule over files."""
+    found: list[str] = []
+    for path in files:
+        arguments = {"package": path.name == "__init__.py"} if packages.get("package") else {}
+        found += check(module_name(path), ast.parse(path.read_text()), **arguments)
+    return found
+
+
+def test_dependencies_have_one_direction():
+    assert over(LIBRARY + sorted(ROOT.glob("examples/**/*.py")), wrong_direction, package=True) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("keyed.errors", "import keyed.state"),
+        ("keyed.codec.keys", "from keyed.state import ValueState"),
+        ("keyed.codec.keys", "from .. import state"),
+        ("keyed.state", "from keyed.engine import addresses"),
+        ("keyed.state", "def f():\n    from keyed.engine.addresses import PLAIN"),
+        ("keyed.state", "import importlib\nimportlib.import_module('keyed.runtimes.local')"),
+        ("keyed.state", "import importlib\nimportlib.import_module(name)"),
+        ("keyed.streams", "import importlib\nimportlib.import_module('keyed.engine')"),
+        ("keyed.engine.group", "from keyed.backends.memory import MemoryStore"),
+        ("keyed.engine.group", "from keyed import KeyedError"),
+        ("keyed.backends.memory", "from keyed.runtimes import local"),
+        ("keyed.runtimes.local", "from keyed.testing import KeyedTestHarness"),
+        ("keyed.runtimes.local", "import keyed.cli"),
+        ("keyed.runtimes.local", "import windows"),
+        ("keyed.changelog.records", "from keyed.engine.segment import Change"),
+        ("keyed.testing.harness", "import examples.top_n"),
+        ("windows.operator", "from keyed.engine.segment import Change"),
+        ("windows.operator", "from keyed.state import ValueState"),
+        ("windows.operator", "from keyed import no_such_name"),
+        ("windows.operator", "import examples"),
+        ("examples.top_n", "import tests.conftest"),
+    ],
+)
+def test_a_wrong_direction_is_seen(module, source):
+    assert wrong_direction(module, ast.parse(source))
+
+
+def test_right_directions_are_allowed():
+    assert not wrong_direction("keyed.engine.group", ast.parse("from keyed.codec.keys import x\nimport keyed.errors"))
+    assert not wrong_direction("keyed.streams", ast.parse("importlib.import_module('keyed.runtimes.local')"))
+    assert not wrong_direction("windows.operator", ast.parse("import keyed\nimport windows.triggers\nimport attrs"))
+    assert not wrong_direction("keyed.runtimes.spark", ast.parse("from .java import x"), package=True)
+
+
+@pytest.mark.parametrize(
+    "module", ["keyed", "keyed.codec", "keyed.engine", "keyed.runtimes", "keyed.testing", "windows"]
+)
+def test_importing_loads_no_heavy_library(module):
+    if not ROOT.joinpath(*module.split("."), "__init__.py").is_file():
+        pytest.skip(f"there is no {module} yet")
+    program = f"import sys, {module}; print(sorted({{name.split('.')[0] for name in sys.modules}} & set({HEAVY!r})))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_public_names_are_sorted_and_exact():
+    assert over(LIBRARY, wrong_exports, package=True) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from keyed.state import A, B\n__all__ = ['B', 'A']",
+        "from keyed.state import A, B\n__all__ = ['A']",
+        "from keyed.state import A\n__all__ = ['A', 'A']",
+        "from keyed.state import A\n__all__ = ['A', 'Missing']",
+        "from keyed.state import A",
+        "def visible(): ...",
+    ],
+)
+def test_wrong_exports_are_seen(source):
+    assert wrong_exports("keyed", ast.parse(source), package=True)
+
+
+def test_nothing_pickles_or_evaluates():
+    assert over(LIBRARY, unsafe_code) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("keyed.codec.keys", "import pickle"),
+        ("keyed.codec.keys", "from pickle import loads"),
+        ("keyed.codec.keys", "from pyspark import cloudpickle"),
+        ("keyed.runtimes.spark.query", "import cloudpickle"),
+        ("keyed.runtimes.spark.query", "from pyspark import cloudpickle\ncloudpickle.dumps(1)"),
+        ("keyed.runtimes.spark.query", "from pyspark.cloudpickle import dumps"),
+        ("keyed.codec.keys", "eval('1')"),
+        ("keyed.codec.keys", "import builtins\nbuiltins.exec('1')"),
+        ("windows.operator", "import yaml\nyaml.load('1')"),
+    ],
+)
+def test_unsafe_code_is_seen(module, source):
+    assert unsafe_code(module, ast.parse(source))
+
+
+def test_registration_with_cloudpickle_is_allowed_where_spark_is():
+    source = "from pyspark import cloudpickle\ncloudpickle.register_pickle_by_value(keyed)"
+    assert not unsafe_code("keyed.runtimes.spark.query", ast.parse(source))
+
+
+def test_the_engine_has_no_clock_no_chance_and_no_files():
+    assert over(sorted(ROOT.glob("keyed/engine/**/*.py")), impure_engine) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import time", "from time import sleep", "import random", "datetime.now()", "uuid.uuid4()", "open('x')"],
+)
+def test_an_impure_engine_is_seen(source):
+    assert impure_engine("keyed.engine.group", ast.parse(source))
+
+
+def test_modules_are_short():
+    sizes = {module_name(path): code_lines(path.read_text()) for path in LIBRARY}
+    assert {name: size for name, size in sizes.items() if size > MODULE_LINES_HARD} == {}
+    assert {name: size for name, size in sizes.items() if size > MODULE_LINES and name not in LONG_MODULES} == {}
+    assert [name for name in LONG_MODULES if sizes.get(name, 0) <= MODULE_LINES] == []
+
+
+def test_only_code_counts_as_lines():
+    assert code_lines('"""Two\nlines."""\n\n# why\nx = (1,\n     2)\n"""Of x."""\ny = """\n"""\n') == 4
+
+
+def test_every_module_says_what_it_is_for():
+    without = [module_name(path) for path in ALL_PYTHON if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert without == []
+
+
+def test_no_file_names_a_registry_or_a_machine():
+    found = {}
+    for path in project_files():
+        try:
+            named = named_places(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            continue
+        if named:
+            found[str(path.relative_to(ROOT))] = named
+    assert found == {}
+
+
+def test_named_places_are_seen():
+    assert named_places("see https://" + REGISTRY_HOSTS[0] + "/project") == [REGISTRY_HOSTS[0]]
+    assert named_places("in /" + "home/me/x") == ["/" + "home/me"]
+    assert named_places("$HOME/me, ~/home/x, examples/work/x, /usr/bin/env, https://a.org/work/x") == []
+
+
+def test_the_top_level_holds_what_is_agreed():
+    agreed = {"CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"}
+    agreed |= {"docs", "examples", "keyed", "tests", "windows"}
+    top = {path.relative_to(ROOT).parts[0] for path in project_files()}
+    assert {name for name in top if not name.startswith(".")} - agreed == set()

@@ -1,0 +1,380 @@
+"""Both paths in the local runtime: the same outputs, whatever the definition, the data and the batches."""
+
+import datetime as dt
+import math
+from collections import Counter as Multiset
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyed
+from keyed import DefinitionError, OutputTag
+from windows import (
+    ApproxCountDistinct,
+    ArgMax,
+    ArgMin,
+    CalendarWindows,
+    CollectList,
+    CollectSet,
+    Count,
+    CountDistinct,
+    CountEvictor,
+    CountTrigger,
+    EventTimeSessionWindows,
+    First,
+    GlobalWindows,
+    HoppingEventTimeWindows,
+    HoppingProcessingTimeWindows,
+    Latest,
+    Max,
+    Mean,
+    Min,
+    ProcessingTimeSessionWindows,
+    ProcessWindowFunction,
+    Sum,
+    TopK,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    Variance,
+    WindowBatchOperator,
+    WindowOperator,
+    explain,
+)
+
+LATE = OutputTag("late")
+COUNTING = {"n": Count(), "total": Sum("number"), "least": Min("number"), "most": Max("amount")}
+EVERYTHING = COUNTING | {
+    "with_text": Count("text"),
+    "mean": Mean("number"),
+    "exact": Mean("amount"),
+    "sum": Sum("amount"),
+    "variance": Variance("number"),
+    "first": First("text", by_time=True),
+    "latest": Latest("number", by_time=True),
+    "top": TopK(3, "text", by="number"),
+    "at_most": ArgMax("text", "number"),
+    "at_least": ArgMin("day", "number"),
+    "distinct": CountDistinct("text"),
+    "values": CollectSet("number"),
+    "about": ApproxCountDistinct("text"),
+}
+EVENT_TIME = st.one_of(
+    st.builds(TumblingEventTimeWindows.of, st.integers(1, 12)),
+    st.builds(HoppingEventTimeWindows.of, st.integers(1, 12), st.integers(1, 14)),
+    st.builds(EventTimeSessionWindows.with_gap, st.integers(1, 12)),
+)
+PROCESSING_TIME = st.one_of(
+    st.builds(TumblingProcessingTimeWindows.of, st.integers(1, 6)),
+    st.builds(HoppingProcessingTimeWindows.of, st.integers(1, 6), st.integers(1, 7)),
+    st.builds(ProcessingTimeSessionWindows.with_gap, st.integers(2, 6)),
+)
+
+
+@st.composite
+def tables(draw):
+    """Rows in disorder, with nulls."""
+    size = draw(st.integers(1, 30))
+    steps = draw(st.lists(st.integers(0, 6), min_size=size, max_size=size))
+    backs = draw(st.lists(st.integers(0, 12), min_size=size, max_size=size))
+    clock, times = draw(st.integers(-30, 30)), []
+    for step, back in zip(steps, backs, strict=True):
+        clock += step
+        times.append(clock - back)
+
+    def column(values, type_):
+        return pa.array(draw(st.lists(values, min_size=size, max_size=size)), type_)
+
+    return pa.table(
+        {
+            "key": column(st.sampled_from(["a", "b"]), pa.string()),
+            "more": column(st.integers(0, 1), pa.int32()),
+            "at": pa.array(times, pa.int64()),
+            "number": column(st.none() | st.integers(-5, 5), pa.int64()),
+            "amount": column(st.none() | st.decimals(-9, 9, places=2), pa.decimal128(10, 2)),
+            "text": column(st.none() | st.sampled_from(["x", "y", "ü"]), pa.string()),
+            "day": column(st.none() | st.dates(dt.date(2020, 1, 1), dt.date(2020, 1, 3)), pa.date32()),
+        }
+    )
+
+
+def results(path, table, assigner, aggregates, *, delay=0, lateness=0, diverts=False, size=1000, clock=None, **options):
+    """Main and late outputs of a path, without their order."""
+    delayed = keyed.bounded_out_of_orderness(milliseconds=delay)
+    windows = keyed.stream(table, timestamp="at", watermark=delayed).key_by("key", "more").window(assigner).path(path)
+    if lateness:
+        windows = windows.allowed_lateness(lateness)
+    if diverts:
+        windows = windows.side_output_late_data(LATE)
+    output = windows.aggregate(dict(aggregates), **options)
+    run = {"rows_per_batch": size} | ({} if clock is None else {"processing_time": iter(clock).__next__})
+    main, late = keyed.collect_sink(), keyed.collect_sink()
+    result = keyed.run(output.to(main), output.side_output(LATE).to(late), **run)
+    found = [tuple(hashable(value) for value in row) for row in main.values]
+    dropped = result.metrics[output.stage.name]["rows_dropped"]
+    return Multiset(found), Multiset(tuple(row) for row in late.values), dropped
+
+
+def hashable(value):
+    if isinstance(value, list):
+        return tuple(value)
+    return round(value, 9) if isinstance(value, float) and math.isfinite(value) else value
+
+
+@given(
+    tables(),
+    EVENT_TIME,
+    st.sampled_from([COUNTING, EVERYTHING]),
+    st.sampled_from([0, 0, 1, 4, 20]),
+    st.sampled_from([0, 0, 1, 5, 30]),
+    st.booleans(),
+    st.integers(1, 30),
+)
+def test_both_paths_give_the_same_in_event_time(table, assigner, aggregates, delay, lateness, diverts, size):
+    options = {"delay": delay, "lateness": lateness, "diverts": diverts, "size": size}
+    found = results("columnar", table, assigner, aggregates, **options)
+    assert found == results("row", table, assigner, aggregates, **options)
+    assert found == results("columnar", table, assigner, aggregates, parallelism=3, **options)
+
+
+@settings(max_examples=15)
+@given(tables(), EVENT_TIME, st.sampled_from([COUNTING, EVERYTHING]), st.integers(1, 30))
+def test_it_does_not_matter_where_the_state_is_kept(table, assigner, aggregates, size):
+    options = {"delay": 5, "lateness": 3, "diverts": True, "size": size}
+    found = results("columnar", table, assigner, aggregates, store="rocksdb", **options)
+    assert found == results("columnar", table, assigner, aggregates, **options)
+
+
+@given(
+    tables(),
+    PROCESSING_TIME,
+    st.sampled_from([COUNTING, EVERYTHING]),
+    st.integers(1, 10),
+    st.lists(st.integers(0, 5), min_size=40, max_size=40),
+)
+def test_both_paths_give_the_same_in_processing_time(table, assigner, aggregates, size, steps):
+    clock = [sum(steps[: number + 1]) for number in range(len(steps))]
+    found = results("columnar", table, assigner, aggregates, size=size, clock=clock)
+    assert found == results("row", table, assigner, aggregates, size=size, clock=clock)
+
+
+# Which path ----------------------------------------------------------------------------------------------------------
+
+TABLE = pa.table(
+    {
+        "key": ["a"],
+        "at": pa.array([1], pa.int64()),
+        "number": pa.array([1], pa.int64()),
+        "text": ["x"],
+        "real": [1.5],
+        "many": [[1]],
+    }
+)
+MINUTE = TumblingEventTimeWindows.of(60_000)
+
+
+def windows_of(assigner=MINUTE, *keys, source=TABLE):
+    return keyed.stream(source, timestamp="at").key_by(*(keys or ("key",))).window(assigner)
+
+
+class Label(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield key
+
+
+ROW_BY_ROW = [
+    (lambda: windows_of().trigger(CountTrigger.of(2)).aggregate(n=Count()), "is not the default one"),
+    (lambda: windows_of().evictor(CountEvictor.of(2)).aggregate(n=Count()), "an evictor needs all elements"),
+    (lambda: windows_of().aggregate(Count(), Label()), "a window function is called for each window"),
+    (lambda: windows_of().process(Label()), "a window function is called for each window"),
+    (lambda: windows_of().close_when_idle(5).aggregate(n=Count()), "windows close when they are idle"),
+    (lambda: windows_of().aggregate(Count(), output="n bigint"), "the aggregate has no column name"),
+    (lambda: windows_of().aggregate(n=Sum(lambda row: 1)), "is not a built-in aggregate of a column"),
+    (lambda: windows_of().aggregate(n=First("number")), "depends on the order of arrival"),
+    (lambda: windows_of().aggregate(n=CollectList("number")), "is not a built-in aggregate of a column"),
+    (lambda: windows_of().aggregate(n=Sum("text")), "Sum('text') of a column of type string"),
+    (lambda: windows_of().aggregate(n=CountDistinct("real")), "CountDistinct('real') of a column of type double"),
+    (lambda: windows_of().aggregate(n=Max("many")), "Max('many') of a column of type None"),
+    (lambda: windows_of().aggregate(n=Count(), order="arrival"), "order='arrival'"),
+    (lambda: windows_of(MINUTE, "real").aggregate(n=Count()), "the key column 'real' is of type double"),
+    (lambda: windows_of(MINUTE, lambda row: row.key).aggregate(n=Count()), "the stream is keyed by a function"),
+    (
+        lambda: windows_of(source=[{"key": 1, "at": 1}]).aggregate(n=Count()),
+        "types of the input's columns are not known",
+    ),
+    (lambda: windows_of(GlobalWindows.create()).aggregate(n=Count()), "neither tumbling, hopping nor sessions"),
+    (lambda: windows_of(CalendarWindows.days("UTC")).aggregate(n=Count()), "neither tumbling, hopping nor sessions"),
+    (
+        lambda: windows_of(EventTimeSessionWindows.with_dynamic_gap(lambda row: 5)).aggregate(n=Count()),
+        "the session gap is a function of the element",
+    ),
+    (
+        lambda: windows_of(ProcessingTimeSessionWindows.with_gap(1)).aggregate(n=Count()),
+        "sessions with a gap of 1 ms end within the batch",
+    ),
+    (lambda: windows_of(TumblingEventTimeWindows.of(2**61)).aggregate(n=Count()), "windows are longer than"),
+    (lambda: windows_of().path("row").aggregate(n=Count()), "because of path='row'"),
+]
+
+
+@pytest.mark.parametrize(("build", "reason"), ROW_BY_ROW)
+def test_what_has_to_run_row_by_row_says_why(build, reason):
+    assert f"row by row, because {reason}" in explain(build()) or reason in explain(build())
+    assert isinstance(build().stage.function, WindowOperator)
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        MINUTE,
+        HoppingEventTimeWindows.of(60, 10),
+        EventTimeSessionWindows.with_gap(5),
+        TumblingProcessingTimeWindows.of(5),
+        HoppingProcessingTimeWindows.of(60, 10),
+        ProcessingTimeSessionWindows.with_gap(5),
+    ],
+)
+def test_whole_columns_by_themselves(assigner):
+    output = (
+        windows_of(assigner).allowed_lateness(5).side_output_late_data("late").aggregate(n=Count(), s=Sum("number"))
+    )
+    assert isinstance(output.stage.function, WindowBatchOperator)
+    assert explain(output) == f"WindowOperator: {assigner!r}: whole columns, a row of state per key and window"
+
+
+def test_a_path_that_is_not_possible_is_refused_with_the_reason():
+    with pytest.raises(
+        DefinitionError, match=r"because the trigger .* is not the default one; use path='auto' or 'row'"
+    ):
+        windows_of().trigger(CountTrigger.of(2)).path("columnar").aggregate(n=Count())
+    with pytest.raises(DefinitionError, match="path='fast' must be 'auto', 'row' or 'columnar'"):
+        windows_of().path("fast")
+    with pytest.raises(DefinitionError, match="the input has no column 'x'; use WindowOperator"):
+        WindowBatchOperator(assigner=MINUTE, aggregate={"n": Sum("x")}, columns={"key": "string"})
+
+
+def test_windows_follow_windows_on_either_path():
+    """A later stage: its watermark is that of the one before."""
+
+    def chain(first, second, size):
+        delayed = keyed.bounded_out_of_orderness(milliseconds=4)
+        rows = pa.table({"key": list("abab") * 5, "at": [n * 3 - n % 4 for n in range(20)], "number": list(range(20))})
+        stream = keyed.stream(rows, timestamp="at", watermark=delayed)
+        small = stream.key_by("key").window(TumblingEventTimeWindows.of(5)).path(first)
+        counts = small.aggregate(
+            total=Sum("number"), output="key string, window_start bigint, total bigint", name="one"
+        )
+        sessions = counts.key_by("key").window(EventTimeSessionWindows.with_gap(5)).path(second)
+        output = sessions.aggregate(n=Count(), total=Sum("total"))
+        return sorted(map(tuple, output.run(rows_per_batch=size).values))
+
+    wanted = chain("row", "row", 100)
+    assert wanted
+    for size in (1, 3, 7, 100):
+        for paths in (("row", "columnar"), ("columnar", "row"), ("columnar", "columnar")):
+            assert chain(*paths, size) == chain("row", "row", size)
+
+
+@pytest.mark.parametrize(("before", "after"), [("row", "columnar"), ("columnar", "row")])
+def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
+    def run(path, rows):
+        source = pa.concat_tables([TABLE] * rows)
+        output = windows_of(source=source).path(path).aggregate(n=Count())
+        return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
+
+    assert run(before, 1) == []
+    state = {"row": "panes_1", "columnar": "columnar_windows"}[before]
+    with pytest.raises(keyed.StateSchemaChanged, match=f"the state '{state}' does not fit what is stored"):
+        run(after, 2)
+    # The same path goes on.
+    assert run(before, 2) == []
+
+
+def test_slices_of_another_length_are_refused_on_a_checkpoint(tmp_path):
+    def run(assigner, rows):
+        output = windows_of(assigner, source=pa.concat_tables([TABLE] * rows)).path("columnar").aggregate(n=Count())
+        return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
+
+    run(HoppingEventTimeWindows.of(60, 10), 1)
+    with pytest.raises(keyed.StateSchemaChanged, match="slice_20"):
+        run(HoppingEventTimeWindows.of(60, 20), 2)
+    # Windows of other sizes share the slices.
+    run(HoppingEventTimeWindows.of(30, 10), 2)
+
+
+def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
+    table = pa.table({"key": ["a"] * 3, "at": [1, 2, 3], "number": [5, 6, 7], "text": ["x", "y", "z"]})
+    more = {
+        "rows": Count(),
+        "mean": Mean("number"),
+        "variance": Variance("number"),
+        "first": First("text", by_time=True),
+        "latest": Latest("number", by_time=True),
+        "top": TopK(3, "text", by="number"),
+        "at_most": ArgMax("text", "number"),
+        "distinct": CountDistinct("text"),
+        "about": ApproxCountDistinct("text"),
+        "least": Min("number"),
+    }
+
+    def run(rows, **options):
+        aggregates = {"total": Sum("number")} | (more if rows > 1 else {})
+        windows = windows_of(HoppingEventTimeWindows.of(20, 10), source=table.slice(0, rows)).path("columnar")
+        return (
+            windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
+        )
+
+    run(1, drain=False)
+    both = [18, 2, 6.5, 0.5, "y", 7, ["z", "y"], "z", 2, 2, 6]
+    assert [list(row)[3:] for row in run(3, drain=True)] == [both, both]
+
+
+def test_windows_without_a_value_of_an_aggregate_that_is_added(tmp_path):
+    def run(rows, **options):
+        aggregates = {"total": Sum("number")} | ({"n": Count(), "mean": Mean("number")} if rows > 1 else {})
+        source = pa.table({"key": ["a", "b"], "at": [1, 2], "number": [5, 6]}).slice(0, rows)
+        windows = windows_of(source=source).path("columnar")
+        return (
+            windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
+        )
+
+    run(1, drain=False)
+    assert sorted(tuple(row)[3:] for row in run(2, drain=True)) == [(5, 0, None), (6, 1, 6.0)]
+
+
+def test_other_arrow_types_of_the_same_kind():
+    plain: dict[str, Any] = {
+        "key": pa.string(),
+        "text": pa.string(),
+        "when": pa.timestamp("us", "UTC"),
+        "blob": pa.binary(),
+    }
+    other: dict[str, Any] = {
+        "key": pa.large_string(),
+        "text": pa.large_string(),
+        "when": pa.timestamp("ns", "UTC"),
+        "blob": pa.large_binary(),
+    }
+    values: dict[str, Any] = {
+        "key": ["a", "b", "a"],
+        "text": ["x", None, "y"],
+        "when": [1000, 2000, None],
+        "blob": [b"1", None, b"2"],
+    }
+    aggregates = {"top": TopK(2, "text"), "least": Min("when"), "values": CollectSet("blob"), "last": Max("text")}
+
+    def run(path, types):
+        columns = {
+            name: pa.array(values[name], pa.int64() if name == "when" else None).cast(types[name]) for name in types
+        }
+        table = pa.table(columns | {"at": pa.array([0, 1, 2], pa.int64())})
+        windows = windows_of(HoppingEventTimeWindows.of(20, 10), source=table).path(path).allowed_lateness(5)
+        return sorted(map(repr, map(tuple, windows.aggregate(dict(aggregates)).run(rows_per_batch=1).values)))
+
+    values["when"] = [1_000_000, 2_000_000, None]
+    assert len(run("row", plain)) == 4
+    assert run("columnar", plain) == run("row", plain)
+    values["when"] = [1_000_000_000, 2_000_000_000, None]
+    assert run("columnar", other) == run("row", other)

@@ -1,0 +1,282 @@
+"""Aggregates: results, nulls, ties, merging, types."""
+
+import math
+import statistics
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyed import DefinitionError, OutputDefinitionError
+from keyed.rows import row
+from keyed.testing import KeyedTestHarness
+from windows import (
+    Aggregate,
+    ApproxCountDistinct,
+    ArgMax,
+    ArgMin,
+    CollectList,
+    CollectSet,
+    Count,
+    CountDistinct,
+    First,
+    Latest,
+    Max,
+    Mean,
+    Min,
+    Stddev,
+    Sum,
+    TopK,
+    TumblingEventTimeWindows,
+    Variance,
+    WindowOperator,
+    aggregate_of,
+)
+from windows.sketches import hash_value
+
+WRONG: Any = 3
+
+
+def result(aggregate, values, times=None):
+    accumulator = aggregate.create_accumulator()
+    for number, value in enumerate(values):
+        if aggregate.timed:
+            accumulator = aggregate.add_at(value, times[number] if times else number, accumulator)
+        else:
+            accumulator = aggregate.add(value, accumulator)
+    return aggregate.get_result(accumulator)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "values", "expected"),
+    [
+        (Count(), [1, None, 3], 3),
+        (Count(lambda v: v), [1, None, 3], 2),
+        (Sum(), [1, None, 3], 4),
+        (Sum(), [None], None),
+        (Sum(), [0.5, 0.25], 0.75),
+        (Sum(), [Decimal("0.1"), Decimal("0.2")], Decimal("0.3")),
+        (Min(), [3, None, 1], 1),
+        (Max(), ["b", "a"], "b"),
+        (Max(), [None], None),
+        (Mean(), [1, 2, None, 6], 3.0),
+        (Mean(), [], None),
+        (Variance(), [2, 4, 4, 4, 5, 5, 7, 9], 32 / 7),
+        (Variance(sample=False), [2, 4, 4, 4, 5, 5, 7, 9], 4.0),
+        (Stddev(sample=False), [2, 4, 4, 4, 5, 5, 7, 9], 2.0),
+        (Variance(), [1], None),
+        (Variance(), [], None),
+        (CollectList(), [3, None, 1, 3], [3, 1, 3]),
+        (CollectSet(), [3, None, 1, 3], [1, 3]),
+        (CollectSet(), ["b", 2, "a"], [2, "a", "b"]),
+        (CountDistinct(), [3, None, 1, 3], 2),
+        (First(), [None, 2], None),
+        (First(), [], None),
+        (Latest(), [1, 2], 2),
+        (TopK(2), [1, 5, 3, 5], [5, 5]),
+        (TopK(3), [1], [1]),
+        (ArgMax(lambda v: v[0], lambda v: v[1]), [("b", 2), ("a", 2), ("c", 1), ("z", None)], "a"),
+        (ArgMin(lambda v: v[0], lambda v: v[1]), [("b", 2), ("a", 1), ("c", 1)], "a"),
+        (ApproxCountDistinct(), ["a", "b", "a", None], 2),
+        (ApproxCountDistinct(), [], 0),
+    ],
+)
+def test_results(aggregate, values, expected):
+    assert result(aggregate, values) == expected
+
+
+def test_ties_of_top_k_go_by_value_ascending():
+    values = [("late", 3), ("b", 5), ("a", 5), ("c", 5), ("low", 1)]
+    for order in (values, values[::-1]):
+        assert result(TopK(3, lambda v: v[0], by=lambda v: v[1]), order) == ["a", "b", "c"]
+        assert result(TopK(4, lambda v: v[0], by=lambda v: v[1]), order) == ["a", "b", "c", "late"]
+
+
+def test_first_and_latest_by_time():
+    assert result(First(by_time=True), "cabd", [3, 1, 1, 9]) == "a"
+    assert result(Latest(by_time=True), "cabd", [3, 9, 9, 1]) == "b"
+
+
+def test_columns_are_attributes_keys_or_functions():
+    assert result(Sum("amount"), [row(amount=3), row(amount=4)]) == 7
+    assert result(Sum("per cent"), [row(**{"per cent": 3})]) == 3
+    with pytest.raises(DefinitionError, match="neither the name of a column nor a function"):
+        Sum(WRONG)
+
+
+NUMBERS = st.lists(st.integers(-(10**6), 10**6), max_size=20)
+MERGED = [
+    Count(),
+    Sum(),
+    Min(),
+    Max(),
+    Mean(),
+    CollectList(),
+    CollectSet(),
+    CountDistinct(),
+    First(),
+    Latest(),
+    First(by_time=True),
+    Latest(by_time=True),
+    TopK(3),
+    TopK(3, lambda v: v, by=lambda v: v // 1000),
+    ArgMax(lambda v: v, lambda v: v // 1000),
+    ArgMin(lambda v: v, lambda v: v // 1000),
+    ApproxCountDistinct(precision=4),
+    ApproxCountDistinct(precision=8),
+]
+
+
+@pytest.mark.parametrize("aggregate", MERGED, ids=repr)
+@given(left=NUMBERS, right=NUMBERS)
+def test_merging_is_adding_all(aggregate, left, right):
+    parts = []
+    number = 0
+    for values in (left, right):
+        accumulator = aggregate.create_accumulator()
+        for value in values:
+            args = (value, number, accumulator) if aggregate.timed else (value, accumulator)
+            accumulator = (aggregate.add_at if aggregate.timed else aggregate.add)(*args)
+            number += 1
+        parts.append(accumulator)
+    merged = aggregate.get_result(aggregate.merge(*parts))
+    assert merged == result(aggregate, [*left, *right])
+    if aggregate.commutative:
+        again = []
+        for values in (right, left):
+            accumulator = aggregate.create_accumulator()
+            for value in values:
+                accumulator = aggregate.add(value, accumulator)
+            again.append(accumulator)
+        assert aggregate.get_result(aggregate.merge(*again)) == merged
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.integers(0, 20))
+def test_variance_merges(values, cut):
+    aggregate = Variance()
+    parts = []
+    for part in (values[:cut], values[cut:]):
+        accumulator = aggregate.create_accumulator()
+        for value in part:
+            accumulator = aggregate.add(value, accumulator)
+        parts.append(accumulator)
+    found = aggregate.get_result(aggregate.merge(*parts))
+    assert math.isclose(found, statistics.variance(values), rel_tol=1e-9, abs_tol=1e-6)
+
+
+def test_a_sum_beyond_64_bits_is_refused():
+    with pytest.raises(OverflowError, match="64 bits"):
+        result(Sum(), [2**63 - 1, 1])
+    assert result(Sum(), [2**63 - 1, 1, -1]) == 2**63 - 1
+
+
+@pytest.mark.parametrize("number", [10, 1_000, 50_000])
+def test_approximate_distinct_counts_are_within_four_standard_errors(number):
+    aggregate = ApproxCountDistinct(precision=12)
+    accumulator = aggregate.create_accumulator()
+    for value in range(number):
+        accumulator = aggregate.add(f"user-{value}", accumulator)
+    error = 1.04 / math.sqrt(2**12)
+    assert abs(aggregate.get_result(accumulator) - number) <= max(1, 4 * error * number)
+    assert len(accumulator) <= 2**12
+
+
+def test_equal_values_hash_equal():
+    assert hash_value(1) == hash_value(1.0) == hash_value(Decimal(1))
+    assert hash_value("1") != hash_value(1)
+    assert hash_value((1, "a")) != hash_value((1, "b"))
+    assert hash_value(("a", "bc")) != hash_value(("ab", "c"))
+    assert hash_value(float("nan")) == hash_value(float("nan"))
+
+
+def test_types_follow_from_the_input():
+    columns = {"n": "int", "x": "double", "d": "decimal(10,2)", "s": "string"}
+    derived = {
+        Count(): "bigint",
+        Sum("n"): "bigint",
+        Sum("x"): "double",
+        Sum("d"): "decimal(20,2)",
+        Min("s"): "string",
+        Mean("n"): "double",
+        Mean("d"): "decimal(38,18)",
+        CollectList("s"): "array<string>",
+        TopK(3, "s", by="n"): "array<string>",
+        CountDistinct("s"): "bigint",
+        ArgMax("s", "n"): "string",
+        Latest("d"): "decimal(10,2)",
+        Sum(len): None,
+        Sum(len, type="bigint"): "bigint",
+    }
+    for aggregate, expected in derived.items():
+        assert aggregate.output_type(columns) == expected, aggregate
+    with pytest.raises(OutputDefinitionError, match="no column 'missing'"):
+        Sum("missing").output_type(columns)
+
+
+def algebra_of(aggregate) -> Any:
+    return aggregate.algebra()
+
+
+def test_the_algebra_is_data():
+    assert [part.merge for part in algebra_of(Mean("n")).parts] == ["sum", "sum"]
+    assert algebra_of(TopK(3, "s", by="n")).options == (("k", 3), ("by", "n"))
+    assert Sum(len).algebra() is None
+    assert aggregate_of(int, lambda v, a: a + v, lambda a, b: a + b).algebra() is None
+
+
+class Product(Aggregate):
+    def create_accumulator(self):
+        return 1
+
+    def add(self, value, accumulator):
+        return accumulator * value
+
+    def merge(self, a, b):
+        return a * b
+
+
+class Foreign:
+    """Has the methods of `keyed.AggregateFunction` and extends nothing."""
+
+    def create_accumulator(self):
+        return 1
+
+    def add(self, value, accumulator):
+        return accumulator * value
+
+    def merge(self, a, b):
+        return a * b
+
+    def get_result(self, accumulator):
+        return accumulator
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [Product(), Foreign(), aggregate_of(lambda: 1, lambda v, a: a * v, lambda a, b: a * b)],
+    ids=["subclass", "methods", "functions"],
+)
+def test_users_write_aggregates(aggregate):
+    operator = WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=aggregate)
+    with KeyedTestHarness(operator, key=lambda _: "k") as harness:
+        for time, value in ((1, 3), (2, 5), (11, 7)):
+            harness.process(value, time)
+        harness.crash_and_recover()
+        harness.end_of_input()
+        assert harness.take_output() == [(15, 9), (7, 19)]
+
+
+@pytest.mark.parametrize("aggregate", [object(), Count, {"n": 3}, {}])
+def test_what_is_no_aggregate_is_refused(aggregate):
+    with pytest.raises(DefinitionError):
+        WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=aggregate)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: TopK(0), lambda: ApproxCountDistinct(precision=3), lambda: aggregate_of(WRONG, WRONG, WRONG)]
+)
+def test_bad_parameters_are_refused(make):
+    with pytest.raises(DefinitionError):
+        make()

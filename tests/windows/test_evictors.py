@@ -1,0 +1,145 @@
+"""Evictors by themselves and in the operator (Flink's EvictingWindowOperatorTest)."""
+
+from typing import Any
+
+import pytest
+
+from keyed import DefinitionError
+from keyed.testing import KeyedTestHarness
+from windows import (
+    Count,
+    CountEvictor,
+    CountTrigger,
+    DeltaEvictor,
+    EventTimeSessionWindows,
+    Evictor,
+    GlobalWindows,
+    ProcessWindowFunction,
+    Sum,
+    TimeEvictor,
+    TimestampedValue,
+    TumblingEventTimeWindows,
+    WindowOperator,
+)
+
+WRONG: Any = 2
+
+
+class Values(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield [value for _, value in elements]
+
+
+def evicting(evictor, trigger_count=2, **options):
+    options.setdefault("process", Values())
+    operator = WindowOperator(
+        assigner=GlobalWindows.create(), trigger=CountTrigger.of(trigger_count), evictor=evictor, **options
+    )
+    return KeyedTestHarness(operator, key=lambda element: element[0])
+
+
+def values(harness):
+    return [value for value, _ in harness.take_output()]
+
+
+def test_count_evictor_before():
+    """Flink: testCountTrigger (window of 4, slide 2)."""
+    with evicting(CountEvictor.of(4)) as h:
+        for value in range(6):
+            h.process(("k", value), value)
+            if value % 2:
+                h.crash_and_recover()
+        assert values(h) == [[0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]
+        assert h.state_entries() == 4
+
+
+def test_count_evictor_after():
+    """Flink: testCountEvictorEvictAfter."""
+    with evicting(CountEvictor.of(1, do_evict_after=True)) as h:
+        for value in range(6):
+            h.process(("k", value), value)
+        assert values(h) == [[0, 1], [1, 2, 3], [3, 4, 5]]
+        assert h.state_entries() == 1
+
+
+def test_time_evictor():
+    """Flink: testTimeEvictorEvictBefore and After."""
+    for after, expected in ((False, [[1, 2], [3, 4], [4, 5, 6]]), (True, [[1, 2], [1, 2, 3, 4], [4, 5, 6]])):
+        with evicting(TimeEvictor.of(2000, do_evict_after=after)) as h:
+            for value, time in ((1, 0), (2, 1000), (3, 3002), (4, 3999), (5, 4500), (6, 5000)):
+                h.process(("k", value), time)
+            found = values(h)
+            assert found[0] == expected[0]
+            if not after:
+                assert found[1] == [3, 4]
+                assert found[2] == [4, 5, 6] or found[2] == [3, 4, 5, 6]
+            else:
+                assert found[1] == [1, 2, 3, 4]
+
+
+def test_time_evictor_keeps_elements_without_timestamps():
+    with evicting(TimeEvictor.of(1)) as h:
+        for value in range(2):
+            h.process(("k", value), None)
+        assert values(h) == [[0, 1]]
+
+
+def test_delta_evictor():
+    """Flink: testDeltaEvictorEvictBefore and After: distances of at least the threshold go."""
+
+    def delta(element, last):
+        return last[1] - element[1]
+
+    with evicting(DeltaEvictor.of(2, delta)) as h:
+        for value in (1, 3, 4, 5):
+            h.process(("k", value), 0)
+        assert values(h) == [[3], [4, 5]]
+    with evicting(DeltaEvictor.of(2, delta, do_evict_after=True)) as h:
+        for value in (1, 3, 4, 5):
+            h.process(("k", value), 0)
+        assert values(h) == [[1, 3], [3, 4, 5]]
+
+
+def test_an_aggregate_over_what_is_left():
+    with evicting(CountEvictor.of(2), process=None, aggregate={"n": Count(), "total": Sum(lambda e: e[1])}) as h:
+        for value in range(4):
+            h.process(("k", value), 0)
+        assert [(row.n, row.total) for row in values(h)] == [(2, 1), (2, 5)]
+
+
+def test_nothing_is_left_after_cleanup():
+    for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
+        operator = WindowOperator(assigner=assigner, evictor=CountEvictor.of(2), process=Values())
+        with KeyedTestHarness(operator, key=lambda element: element[0]) as h:
+            for value in range(4):
+                h.process(("k", value), value)
+                h.crash_and_recover()
+            h.advance_watermark(100)
+            assert values(h) == [[2, 3]]
+            assert h.state_entries() == 0
+            assert h.pending_timers() == []
+
+
+def test_a_custom_evictor():
+    class Odd(Evictor):
+        def evict_before(self, elements, size, window, ctx):
+            assert size == len(elements)
+            assert ctx.get_current_watermark() < ctx.get_current_processing_time()
+            return [element for element in elements if element.value[1] % 2]
+
+    with evicting(Odd(), trigger_count=3) as h:
+        for value in range(3):
+            h.process(("k", value), 0)
+        assert values(h) == [[1]]
+
+
+def test_elements_are_timestamped():
+    assert TimestampedValue("x", 3) == ("x", 3)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: CountEvictor.of(-1), lambda: TimeEvictor.of(-1), lambda: DeltaEvictor.of(1, WRONG)]
+)
+def test_bad_parameters_are_refused(make):
+    with pytest.raises(DefinitionError):
+        make()

@@ -1,0 +1,776 @@
+"""The window operator in the harness (Flink's WindowOperatorTest and WindowOperatorContractTest)."""
+
+from typing import Any
+
+import pytest
+
+from keyed import MAX_TIMESTAMP, DefinitionError, ListState, OutputTag, ReducingState, UserFunctionError, ValueState
+from keyed.testing import KeyedTestHarness
+from windows import (
+    CollectList,
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    Count,
+    CountTrigger,
+    CountWindows,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindow,
+    GlobalWindows,
+    HoppingEventTimeWindows,
+    HoppingProcessingTimeWindows,
+    MergingWindowAssigner,
+    NeverTrigger,
+    ProcessingTimeoutTrigger,
+    ProcessingTimeSessionWindows,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    Reduce,
+    Sum,
+    TimeWindow,
+    Trigger,
+    TriggerResult,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowOperator,
+)
+
+LATE = OutputTag("late")
+
+
+class Collect(ProcessWindowFunction):
+    """Gives out key, window and elements."""
+
+    def process(self, key, context, elements):
+        window = context.window()
+        bounds = tuple(window)
+        yield (key, *bounds, *elements)
+
+
+def value_of(element):
+    return element[1]
+
+
+KEEPS = ["packed", "general"]
+
+
+def operator(assigner, keeps="packed", **options):
+    """An operator that sums values: its windows packed per key, or kept one by one."""
+    aggregate = Sum(value_of)
+    if keeps == "general":
+        aggregate.accumulator_type = int
+    made = WindowOperator(assigner=assigner, aggregate={"total": aggregate}, late_tag=LATE, **options)
+    assert (made.definition.layout == "general") is (keeps == "general")
+    return made
+
+
+def harness_of(function, **options):
+    return KeyedTestHarness(function, key=lambda element: element[0], **options)
+
+
+def taken(harness):
+    return [(*record.value, record.timestamp) for record in harness.take_output()]
+
+
+def late(harness):
+    return [record.value for record in harness.take_side_output(LATE)]
+
+
+def nothing_left(harness):
+    assert harness.state_entries() == 0
+    assert harness.pending_timers() == []
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_sliding_event_time_windows(keeps, backend):
+    """Flink: testSlidingEventTimeWindows (size 3 s, slide 1 s)."""
+    with harness_of(operator(HoppingEventTimeWindows.of(3000, 1000), keeps), backend=backend) as h:
+        for key, time in (
+            ("key2", 3999),
+            ("key2", 3000),
+            ("key1", 20),
+            ("key1", 0),
+            ("key1", 999),
+            ("key2", 1998),
+            ("key2", 1999),
+            ("key2", 1000),
+        ):
+            h.process((key, 1), time)
+        h.advance_watermark(999)
+        assert taken(h) == [("key1", -2000, 1000, 3, 999)]
+        h.advance_watermark(1999)
+        assert sorted(taken(h)) == [("key1", -1000, 2000, 3, 1999), ("key2", -1000, 2000, 3, 1999)]
+        h.advance_watermark(2999)
+        assert sorted(taken(h)) == [("key1", 0, 3000, 3, 2999), ("key2", 0, 3000, 3, 2999)]
+        h.crash_and_recover()
+        h.advance_watermark(3999)
+        assert taken(h) == [("key2", 1000, 4000, 5, 3999)]
+        h.advance_watermark(4999)
+        assert taken(h) == [("key2", 2000, 5000, 2, 4999)]
+        h.advance_watermark(5999)
+        assert taken(h) == [("key2", 3000, 6000, 2, 5999)]
+        h.advance_watermark(7999)
+        assert taken(h) == []
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_tumbling_event_time_windows(keeps):
+    """Flink: testTumblingEventTimeWindows."""
+    with harness_of(operator(TumblingEventTimeWindows.of(3000), keeps)) as h:
+        for key, time in (("key2", 3999), ("key2", 3000), ("key1", 20), ("key1", 0), ("key1", 999), ("key2", 1998)):
+            h.process((key, 1), time)
+        h.advance_watermark(999)
+        h.advance_watermark(1999)
+        assert taken(h) == []
+        h.crash_and_recover()
+        h.advance_watermark(2999)
+        assert sorted(taken(h)) == [("key1", 0, 3000, 3, 2999), ("key2", 0, 3000, 1, 2999)]
+        h.advance_watermark(5999)
+        assert taken(h) == [("key2", 3000, 6000, 2, 5999)]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_sessions(keeps):
+    """Flink: testReduceSessionWindows (gap 3 s)."""
+    with harness_of(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
+        for key, value, time in (
+            ("key2", 1, 0),
+            ("key2", 2, 1000),
+            ("key2", 3, 2500),
+            ("key1", 1, 10),
+            ("key1", 2, 1000),
+        ):
+            h.process((key, value), time)
+        h.crash_and_recover()
+        for key, value, time in (("key1", 3, 2500), ("key2", 4, 5501), ("key2", 5, 6000), ("key2", 5, 6000)):
+            h.process((key, value), time)
+        h.process(("key2", 6), 6050)
+        h.advance_watermark(12000)
+        assert sorted(taken(h)) == [
+            ("key1", 10, 5500, 6, 5499),
+            ("key2", 0, 5500, 6, 5499),
+            ("key2", 5501, 9050, 20, 9049),
+        ]
+        h.process(("key2", 10), 15000)
+        h.process(("key2", 20), 15000)
+        h.advance_watermark(17999)
+        assert taken(h) == [("key2", 15000, 18000, 30, 17999)]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_an_element_bridges_two_sessions_and_touching_ones_merge(keeps):
+    with harness_of(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
+        h.process(("k", 1), 0)
+        h.process(("k", 2), 6000)
+        h.crash_and_recover()
+        h.process(("k", 4), 3000)  # touches both
+        h.advance_watermark(20_000)
+        assert taken(h) == [("k", 0, 9000, 7, 8999)]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_a_late_element_that_bridges_into_a_live_session_is_not_late(keeps):
+    """Flink: testDropDueToLatenessSession..., where the merged window decides."""
+    with harness_of(operator(EventTimeSessionWindows.with_gap(10), keeps)) as h:
+        h.process(("k", 1), 20)
+        h.advance_watermark(25)
+        h.process(("k", 2), 12)  # alone [12, 22) would be late, merged [12, 30) is not
+        h.process(("k", 4), 5)  # [5, 15) touches it: [5, 30)
+        h.process(("other", 8), 5)  # alone it is late
+        assert late(h) == [("other", 8)]
+        h.advance_watermark(40)
+        assert taken(h) == [("k", 5, 30, 7, 29)]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_sessions_with_lateness(keeps):
+    """Flink: testDropDueToLatenessSessionWithLateness, in the order of its steps."""
+    op = operator(EventTimeSessionWindows.with_gap(3000), keeps, allowed_lateness_ms=10_000)
+    with harness_of(op) as h:
+        h.process(("key2", 1), 1000)
+        h.advance_watermark(1999)
+        h.process(("key2", 1), 2000)
+        h.advance_watermark(4998)
+        assert taken(h) == []
+        h.process(("key2", 1), 4500)
+        h.process(("key2", 1), 8500)
+        h.advance_watermark(7400)
+        h.process(("key2", 1), 7000)  # merges the two sessions
+        h.advance_watermark(11501)
+        assert taken(h) == [("key2", 1000, 11500, 5, 11499)]
+        h.process(("key2", 1), 11600)
+        h.advance_watermark(14600)
+        assert taken(h) == [("key2", 11600, 14600, 1, 14599)]
+        # Late, but it bridges both sessions, which are still kept: one session, that fires at once.
+        h.process(("key2", 1), 10000)
+        assert taken(h) == [("key2", 1000, 14600, 7, 14599)]
+        h.crash_and_recover()
+        h.process(("key2", 1), 14500)
+        assert taken(h) == []
+        h.advance_watermark(20000)
+        assert taken(h) == [("key2", 1000, 17500, 8, 17499)]
+        h.advance_watermark(100_000)
+        assert taken(h) == []
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_dynamic_gaps(keeps):
+    assigner = EventTimeSessionWindows.with_dynamic_gap(lambda element: 5000 if element[0] == "key1" else 2000)
+    with harness_of(operator(assigner, keeps)) as h:
+        h.process(("key1", 1), 0)
+        h.process(("key1", 2), 4999)
+        h.process(("key2", 1), 0)
+        h.process(("key2", 2), 2001)
+        h.advance_watermark(20_000)
+        assert sorted(taken(h)) == [
+            ("key1", 0, 9999, 3, 9998),
+            ("key2", 0, 2000, 1, 1999),
+            ("key2", 2001, 4001, 2, 4000),
+        ]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_late_elements_of_tumbling_windows(keeps):
+    """Flink: testLateness (size 2 s, lateness 500 ms)."""
+    op = operator(TumblingEventTimeWindows.of(2000), keeps, allowed_lateness_ms=500)
+    with harness_of(op) as h:
+        h.process(("key2", 1), 500)
+        h.advance_watermark(1500)
+        h.process(("key2", 1), 1300)
+        h.advance_watermark(2300)
+        assert taken(h) == [("key2", 0, 2000, 2, 1999)]
+        h.process(("key2", 1), 1997)  # late, and allowed: fires again with all
+        assert taken(h) == [("key2", 0, 2000, 3, 1999)]
+        h.advance_watermark(6000)
+        h.process(("key2", 1), 1998)
+        h.advance_watermark(7000)
+        assert taken(h) == []
+        assert late(h) == [("key2", 1)]
+        nothing_left(h)
+
+
+def test_late_firing_after_a_purge_holds_only_the_late_element():
+    """Flink: testLateness uses a purging trigger: each late firing is of the late element alone."""
+    trigger = PurgingTrigger.of(EventTimeTrigger())
+    op = operator(TumblingEventTimeWindows.of(2000), "general", allowed_lateness_ms=500, trigger=trigger)
+    with harness_of(op) as h:
+        h.process(("k", 1), 500)
+        h.advance_watermark(1999)
+        h.process(("k", 2), 1997)
+        assert taken(h) == [("k", 0, 2000, 1, 1999), ("k", 0, 2000, 2, 1999)]
+        assert [timer.timestamp for timer in h.pending_timers()] == [2499]
+        h.advance_watermark(2499)
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_an_element_late_for_some_hopping_windows_goes_to_the_others(keeps):
+    """Flink: testDropDueToLatenessSliding, testSideOutputDueToLatenessSliding."""
+    with harness_of(operator(HoppingEventTimeWindows.of(3000, 1000), keeps)) as h:
+        h.process(("key2", 1), 1000)
+        h.advance_watermark(1999)
+        h.process(("key2", 1), 2000)
+        h.advance_watermark(3000)
+        taken(h)
+        h.process(("key1", 1), 3001)
+        h.process(("key2", 1), 2500)  # late for [0, 3000) only
+        h.process(("key1", 1), 500)  # late for all
+        assert late(h) == [("key1", 1)]
+        h.advance_watermark(4999)
+        assert sorted(taken(h)) == [
+            ("key1", 1000, 4000, 1, 3999),
+            ("key1", 2000, 5000, 1, 4999),
+            ("key2", 1000, 4000, 3, 3999),
+            ("key2", 2000, 5000, 2, 4999),
+        ]
+        h.advance_watermark(10_000)
+        taken(h)
+        nothing_left(h)
+
+
+def test_cleanup_time_at_the_end_of_time_is_never():
+    """Flink: testCleanupTimeOverflow. The sum of end and lateness is beyond int64."""
+    op = operator(TumblingEventTimeWindows.of(1000), "general", allowed_lateness_ms=MAX_TIMESTAMP)
+    with harness_of(op) as h:
+        h.process(("k", 1), 1000)
+        h.advance_watermark(1999)
+        assert taken(h) == [("k", 1000, 2000, 1, 1999)]
+        h.advance_watermark(MAX_TIMESTAMP - 1)
+        h.process(("k", 1), 1000)
+        assert taken(h) == [("k", 1000, 2000, 2, 1999)]
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_times_at_the_limits(keeps):
+    with harness_of(operator(TumblingEventTimeWindows.of(1000), keeps)) as h:
+        h.process(("k", 1), MAX_TIMESTAMP - 1)
+        h.process(("k", 2), -5000)
+        h.advance_watermark(-4001)
+        assert taken(h) == [("k", -5000, -4000, 2, -4001)]
+        h.end_of_input()
+        assert taken(h) == [("k", 9223372036854775000, MAX_TIMESTAMP, 1, MAX_TIMESTAMP)]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_hopping_windows_at_the_end_of_time(keeps):
+    with harness_of(operator(HoppingEventTimeWindows.of(1000, 500), keeps)) as h:
+        h.process(("k", 1), MAX_TIMESTAMP - 1)
+        h.end_of_input()
+        starts = (9223372036854775000, 9223372036854775500)
+        assert sorted(taken(h)) == [("k", start, MAX_TIMESTAMP, 1, MAX_TIMESTAMP) for start in starts]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+@pytest.mark.parametrize(
+    ("assigner", "windows"),
+    [
+        (TumblingProcessingTimeWindows.of(3000), [(0, 3000)]),
+        (HoppingProcessingTimeWindows.of(3000, 1000), [(-2000, 1000), (-1000, 2000), (0, 3000)]),
+        (ProcessingTimeSessionWindows.with_gap(3000), [(3, 3003)]),
+    ],
+)
+def test_processing_time_windows(keeps, assigner, windows):
+    with harness_of(operator(assigner, keeps)) as h:
+        h.advance_processing_time(3)
+        h.process(("k", 1), 7_000_000)
+        h.process(("k", 2), None)
+        h.process(("j", 4), 0)
+        h.crash_and_recover()
+        h.advance_watermark(10_000_000)
+        assert taken(h) == []
+        h.advance_processing_time(50_000)
+        expected = sorted((key, *w, total, w[1] - 1) for w in windows for key, total in (("k", 3), ("j", 4)))
+        assert sorted(taken(h)) == expected
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+@pytest.mark.parametrize(
+    ("assigner", "windows"),
+    [
+        (TumblingProcessingTimeWindows.of(3000), [(0, 3000)]),
+        (HoppingProcessingTimeWindows.of(3000, 1000), [(-2000, 1000), (-1000, 2000), (0, 3000)]),
+        (ProcessingTimeSessionWindows.with_gap(3000), [(3, 3500)]),
+    ],
+)
+def test_all_windows_in_processing_time_fire_at_the_end_of_the_input(keeps, assigner, windows):
+    with harness_of(operator(assigner, keeps)) as h:
+        h.advance_processing_time(3)
+        h.process(("k", 1), 0)
+        h.advance_processing_time(500)
+        h.process(("k", 2), 0)
+        h.end_of_input()
+        found = taken(h)
+        if isinstance(assigner, ProcessingTimeSessionWindows):
+            assert found == [("k", 3, 3500, 3, 3499)]
+        else:
+            assert sorted(found) == sorted(("k", *window, 3, window[1] - 1) for window in windows)
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_in_its_last_millisecond_a_window_in_processing_time_fires_with_each_element(keeps):
+    with harness_of(operator(HoppingProcessingTimeWindows.of(3, 1), keeps)) as h:
+        for now, value in ((0, 1), (1, 2), (2, 4), (2, 8)):
+            h.advance_processing_time(now)
+            h.process(("k", value), None)
+        found = taken(h)
+        # [0, 3) has 1 and 2 when it ends at 2; the elements that come at 2 are in it alone, and together in the others.
+        assert [row[3] for row in found if row[1:3] == (0, 3)] == [3, 4, 8]
+        h.advance_processing_time(10)
+        assert [row[1:4] for row in taken(h)] == [(1, 4, 14), (2, 5, 12)]
+        nothing_left(h)
+
+
+def test_process_window_function_gets_all_elements_and_the_context():
+    seen = []
+
+    class Look(ProcessWindowFunction):
+        def process(self, key, context, elements):
+            seen.append((context.window(), context.current_watermark(), context.current_processing_time()))
+            context.output("side", len(elements))
+            yield from elements
+
+    with harness_of(WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Look())) as h:
+        h.advance_processing_time(77)
+        h.process(("k", 3), 1)
+        h.process(("k", 1), 0)
+        h.crash_and_recover()
+        h.process(("k", 2), 9)
+        h.advance_watermark(9)
+        assert h.take_output() == [(("k", 3), 9), (("k", 1), 9), (("k", 2), 9)]
+        assert h.take_side_output("side") == [(3, 9)]
+        assert seen == [(TimeWindow(0, 10), 9, 77)]
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)])
+def test_an_aggregate_combined_with_a_window_function(assigner):
+    op = WindowOperator(assigner=assigner, aggregate=Sum(value_of), process=Collect())
+    with harness_of(op) as h:
+        h.process(("k", 3), 0)
+        h.process(("k", 4), 0)
+        h.advance_watermark(9)
+        assert h.take_output() == [(("k", 0, 10, 7), 9)]
+    named = WindowOperator(assigner=assigner, aggregate={"n": Count(), "total": Sum(value_of)}, process=Collect())
+    with harness_of(named) as h:
+        h.process(("k", 3), 0)
+        h.advance_watermark(9)
+        (record,) = h.take_output()
+        assert (record.value[3].n, record.value[3].total) == (1, 3)
+
+
+def test_a_single_aggregate_and_reduce_give_their_result():
+    for aggregate in (Sum(value_of), Reduce(lambda a, b: ("k", a[1] + b[1]))):
+        with harness_of(WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=aggregate)) as h:
+            h.process(("k", 3), 0)
+            h.process(("k", 4), 0)
+            h.crash_and_recover()
+            h.advance_watermark(9)
+            ((value, timestamp),) = h.take_output()
+            assert value in (7, ("k", 7))
+            assert timestamp == 9
+
+
+class Counting(ProcessWindowFunction):
+    """Counts firings per window, and windows over all."""
+
+    fired = ValueState(int, 0)
+
+    def process(self, key, context, elements):
+        window, total = context.window_state(self.fired), context.global_state(self.fired)
+        window.update(window.value() + 1)
+        total.update(total.value() + 1)
+        yield (key, context.window().start, window.value(), total.value())
+
+    def clear(self, context):
+        context.window_state(self.fired).clear()
+
+
+def test_per_window_and_global_state():
+    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Counting(), allowed_lateness_ms=5)
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        h.process(("k", 1), 12)
+        h.advance_watermark(9)
+        h.process(("k", 1), 2)  # late: the first window fires again
+        h.crash_and_recover()
+        h.advance_watermark(30)
+        assert [value for value, _ in h.take_output()] == [("k", 0, 1, 1), ("k", 0, 2, 2), ("k", 10, 1, 3)]
+        assert h.state_entries() == 1  # the global one
+        assert h.pending_timers() == []
+
+
+def test_per_window_state_is_refused_where_windows_merge():
+    with harness_of(WindowOperator(assigner=EventTimeSessionWindows.with_gap(10), process=Counting())) as h:
+        h.process(("k", 1), 1)
+        with pytest.raises(Exception, match="no per-window state"):
+            h.advance_watermark(100)
+
+
+def test_continuous_event_time_trigger():
+    """Flink: testContinuousWatermarkTrigger, on a global window."""
+    op = WindowOperator(
+        assigner=GlobalWindows.create(), trigger=ContinuousEventTimeTrigger.of(3000), aggregate={"n": Count()}
+    )
+    with harness_of(op) as h:
+        for key, time in (("key1", 0), ("key2", 1), ("key1", 999)):
+            h.process((key, 1), time)
+        h.advance_watermark(1000)
+        assert taken(h) == []
+        h.crash_and_recover()
+        h.advance_watermark(3000)
+        assert sorted(taken(h)) == [("key1", 2, MAX_TIMESTAMP), ("key2", 1, MAX_TIMESTAMP)]
+
+
+def test_early_firings_of_a_tumbling_window():
+    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=ContinuousEventTimeTrigger.of(4))
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        h.advance_watermark(4)
+        h.process(("k", 2), 5)
+        h.advance_watermark(9)
+        assert taken(h) == [("k", 0, 10, 1, 9), ("k", 0, 10, 3, 9), ("k", 0, 10, 3, 9)]
+        nothing_left(h)
+
+
+def test_continuous_processing_time_trigger_on_event_time_windows():
+    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=ContinuousProcessingTimeTrigger.of(1000))
+    with harness_of(op) as h:
+        h.advance_processing_time(10_500)
+        h.process(("k", 1), 1)
+        h.advance_processing_time(12_000)
+        assert taken(h) == [("k", 0, 10, 1, 9), ("k", 0, 10, 1, 9)]
+        h.advance_watermark(9)
+        nothing_left(h)
+
+
+@pytest.mark.parametrize("timeout_resets", [True, False])
+def test_processing_timeout_trigger(timeout_resets):
+    trigger = ProcessingTimeoutTrigger.of(CountTrigger.of(3), 100, reset_timer_on_new_record=timeout_resets)
+    op = operator(TumblingEventTimeWindows.of(1000), "general", trigger=trigger)
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        h.advance_processing_time(60)
+        h.process(("k", 1), 1)
+        h.advance_processing_time(100)
+        assert len(taken(h)) == (0 if timeout_resets else 1)
+        h.advance_processing_time(160)
+        assert len(taken(h)) == (1 if timeout_resets else 0)
+        h.advance_watermark(1000)
+        nothing_left(h)
+
+
+def test_count_trigger_and_purging():
+    """Flink: testCountTrigger."""
+    op = operator(GlobalWindows.create(), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
+    with harness_of(op) as h:
+        for _ in range(3):
+            h.process(("key2", 1), 0)
+        h.process(("key1", 1), 0)
+        h.crash_and_recover()
+        assert taken(h) == []
+        h.process(("key2", 1), 0)
+        assert taken(h) == [("key2", 4, MAX_TIMESTAMP)]
+        for _ in range(3):
+            h.process(("key1", 1), 0)
+        assert taken(h) == [("key1", 4, MAX_TIMESTAMP)]
+        nothing_left(h)
+
+
+def test_count_trigger_on_merging_sessions():
+    """Flink: testSessionWindowsWithCountTrigger."""
+    op = operator(EventTimeSessionWindows.with_gap(3000), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
+    with harness_of(op) as h:
+        for value, time in ((1, 0), (2, 1000), (3, 2500), (4, 3500)):
+            h.process(("key2", value), time)
+        assert taken(h) == [("key2", 0, 6500, 10, 6499)]
+        for value, time in ((1, 10), (2, 1000)):
+            h.process(("key1", value), time)
+        h.crash_and_recover()
+        h.process(("key1", 3), 2500)
+        h.process(("key1", 1), 6000)
+        h.process(("key1", 2), 6500)
+        h.process(("key1", 3), 7000)
+        assert taken(h) == []
+        h.process(("key1", 10), 4500)  # merges two sessions of three
+        assert taken(h) == [("key1", 10, 10000, 22, 9999)]
+
+
+def test_tumbling_count_windows():
+    with harness_of(WindowOperator(assigner=CountWindows.of(2), process=Collect())) as h:
+        for value in range(5):
+            h.process(("k", value), None)
+        assert [v for v, _ in h.take_output()] == [
+            ("k", ("k", 0), ("k", 1)),
+            ("k", ("k", 2), ("k", 3)),
+        ]
+
+
+def test_sliding_count_windows():
+    with harness_of(WindowOperator(assigner=CountWindows.of(3, 2), aggregate={"all": CollectList(value_of)})) as h:
+        for value in range(6):
+            h.process(("k", value), None)
+        h.crash_and_recover()
+        assert [v.all for v, _ in h.take_output()] == [[0, 1], [1, 2, 3], [3, 4, 5]]
+        assert h.state_entries() <= 4
+
+
+def test_global_windows_at_the_end_of_the_stream():
+    op = WindowOperator(assigner=GlobalWindows.create_with_end_of_stream_trigger(), aggregate={"n": Count()})
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        h.process(("k", 1), 2)
+        h.advance_watermark(100)
+        assert taken(h) == []
+        h.end_of_input()
+        assert taken(h) == [("k", 2, MAX_TIMESTAMP)]
+
+
+def test_never_trigger_never_fires_but_cleans_up():
+    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=NeverTrigger())
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        h.advance_watermark(9)
+        assert taken(h) == []
+        nothing_left(h)
+
+
+class Custom(Trigger):
+    """Fires on every element above 10, purges on 0; remembers elements in a list; uses both clocks."""
+
+    seen = ListState(int)
+
+    def on_element(self, element, timestamp, window, ctx):
+        ctx.get_partitioned_state(self.seen).add(element[1])
+        ctx.register_processing_time_timer(ctx.get_current_processing_time() + 50)
+        if element[1] == 0:
+            return TriggerResult.PURGE
+        return TriggerResult.FIRE if element[1] > 10 else TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx):
+        return TriggerResult.FIRE if sum(ctx.get_partitioned_state(self.seen).get()) > 100 else TriggerResult.CONTINUE
+
+    def can_merge(self):
+        return True
+
+    def on_merge(self, window, ctx):
+        ctx.merge_partitioned_state(self.seen)
+
+    def clear(self, window, ctx):
+        ctx.get_partitioned_state(self.seen).clear()
+
+
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(100), EventTimeSessionWindows.with_gap(50)])
+def test_a_custom_trigger_with_state_and_timers(assigner):
+    with harness_of(operator(assigner, "general", trigger=Custom())) as h:
+        h.process(("k", 1), 1)
+        h.process(("k", 20), 2)
+        assert [row[3] for row in taken(h)] == [21]
+        h.crash_and_recover()
+        h.process(("k", 0), 3)
+        h.process(("k", 90), 4)
+        assert [row[3] for row in taken(h)] == [90]
+        h.advance_processing_time(50)
+        assert {row[3] for row in taken(h)} == {90}
+        h.advance_watermark(200)
+        nothing_left(h)
+
+
+class Reaching(MergingWindowAssigner):
+    """Merges windows into what lies before them: Flink's test of merging past the watermark."""
+
+    def assign_windows(self, element, timestamp, processing_time):
+        return (TimeWindow(timestamp, timestamp + 3000),)
+
+    def merge_windows(self, windows):
+        windows = list(windows)
+        return [(TimeWindow(0, 1000), windows)] if len(windows) > 1 else []
+
+
+def test_a_window_cannot_end_before_the_watermark_by_merging():
+    with harness_of(operator(Reaching(), "general")) as h:
+        h.advance_watermark(2000)
+        h.process(("k", 1), 3000)
+        with pytest.raises(DefinitionError, match="cannot become earlier than the current watermark by merging"):
+            h.process(("k", 1), 4000)
+
+
+@pytest.mark.parametrize("keeps", KEEPS)
+def test_event_time_windows_need_timestamps(keeps):
+    for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
+        with harness_of(operator(assigner, keeps)) as h, pytest.raises(DefinitionError, match="need timestamps"):
+            h.process(("k", 1), None)
+
+
+class TestIdleClosing:
+    def test_a_window_closes_by_wall_clock_when_the_input_is_silent(self):
+        op = operator(TumblingEventTimeWindows.of(10_000), "general", idle_timeout_ms=500)
+        with harness_of(op) as h:
+            h.process(("k", 1), 1)
+            h.advance_processing_time(400)
+            h.process(("k", 2), 2)
+            h.advance_processing_time(899)
+            assert taken(h) == []
+            h.crash_and_recover()
+            h.advance_processing_time(900)
+            assert taken(h) == [("k", 0, 10_000, 3, 9999)]
+            nothing_left(h)
+            h.process(("k", 4), 3)  # opens the window anew
+            h.advance_watermark(9999)
+            assert taken(h) == [("k", 0, 10_000, 4, 9999)]
+            nothing_left(h)
+
+    def test_a_window_that_the_watermark_has_closed_does_not_fire_again(self):
+        op = operator(TumblingEventTimeWindows.of(10), "general", idle_timeout_ms=500, allowed_lateness_ms=100)
+        with harness_of(op) as h:
+            h.process(("k", 1), 1)
+            h.advance_watermark(9)
+            assert len(taken(h)) == 1
+            h.advance_processing_time(1000)
+            assert taken(h) == []
+            h.advance_watermark(109)
+            nothing_left(h)
+
+    def test_sessions_close_too(self):
+        op = operator(EventTimeSessionWindows.with_gap(10), "general", idle_timeout_ms=500)
+        with harness_of(op) as h:
+            h.process(("k", 1), 1)
+            h.process(("k", 2), 5)
+            h.advance_processing_time(500)
+            assert taken(h) == [("k", 1, 15, 3, 14)]
+            nothing_left(h)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"assigner": 5}, "assigner"),
+        ({"trigger": CountTrigger}, "not the class"),
+        ({"evictor": 5}, "evictor"),
+        ({"process": Collect}, "not the class"),
+        ({"process": ProcessWindowFunction()}, "does not define process"),
+        ({"aggregate": None}, "aggregate=..., process=... or both"),
+        ({"allowed_lateness_ms": -1}, "allowed_lateness"),
+        ({"idle_timeout_ms": 0}, "idle_timeout"),
+        ({"late_tag": 5}, "OutputTag"),
+        (
+            {
+                "assigner": EventTimeSessionWindows.with_gap(5),
+                "trigger": ProcessingTimeoutTrigger.of(EventTimeTrigger(), 5),
+            },
+            "windows of .* merge, which .* does not support",
+        ),
+    ],
+)
+def test_bad_definitions_are_refused(options, message):
+    options = {"assigner": TumblingEventTimeWindows.of(10), "aggregate": Count(), **options}
+    with pytest.raises(DefinitionError, match=message):
+        WindowOperator(**options)
+
+
+def test_explain_says_how_windows_are_kept():
+    assert "one value of state per key (panes)" in operator(HoppingEventTimeWindows.of(60, 10)).explain()
+    assert "one value of state per key (sessions)" in operator(EventTimeSessionWindows.with_gap(60)).explain()
+    reasons: dict[str, Any] = {
+        "trigger": {"trigger": CountTrigger.of(2)},
+        "idle": {"idle_timeout_ms": 5},
+        "more than 64 open slices": {"allowed_lateness_ms": 10_000},
+    }
+    for reason, options in reasons.items():
+        assert reason in operator(TumblingEventTimeWindows.of(10), "general", **options).explain() or reason in (
+            WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Count(), **options).explain()
+        )
+
+
+def test_errors_of_user_functions_name_the_key():
+    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Sum("missing"))
+    with harness_of(op) as h, pytest.raises(UserFunctionError, match="missing"):
+        h.process(("k", 1), 1)
+
+
+def test_two_states_of_one_name_in_a_trigger_are_refused():
+    class Twice(Trigger):
+        one = ReducingState(max, int, name="same")
+        two = ReducingState(max, int, name="same")
+
+        def on_element(self, element, timestamp, window, ctx):
+            return TriggerResult.CONTINUE
+
+    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=Twice())
+    with harness_of(op) as h, pytest.raises(DefinitionError, match="two states named 'same'"):
+        h.process(("k", 1), 1)
+
+
+def test_global_window_is_one():
+    assert GlobalWindow() == GlobalWindow()

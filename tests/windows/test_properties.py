@@ -1,0 +1,113 @@
+"""What must hold for all programs: agreement with the oracle, independence of batches and of order, recovery."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyed
+from tests.windows.programs import SortedValues, any_program, check, random_program
+from windows import (
+    Count,
+    CountDistinct,
+    EventTimeSessionWindows,
+    HoppingEventTimeWindows,
+    Max,
+    Min,
+    ProcessWindowFunction,
+    Sum,
+    TopK,
+    TumblingEventTimeWindows,
+)
+
+KEEPS = st.sampled_from(["packed", "general"])
+
+
+@given(st.integers(0, 2**32), KEEPS, st.booleans())
+def test_programs_agree_with_the_oracle(seed, keeps, crash_always):
+    check(random_program(random.Random(seed)), keeps=keeps, crash_always=crash_always)
+
+
+@given(st.integers(0, 2**32), KEEPS, st.booleans())
+def test_programs_with_every_assigner_trigger_and_clock_agree_with_the_oracle(seed, keeps, crash_always):
+    check(any_program(random.Random(seed)), keeps=keeps, crash_always=crash_always)
+
+
+@pytest.mark.slow
+def test_ten_thousand_programs_agree_with_the_oracle():
+    for seed in range(10_000):
+        rng = random.Random(seed)
+        program = any_program(rng) if seed % 2 else random_program(rng)
+        check(program, keeps=rng.choice(("packed", "general")), crash_always=seed % 10 == 0)
+
+
+DELAY = 8
+ASSIGNERS = st.one_of(
+    st.builds(TumblingEventTimeWindows.of, st.integers(1, 12)),
+    st.builds(HoppingEventTimeWindows.of, st.integers(1, 12), st.integers(1, 14)),
+    st.builds(EventTimeSessionWindows.with_gap, st.integers(1, 12)),
+)
+
+
+@st.composite
+def disordered(draw):
+    """Rows (key, time, number) that arrive at most `DELAY` after a row with a higher time."""
+    steps = draw(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6), st.integers(0, DELAY)), max_size=30))
+    clock, rows = draw(st.integers(-30, 30)), []
+    for number, (key, step, back) in enumerate(steps):
+        clock += step
+        rows.append({"key": key, "at": clock - back, "number": number})
+    return rows
+
+
+def panes(rows, assigner, size, **options):
+    """All panes, in any order."""
+    stream = keyed.stream(rows, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=DELAY))
+    output = (
+        stream.key_by("key")
+        .window(assigner)
+        .aggregate(
+            n=Count(),
+            total=Sum("number"),
+            least=Min("number"),
+            most=Max("number"),
+            distinct=CountDistinct("number"),
+            top=TopK(2, "number"),
+            values=SortedValues("number"),
+            **options,
+        )
+    )
+    return sorted(tuple(row) for row in output.run(rows_per_batch=size).values)
+
+
+class Elements(ProcessWindowFunction):
+    """All elements of a window: windows are kept one by one, several batches' timers in one."""
+
+    def process(self, key, context, elements):
+        yield (key, *context.window(), sorted(row.number for row in elements))
+
+
+@given(disordered(), ASSIGNERS, st.integers(1, 30), st.sampled_from([0, 3]))
+def test_windows_kept_one_by_one_give_the_same_panes(rows, assigner, size, lateness):
+    stream = keyed.stream(rows, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=DELAY))
+    windows = stream.key_by("key").window(assigner).allowed_lateness(lateness)
+    found = windows.process(Elements()).run(rows_per_batch=size).values
+    assert sorted(found) == [(*pane[:3], pane[-1]) for pane in panes(rows, assigner, 1000)]
+
+
+@given(disordered(), ASSIGNERS, st.integers(1, 7), st.randoms(use_true_random=False))
+def test_panes_depend_neither_on_batches_nor_on_order_within_the_delay(rows, assigner, size, rng):
+    whole = panes(rows, assigner, 1000)
+    assert panes(rows, assigner, size) == whole
+    assert panes(rows, assigner, size, parallelism=3, store="rocksdb") == whole
+    ordered = sorted(rows, key=lambda row: row["at"])
+    assert panes(ordered, assigner, size) == whole
+    assert panes(sorted(rows, key=lambda row: rng.random()), assigner, 1000) == whole
+    # Each element is in each of its windows, and once.
+    found = sorted((pane[0], pane[1], pane[2], number) for pane in whole for number in pane[-1])
+    if isinstance(assigner, EventTimeSessionWindows):
+        assert sorted(number for *_, number in found) == [row["number"] for row in rows]
+    else:
+        windows = [(row, window) for row in rows for window in assigner.assign_windows(row, row["at"], 0)]
+        assert found == sorted((row["key"], *window, row["number"]) for row, window in windows)

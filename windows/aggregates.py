@@ -1,0 +1,484 @@
+"""Aggregates: what a window keeps of its elements instead of the elements.
+
+An aggregate is Flink's ``AggregateFunction`` (``create_accumulator``, ``add``, ``merge``, ``get_result``). Those here
+read a column, or a function of the element, or without either the element itself; nulls are left out, as in SQL, and an
+aggregate of no values is null (a count 0). `Aggregate.algebra` says as data what an accumulator consists of and how its
+parts merge, so that another path, over whole columns, can compute the same.
+
+Accumulators are plain data. `add` may change the accumulator that it was given; it returns the one to keep.
+"""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+# ruff: noqa: PLR0124 - only NaN differs from itself
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any, ClassVar
+
+import attrs
+
+from keyed import DefinitionError, OutputDefinitionError
+
+__all__ = [
+    "Aggregate",
+    "Algebra",
+    "Count",
+    "Max",
+    "Mean",
+    "Min",
+    "Part",
+    "Reduce",
+    "Stddev",
+    "Sum",
+    "Variance",
+    "aggregate_of",
+    "value_getter",
+]
+
+Column = str | Callable[[Any], Any] | None
+_LEAST, _MOST = -(2**63), 2**63 - 1
+#: Exact for all that a decimal(38,…) can hold and its mean.
+_WIDE = Context(prec=76)
+_PLACES = Decimal("1e-18")
+_INTEGRAL = {"tinyint", "smallint", "int", "integer", "bigint", "long"}
+
+
+@attrs.frozen
+class Part:
+    """One part of an accumulator.
+
+    Attributes:
+        name: Its name.
+        merge: How two of them become one: ``sum``, ``min``, ``max``, ``union``, ``register_max``, ``append``,
+            ``first``, ``latest``, ``top``, ``moments``.
+    """
+
+    name: str
+    merge: str
+
+
+@attrs.frozen
+class Algebra:
+    """An aggregate as data.
+
+    Attributes:
+        name: Which aggregate: ``count``, ``sum``, ``min``, ...
+        column: The column that it reads; ``None`` for whole rows.
+        parts: What its accumulator consists of.
+        options: Its other parameters.
+    """
+
+    name: str
+    column: str | None
+    parts: tuple[Part, ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def value_getter(column: Column) -> Callable[[Any], Any]:
+    """A function from an element to the value that an aggregate reads.
+
+    Args:
+        column: Name of a field (an attribute, or a key where it is no identifier), a function of the element, or
+            ``None`` for the element itself.
+
+    Raises:
+        DefinitionError: Anything else.
+    """
+    if column is None:
+        return _itself
+    if callable(column):
+        return column
+    if not isinstance(column, str) or not column:
+        raise DefinitionError(f"column={column!r} is neither the name of a column nor a function of the element")
+    return operator.attrgetter(column) if column.isidentifier() else operator.itemgetter(column)
+
+
+class Aggregate:
+    """An aggregate of the elements of a window. Subclass it and define the four methods for one of your own.
+
+    Attributes:
+        timed: Whether it needs the elements' timestamps: then `add_at` is called instead of `add`.
+        commutative: Whether the result does not depend on the order of elements, and `merge` changes neither argument.
+            Then hopping windows share slices; otherwise each window is fed by itself.
+        accumulator_type: Type of the accumulator for the codec; ``None`` where it is plain data.
+        type: Column type of the result, if it was given.
+    """
+
+    timed: bool = False
+    commutative: ClassVar[bool] = False
+    accumulator_type: Any = None
+    type: str | None = None
+
+    def create_accumulator(self) -> Any:
+        """A new accumulator."""
+        raise NotImplementedError(f"{type(self).__name__} does not define create_accumulator")
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator with an element added; may be the same object."""
+        raise NotImplementedError(f"{type(self).__name__} does not define add")
+
+    def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
+        """As `add`, where the element's timestamp matters."""
+        return self.add(value, accumulator)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """The accumulator of both. ``a`` comes earlier and may be changed; ``b`` may not."""
+        raise NotImplementedError(f"{type(self).__name__} does not define merge")
+
+    def get_result(self, accumulator: Any) -> Any:
+        """The result. Does not change the accumulator."""
+        return accumulator
+
+    def algebra(self) -> Algebra | None:
+        """The aggregate as data, ``None`` where it cannot be told: it reads a function of the element, say."""
+        return None
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        """Column type of the result, ``None`` if it is not known.
+
+        Args:
+            columns: Types of the input columns.
+        """
+        return self.type
+
+
+class ColumnAggregate(Aggregate):
+    """What the built-in aggregates of one column share.
+
+    Args:
+        column: Name of the column, a function of the element, or ``None`` for the element itself.
+        type: Column type of the result, where it does not follow from the column's.
+    """
+
+    commutative = True
+
+    def __init__(self, column: Column = None, *, type: str | None = None) -> None:
+        self.column = column
+        self.type = type
+        self._value = value_getter(column)
+
+    def _algebra(self, *parts: Part, **options: Any) -> Algebra | None:
+        column = self.column
+        if callable(column):
+            return None
+        return Algebra(type(self).__name__.lower(), column, parts, tuple(options.items()))
+
+    def _column_type(self, columns: Mapping[str, str]) -> str | None:
+        """Type of the column that is read.
+
+        Raises:
+            OutputDefinitionError: The input has no such column.
+        """
+        if not isinstance(self.column, str):
+            return None
+        if self.column not in columns:
+            raise OutputDefinitionError(
+                f"{self!r}: the input has no column {self.column!r}; it has {', '.join(columns)}"
+            )
+        return columns[self.column]
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        return self.type or self._column_type(columns)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
+
+
+class Count(ColumnAggregate):
+    """Number of elements, or of those whose column is not null."""
+
+    def __init__(self, column: Column = None) -> None:
+        super().__init__(column)
+        if column is not None:
+            self.add = self._add_value  # type: ignore[method-assign]
+
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + 1
+
+    def _add_value(self, value: Any, accumulator: Any) -> Any:
+        return accumulator if self._value(value) is None else accumulator + 1
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("count", "sum"))
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        self._column_type(columns)
+        return "bigint"
+
+
+class Sum(ColumnAggregate):
+    """Sum of the values. Integers must stay within 64 bits."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if accumulator is None or value is None:
+            return accumulator if value is None else value
+        return accumulator + value if value.__class__ is not Decimal else _WIDE.add(accumulator, value)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return _plus(a, b)
+
+    def get_result(self, accumulator: Any) -> Any:
+        if accumulator.__class__ is int and not _LEAST <= accumulator <= _MOST:
+            raise OverflowError(f"{self!r}: the sum {accumulator} does not fit into 64 bits; sum a decimal or a float")
+        return accumulator
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("sum", "sum"))
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        if self.type:
+            return self.type
+        column = self._column_type(columns)
+        if column is None:
+            return None
+        if column in _INTEGRAL:
+            return "bigint"
+        if column.startswith("decimal"):
+            precision, scale = decimal_of(column)
+            return f"decimal({min(38, precision + 10)},{scale})"
+        return "double"
+
+
+class Min(ColumnAggregate):
+    """The least value. NaN counts only where there is no other, as in Arrow."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if accumulator is None or (value is not None and (value < accumulator or accumulator != accumulator)):
+            return value
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or (b is not None and (b < a or a != a)):
+            return b
+        return a
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("min", "min"))
+
+
+class Max(ColumnAggregate):
+    """The greatest value. NaN counts only where there is no other, as in Arrow."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if accumulator is None or (value is not None and (value > accumulator or accumulator != accumulator)):
+            return value
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or (b is not None and (b > a or a != a)):
+            return b
+        return a
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("max", "max"))
+
+
+class Mean(ColumnAggregate):
+    """Arithmetic mean: sum by number, as a float; where the values are decimals, a decimal with 18 places."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if value is None:
+            return accumulator
+        if accumulator is None:
+            return [value, 1]
+        accumulator[0] = _plus(accumulator[0], value)
+        accumulator[1] += 1
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return (None if b is None else list(b)) if a is None else a
+        return [_plus(a[0], b[0]), a[1] + b[1]]
+
+    def get_result(self, accumulator: Any) -> Any:
+        if accumulator is None:
+            return None
+        total, count = accumulator
+        return decimal_mean(total, count) if total.__class__ is Decimal else total / count
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("sum", "sum"), Part("count", "sum"))
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        column = self._column_type(columns)
+        return self.type or ("decimal(38,18)" if column and column.startswith("decimal") else "double")
+
+
+class Variance(ColumnAggregate):
+    """Variance of the values as a float.
+
+    Numerically stable: number, mean and sum of squared deviations, merged by Chan's formula.
+
+    Args:
+        column: As for all.
+        sample: Divide by n − 1 (null for fewer than two values); otherwise by n.
+    """
+
+    def __init__(self, column: Column = None, *, sample: bool = True) -> None:
+        super().__init__(column)
+        self.sample = sample
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if value is None:
+            return accumulator
+        value = float(value)
+        if accumulator is None:
+            return [1, value, 0.0]
+        count = accumulator[0] + 1
+        delta = value - accumulator[1]
+        mean = accumulator[1] + delta / count
+        accumulator[:] = [count, mean, accumulator[2] + delta * (value - mean)]
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return (None if b is None else list(b)) if a is None else a
+        count = a[0] + b[0]
+        delta = b[1] - a[1]
+        return [count, a[1] + delta * b[0] / count, a[2] + b[2] + delta * delta * a[0] * b[0] / count]
+
+    def get_result(self, accumulator: Any) -> Any:
+        if accumulator is None:
+            return None
+        divisor = accumulator[0] - 1 if self.sample else accumulator[0]
+        return accumulator[2] / divisor if divisor else None
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(
+            Part("count", "moments"), Part("mean", "moments"), Part("m2", "moments"), sample=self.sample
+        )
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        self._column_type(columns)
+        return "double"
+
+
+class Stddev(Variance):
+    """Standard deviation: the root of `Variance`."""
+
+    def get_result(self, accumulator: Any) -> Any:
+        variance = super().get_result(accumulator)
+        return None if variance is None else variance**0.5
+
+
+class Reduce(Aggregate):
+    """Combines elements with a function (Flink's ``reduce``).
+
+    Args:
+        reduce: ``(current, element) -> new``, associative; elements and results are of one kind.
+        type: Type of the elements for the codec.
+    """
+
+    def __init__(self, reduce: Callable[[Any, Any], Any], type: Any = None) -> None:
+        if not callable(reduce):
+            raise DefinitionError(f"reduce={reduce!r} is not callable; give a function (current, element) -> new")
+        self._reduce = reduce
+        self.accumulator_type = type
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return value if accumulator is None else self._reduce(accumulator, value)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return self._reduce(a, b)
+
+
+class _Functions(Aggregate):
+    """An aggregate out of four functions."""
+
+    def __init__(
+        self,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        type: str | None,
+    ) -> None:
+        self.create_accumulator = create  # type: ignore[method-assign]
+        self.add = add  # type: ignore[assignment,method-assign]
+        self.merge = merge  # type: ignore[assignment,method-assign]
+        self.get_result = result  # type: ignore[assignment,method-assign]
+        self.type = type
+
+
+def aggregate_of(
+    create: Callable[[], Any],
+    add: Callable[[Any, Any], Any],
+    merge: Callable[[Any, Any], Any],
+    result: Callable[[Any], Any] | None = None,
+    *,
+    type: str | None = None,
+) -> Aggregate:
+    """An aggregate out of functions.
+
+    Args:
+        create: ``() -> accumulator``.
+        add: ``(element, accumulator) -> accumulator``.
+        merge: ``(a, b) -> accumulator``, ``a`` being the earlier one.
+        result: ``(accumulator) -> result``; without it the accumulator is the result.
+        type: Column type of the result.
+
+    Raises:
+        DefinitionError: One of them is not callable.
+    """
+    functions = {"create": create, "add": add, "merge": merge, "result": result or _itself}
+    for name, function in functions.items():
+        if not callable(function):
+            raise DefinitionError(f"{name}={function!r} is not callable")
+    return _Functions(create, add, merge, result or _itself, type)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    """The sum; of decimals all digits, where Python's operator rounds to 28."""
+    return a + b if b.__class__ is not Decimal else _WIDE.add(a, b)
+
+
+def decimal_mean(total: Decimal, count: int) -> Decimal:
+    """The mean of decimals, rounded half up to the 18 places that its column has."""
+    return _WIDE.divide(total, count).quantize(_PLACES, ROUND_HALF_UP, _WIDE)
+
+
+def decimal_of(type_: str) -> tuple[int, int]:
+    """Precision and scale of ``decimal(p,s)``; Spark's default where they are not given."""
+    inside = type_.partition("(")[2].rstrip(") ")
+    precision, _, scale = inside.partition(",")
+    return (int(precision), int(scale or 0)) if precision else (10, 0)
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -1,0 +1,103 @@
+"""Accumulators of one or several aggregates side by side, as cells of a flat list.
+
+Window operators keep accumulators inside lists of their own (a window's start, then its accumulators, then the next
+window): flat lists of numbers are what the codec writes fastest. So `Cells` works on a list and a position in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from windows.aggregates import Aggregate
+
+__all__ = ["Cells"]
+
+Add = Callable[[list[Any], int, Any, Any], None]
+
+
+class Cells:
+    """The accumulators of some aggregates.
+
+    Attributes:
+        width: Number of cells, one per aggregate.
+        are_results: Whether all accumulators are their own results.
+        add: ``add(cells, at, element, timestamp)`` adds an element to the accumulators from position ``at`` on.
+
+    Args:
+        aggregates: The aggregates, at least one.
+    """
+
+    def __init__(self, aggregates: tuple[Aggregate, ...]) -> None:
+        self.width = len(aggregates)
+        self._create = [aggregate.create_accumulator for aggregate in aggregates]
+        # New accumulators that nothing can change need not be made anew.
+        initial = [create() for create in self._create]
+        if all(cell is None or isinstance(cell, int | float | str) for cell in initial):
+            self.create = initial.copy  # type: ignore[method-assign]
+        self._merge = [aggregate.merge for aggregate in aggregates]
+        # Those whose accumulator is the result need no call.
+        same = Aggregate.get_result
+        self._results = [
+            (i, aggregate.get_result)
+            for i, aggregate in enumerate(aggregates)
+            if getattr(aggregate.get_result, "__func__", None) is not same
+        ]
+        self.are_results = not self._results
+        self.add: Add = _adder(aggregates)
+
+    def create(self) -> list[Any]:
+        """New accumulators."""
+        return [create() for create in self._create]
+
+    def merge(self, cells: list[Any], at: int, other: list[Any], other_at: int) -> None:
+        """Merge the accumulators at ``other_at`` of ``other`` into those at ``at``, which came earlier."""
+        for i, merge in enumerate(self._merge):
+            cells[at + i] = merge(cells[at + i], other[other_at + i])
+
+    def results(self, cells: list[Any], at: int) -> list[Any]:
+        """The results of the accumulators at ``at``."""
+        found = cells[at : at + self.width]
+        for i, result in self._results:
+            found[i] = result(found[i])
+        return found
+
+
+def _adder(aggregates: tuple[Aggregate, ...]) -> Add:
+    """Adding, with one or two aggregates written out: this runs once per element."""
+    adds = [aggregate.add for aggregate in aggregates]
+    if any(aggregate.timed for aggregate in aggregates):
+        return _timed_adder(aggregates)
+    if len(adds) == 1:
+        only = adds[0]
+
+        def add_one(cells: list[Any], at: int, element: Any, _: Any) -> None:
+            cells[at] = only(element, cells[at])
+
+        return add_one
+    if len(adds) == 2:
+        first, second = adds
+
+        def add_two(cells: list[Any], at: int, element: Any, _: Any) -> None:
+            cells[at] = first(element, cells[at])
+            cells[at + 1] = second(element, cells[at + 1])
+
+        return add_two
+
+    def add_all(cells: list[Any], at: int, element: Any, _: Any) -> None:
+        for add in adds:
+            cells[at] = add(element, cells[at])
+            at += 1
+
+    return add_all
+
+
+def _timed_adder(aggregates: tuple[Aggregate, ...]) -> Add:
+    adds: list[tuple[bool, Any]] = [(a.timed, a.add_at if a.timed else a.add) for a in aggregates]
+
+    def add_timed(cells: list[Any], at: int, element: Any, timestamp: Any) -> None:
+        for timed, add in adds:
+            cells[at] = add(element, timestamp, cells[at]) if timed else add(element, cells[at])
+            at += 1
+
+    return add_timed

@@ -1,0 +1,251 @@
+"""Aggregates that keep values: lists, sets, the first and the latest, the k greatest, the value at an extreme."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keyed import DefinitionError
+from windows.aggregates import Algebra, Column, ColumnAggregate, Part, value_getter
+
+__all__ = ["ArgMax", "ArgMin", "CollectList", "CollectSet", "CountDistinct", "First", "Latest", "TopK"]
+
+
+class CollectList(ColumnAggregate):
+    """All values in the order in which they came; nulls are left out.
+
+    The whole list is one value of state, written again in each batch that adds to it. For large windows use
+    ``.process``, which appends.
+    """
+
+    commutative = False
+
+    def create_accumulator(self) -> Any:
+        return []
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if value is not None:
+            accumulator.append(value)
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def get_result(self, accumulator: Any) -> Any:
+        return list(accumulator)
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("values", "append"))
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        return self.type or array_of(self._column_type(columns))
+
+
+class CollectSet(ColumnAggregate):
+    """The distinct values as a list in ascending order."""
+
+    def create_accumulator(self) -> Any:
+        return set()
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if value is not None:
+            accumulator.add(value)
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a | b
+
+    def get_result(self, accumulator: Any) -> Any:
+        try:
+            return sorted(accumulator)
+        except TypeError:  # values of several types
+            return sorted(accumulator, key=lambda value: (type(value).__name__, repr(value)))
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("values", "union"))
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        return self.type or array_of(self._column_type(columns))
+
+
+class CountDistinct(CollectSet):
+    """Exact number of distinct values. Keeps them all; `ApproxCountDistinct` does not."""
+
+    def get_result(self, accumulator: Any) -> Any:
+        return len(accumulator)
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        self._column_type(columns)
+        return "bigint"
+
+
+class First(ColumnAggregate):
+    """The first value, by arrival or by time. Nulls count as values.
+
+    Args:
+        column: As for all.
+        by_time: By the elements' timestamps; of those with the same one, the first to come.
+        type: Column type of the result, where it does not follow from the column's.
+    """
+
+    commutative = False
+
+    def __init__(self, column: Column = None, *, by_time: bool = False, type: str | None = None) -> None:
+        super().__init__(column, type=type)
+        self.by_time = by_time
+        self.timed = by_time
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return [self._value(value)] if accumulator is None else accumulator
+
+    def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
+        if accumulator is None or timestamp < accumulator[1]:
+            return [self._value(value), timestamp]
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return b if self.by_time and b[1] < a[1] else a
+
+    def get_result(self, accumulator: Any) -> Any:
+        return None if accumulator is None else accumulator[0]
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("value", "first"), by_time=self.by_time)
+
+
+class Latest(First):
+    """The last value, by arrival or by time. Nulls count as values.
+
+    Args:
+        column: As for all.
+        by_time: By the elements' timestamps; of those with the same one, the last to come.
+        type: Column type of the result, where it does not follow from the column's.
+    """
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return [self._value(value)]
+
+    def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
+        if accumulator is None or timestamp >= accumulator[1]:
+            return [self._value(value), timestamp]
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return a if self.by_time and b[1] < a[1] else b
+
+    def algebra(self) -> Algebra | None:
+        return self._algebra(Part("value", "latest"), by_time=self.by_time)
+
+
+class TopK(ColumnAggregate):
+    """The k values with the greatest rank, as a list.
+
+    Ties are defined: values go by rank descending, those of the same rank by value ascending (null last), and equal
+    values are each counted. So the result depends on neither order nor batches. Elements with a null rank are left out.
+
+    Args:
+        k: How many.
+        column: The value that is listed.
+        by: Its rank: a column or a function of the element; by default the value itself.
+        type: Column type of the result, where it does not follow from the column's.
+    """
+
+    def __init__(self, k: int, column: Column = None, *, by: Column = None, type: str | None = None) -> None:
+        super().__init__(column, type=type)
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise DefinitionError(f"k={k!r} must be an int of at least 1 value")
+        self.k = k
+        self.by = column if by is None else by
+        self._rank = value_getter(self.by)
+
+    def create_accumulator(self) -> Any:
+        return []
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        rank = self._rank(value)
+        if rank is None or (len(accumulator) == self.k and rank < accumulator[-1][0]):
+            return accumulator
+        return self._best([*accumulator, (rank, self._value(value))])
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return self._best([*a, *b])
+
+    def get_result(self, accumulator: Any) -> Any:
+        return [value for _, value in accumulator]
+
+    def algebra(self) -> Algebra | None:
+        return None if callable(self.by) else self._algebra(Part("values", "top"), k=self.k, by=self.by)
+
+    def output_type(self, columns: Mapping[str, str]) -> str | None:
+        return self.type or array_of(self._column_type(columns))
+
+    def _best(self, pairs: list[Any]) -> list[Any]:
+        # Two stable sorts, because ranks that descend need not be numbers.
+        if self.by is not self.column:
+            pairs.sort(key=lambda pair: (pair[1] is None, pair[1]))
+        pairs.sort(key=lambda pair: pair[0], reverse=True)
+        return pairs[: self.k]
+
+
+class ArgMax(ColumnAggregate):
+    """The value of one column where another is greatest; of several such values the least.
+
+    Args:
+        column: The value that is given out.
+        by: The column (or function of the element) whose extreme counts; elements where it is null are left out.
+        type: Column type of the result, where it does not follow from the column's.
+    """
+
+    _greatest = True
+
+    def __init__(self, column: Column, by: Column, *, type: str | None = None) -> None:
+        super().__init__(column, type=type)
+        self.by = by
+        self._rank = value_getter(by)
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        rank = self._rank(value)
+        return accumulator if rank is None else self._better(accumulator, (rank, self._value(value)))
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a if b is None else self._better(a, b)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return None if accumulator is None else accumulator[1]
+
+    def algebra(self) -> Algebra | None:
+        return None if callable(self.by) else self._algebra(Part("value", "top"), by=self.by)
+
+    def _better(self, a: Any, b: Any) -> Any:
+        if a is None:
+            return b
+        if a[0] != b[0]:
+            return b if (b[0] > a[0]) is self._greatest else a
+        if a[1] is None or b[1] is None:
+            return b if a[1] is None else a
+        return b if b[1] < a[1] else a
+
+
+class ArgMin(ArgMax):
+    """The value of one column where another is least; of several such values the least."""
+
+    _greatest = False
+
+
+def array_of(type_: str | None) -> str | None:
+    """The type of an array of such values, if they are known."""
+    return None if type_ is None else f"array<{type_}>"

@@ -1,0 +1,96 @@
+"""Tumbling and hopping windows over columns of times: their slices.
+
+A slice is a stretch of time between two neighbouring starts or ends of windows, as in `windows.panes`. All times are
+milliseconds in numpy arrays of int64, at most `MOST_TIME` from 1970, and windows are at most
+`windows.paths.MOST_LENGTH` long, so that nothing here overflows. Limits are Python integers of any size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from windows.assigners import HoppingWindows
+from windows.definition import hopping_slice
+
+__all__ = ["MOST_TIME", "Slices", "clamped"]
+
+#: As far from 1970 may times be on this path, milliseconds: 146 million years.
+MOST_TIME = 2**62
+_BEYOND = 2**62 + 2**61
+
+
+def clamped(limit: int) -> int:
+    """A limit moved to where it separates the same times and can be computed with."""
+    return max(-_BEYOND, min(limit, _BEYOND))
+
+
+@attrs.frozen
+class Slices:
+    """The slices of an assigner.
+
+    Attributes:
+        size: Length of a window.
+        slide: Distance between the starts of two windows.
+        offset: Windows start at this time modulo the slide.
+        step: Length of a slice.
+        span: In the first so many milliseconds of a slice there are elements; less than ``step`` with gaps between
+            windows.
+    """
+
+    size: int
+    slide: int
+    offset: int
+    step: int
+    span: int
+
+    @classmethod
+    def of(cls, assigner: HoppingWindows) -> Slices:
+        """The slices of an assigner's windows."""
+        step = hopping_slice(assigner)
+        return cls(assigner.size_ms, assigner.slide_ms, assigner.offset_ms, step, min(step, assigner.size_ms))
+
+    @property
+    def is_tumbling(self) -> bool:
+        """Whether each slice is the one slice of one window."""
+        return self.slide >= self.size
+
+    def starts(self, times: Any) -> Any:
+        """The start of the slice that each time is in."""
+        return times - (times - self.offset) % self.step
+
+    def last_windows(self, starts: Any) -> Any:
+        """The start of the latest window that holds each slice."""
+        return starts - (starts - self.offset) % self.slide
+
+    def first_windows(self, starts: Any) -> Any:
+        """The start of the earliest window that holds each slice."""
+        earliest = starts + (self.span - self.size)
+        return earliest + (self.offset - earliest) % self.slide
+
+    def windows(self, starts: Any, after: int, until: int, previous: Any = None) -> tuple[Any, Any]:
+        """The windows of slices whose last timestamp is in ``(after, until]``.
+
+        Args:
+            starts: The starts of the slices.
+            after: The limit before the first last timestamp.
+            until: The greatest last timestamp.
+            previous: Another slice for each: only windows that start after it, which therefore do not hold it.
+
+        Returns:
+            Two arrays: the position of the slice, ascending, and the start of the window, descending by slice: as
+            windows that fire for one element do.
+        """
+        # The last timestamp of a window that starts at w is w + size − 1.
+        low = np.maximum(self.first_windows(starts), clamped(after - self.size + 2))
+        if previous is not None:
+            low = np.maximum(low, previous + 1)
+        low += (self.offset - low) % self.slide
+        high = np.minimum(self.last_windows(starts), clamped(until - self.size + 1))
+        high -= (high - self.offset) % self.slide
+        counts = np.maximum((high - low) // self.slide + 1, 0)
+        rows = np.repeat(np.arange(len(starts)), counts)
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, high[rows] - place * self.slide

@@ -1,0 +1,279 @@
+"""The definition of a window operator: what was asked for, checked before the first row, and how it will be kept.
+
+There are three ways to keep windows; which one is taken follows from the definition alone, so that a restart takes the
+same (a checkpoint written in another way is refused by the check of its states):
+
+``panes``     Tumbling and hopping windows with the default trigger, aggregated. All open slices of a key are one value
+              of state; hopping windows share their slices (a slice is as long as the slide).
+``sessions``  Session windows with the default trigger, aggregated. All open sessions of a key are one value of state.
+``general``   Everything else, as Flink has it: the contents of each window under a namespace of their own.
+
+`Definition.layout_reason` says why a definition is general.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from keyed import (
+    MAX_TIMESTAMP,
+    AggregatingState,
+    DefinitionError,
+    ListState,
+    MapState,
+    OutputTag,
+    ReducingState,
+    ValueState,
+    milliseconds_of,
+)
+from windows.aggregates import Aggregate
+from windows.assigners import HoppingWindows, MergingWindowAssigner, SessionWindows, WindowAssigner
+from windows.evictors import Evictor
+from windows.functions import ProcessWindowFunction
+from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
+from windows.window import GlobalWindow
+
+__all__ = ["Definition", "declared_states", "define", "hopping_slice", "trigger_states"]
+
+_STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState)
+#: As one value per key, more open slices than this cost more to write than windows of their own.
+MOST_SLICES = 64
+
+
+@attrs.frozen(eq=False)
+class Definition:
+    """A window operator as it was asked for. See `windows.WindowOperator` for the fields.
+
+    Attributes:
+        layout_reason: Why windows are kept one by one; ``None`` if they are not.
+        row_reason: Why they are computed row by row, where whole columns were considered.
+    """
+
+    assigner: WindowAssigner
+    trigger: Trigger
+    evictor: Evictor | None
+    aggregates: tuple[Aggregate, ...]
+    names: tuple[str, ...] | None
+    process: ProcessWindowFunction | None
+    allowed_lateness_ms: int
+    late_tag: OutputTag | str | None
+    idle_timeout_ms: int | None
+    key_names: tuple[str, ...]
+    timestamps: bool
+    plain_rows: bool
+    element_type: Any
+    layout_reason: str | None
+    row_reason: str | None = None
+
+    @property
+    def layout(self) -> str:
+        """``panes``, ``sessions`` or ``general``."""
+        if self.layout_reason is not None:
+            return "general"
+        return "sessions" if isinstance(self.assigner, SessionWindows) else "panes"
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """Column names of the rows of named aggregates."""
+        bounds = () if self.assigner.window_type is GlobalWindow else ("window_start", "window_end")
+        return (*self.key_names, *bounds, *(self.names or ()))
+
+    @property
+    def lateness_ms(self) -> int:
+        """Allowed lateness; there is none in processing time."""
+        return self.allowed_lateness_ms if self.assigner.event_time else 0
+
+    def cleanup_time(self, window: Any) -> int:
+        """When a window's state is removed. The end of time means never."""
+        last: int = window.max_timestamp()
+        return min(last + self.lateness_ms, MAX_TIMESTAMP)
+
+
+def define(
+    *,
+    assigner: WindowAssigner,
+    trigger: Trigger | None = None,
+    evictor: Evictor | None = None,
+    aggregate: Any = None,
+    process: ProcessWindowFunction | None = None,
+    allowed_lateness_ms: Any = 0,
+    late_tag: OutputTag | str | None = None,
+    idle_timeout_ms: Any = None,
+    key_names: tuple[str, ...] = ("key",),
+    timestamps: bool = False,
+    plain_rows: bool = False,
+    element_type: Any = object,
+    open_slices: int = 0,
+) -> Definition:
+    """Check a definition and choose how its windows are kept. See `windows.WindowOperator` for the arguments.
+
+    Raises:
+        DefinitionError: A part is of the wrong type, or parts do not fit each other.
+    """
+    _expect("assigner", assigner, WindowAssigner, "an assigner such as TumblingEventTimeWindows.of(60_000)")
+    if trigger is not None:
+        _expect("trigger", trigger, Trigger, "a trigger such as CountTrigger.of(3)")
+    if evictor is not None:
+        _expect("evictor", evictor, Evictor, "an evictor such as CountEvictor.of(3)")
+    if process is not None:
+        _expect("process", process, ProcessWindowFunction, "an object of a class that extends it")
+        if type(process).process is ProcessWindowFunction.process:
+            raise DefinitionError(f"{type(process).__name__} does not define process(key, context, elements)")
+    if late_tag is not None and not isinstance(late_tag, OutputTag | str):
+        raise DefinitionError(f"late_tag={late_tag!r} is not an OutputTag")
+    aggregates, names = _aggregates(aggregate)
+    if not aggregates and process is None:
+        raise DefinitionError("a window operator needs aggregate=..., process=... or both")
+    lateness_ms = milliseconds_of(allowed_lateness_ms, "allowed_lateness")
+    idle_ms = None if idle_timeout_ms is None else milliseconds_of(idle_timeout_ms, "idle_timeout", least=1)
+    chosen = trigger if trigger is not None else assigner.default_trigger()
+    if isinstance(assigner, MergingWindowAssigner) and not chosen.can_merge():
+        raise DefinitionError(f"windows of {assigner!r} merge, which {chosen!r} does not support; use another trigger")
+    _nested_triggers(chosen)
+    evictor = evictor if evictor is not None else assigner.default_evictor()
+    reason = _general_reason(assigner, chosen, evictor, aggregates, process, lateness_ms, idle_ms, open_slices)
+    return Definition(
+        assigner,
+        chosen,
+        evictor,
+        aggregates,
+        names,
+        process,
+        lateness_ms,
+        late_tag,
+        idle_ms,
+        key_names,
+        timestamps,
+        plain_rows,
+        element_type,
+        reason,
+    )
+
+
+def hopping_slice(assigner: HoppingWindows) -> int:
+    """Length of the slices that hopping windows share: windows start and end only between slices."""
+    size, slide = assigner.size_ms, assigner.slide_ms
+    return slide if slide >= size else math.gcd(size, slide)
+
+
+def declared_states(owner: Any) -> dict[str, Any]:
+    """The states that a trigger or window function declares on its class or object, by name.
+
+    Raises:
+        DefinitionError: Two share a name.
+    """
+    members: dict[str, Any] = {}
+    for part in (*(vars(cls) for cls in reversed(type(owner).__mro__)), vars(owner)):
+        members |= part
+    states: dict[str, Any] = {}
+    for attribute, state in members.items():
+        if isinstance(state, _STATES):
+            name = state.name or attribute
+            if name in states and states[name] is not state:
+                raise DefinitionError(f"{type(owner).__name__} declares two states named {name!r}; rename one")
+            states[name] = state
+    return states
+
+
+def _nested_triggers(trigger: Trigger) -> list[Trigger]:
+    """A trigger and those that it holds, outermost first."""
+    found = [trigger]
+    for member in vars(trigger).values():
+        if isinstance(member, Trigger):
+            found += _nested_triggers(member)
+    return found
+
+
+def trigger_states(trigger: Trigger) -> dict[str, Any]:
+    """The states of a trigger and of those that it holds, by a name that is unique among them."""
+    states: dict[str, Any] = {}
+    for depth, part in enumerate(_nested_triggers(trigger)):
+        for name, state in declared_states(part).items():
+            states[f"trigger_{name}" if not depth else f"trigger{depth}_{name}"] = state
+    return states
+
+
+def _aggregates(aggregate: Any) -> tuple[tuple[Aggregate, ...], tuple[str, ...] | None]:
+    """The aggregates, and their column names if they are named.
+
+    Raises:
+        DefinitionError: One is no aggregate.
+    """
+    if aggregate is None:
+        return (), None
+    if isinstance(aggregate, Mapping):
+        if not aggregate:
+            raise DefinitionError("aggregate={} names no aggregate; give name=Aggregate")
+        return tuple(_aggregate(name, value) for name, value in aggregate.items()), tuple(aggregate)
+    return (_aggregate("aggregate", aggregate),), None
+
+
+def _aggregate(name: str, aggregate: Any) -> Aggregate:
+    if isinstance(aggregate, Aggregate):
+        return aggregate
+    methods = ("create_accumulator", "add", "get_result", "merge")
+    if isinstance(aggregate, type):
+        raise DefinitionError(f"{name}={aggregate!r} is a class; give an object of it")
+    missing = [method for method in methods if not callable(getattr(aggregate, method, None))]
+    if missing:
+        raise DefinitionError(f"{name}={aggregate!r} is not an aggregate: it lacks {', '.join(missing)}")
+    return _Foreign(aggregate)
+
+
+class _Foreign(Aggregate):
+    """An aggregate that has the methods without extending the class."""
+
+    def __init__(self, aggregate: Any) -> None:
+        self.create_accumulator = aggregate.create_accumulator  # type: ignore[method-assign]
+        self.add = aggregate.add  # type: ignore[method-assign]
+        self.merge = aggregate.merge  # type: ignore[method-assign]
+        self.get_result = aggregate.get_result  # type: ignore[method-assign]
+        self.accumulator_type = getattr(aggregate, "accumulator_type", None)
+
+
+def _general_reason(
+    assigner: WindowAssigner,
+    trigger: Trigger,
+    evictor: Evictor | None,
+    aggregates: tuple[Aggregate, ...],
+    process: ProcessWindowFunction | None,
+    lateness_ms: int,
+    idle_ms: int | None,
+    open_slices: int,
+) -> str | None:
+    """Why windows have to be kept one by one, ``None`` if they need not."""
+    default = EventTimeTrigger if assigner.event_time else ProcessingTimeTrigger
+    if type(trigger) is not default:
+        return f"the trigger {trigger!r} is not the default one"
+    if evictor is not None:
+        return "an evictor needs all elements"
+    if not aggregates:
+        return "the window function needs all elements"
+    if any(aggregate.accumulator_type is not None for aggregate in aggregates):
+        return "an aggregate declares the type of its accumulator"
+    if idle_ms is not None:
+        return "windows close when they are idle"
+    if process is not None and (declared_states(process) or type(process).clear is not ProcessWindowFunction.clear):
+        return "the window function has state or clear()"
+    if isinstance(assigner, HoppingWindows) and type(assigner).assign_windows is HoppingWindows.assign_windows:
+        slice_ms = hopping_slice(assigner)
+        late = lateness_ms if assigner.event_time else 0
+        slices = (assigner.size_ms + late) // slice_ms
+        if slices + open_slices > MOST_SLICES:
+            return f"a key may have more than {MOST_SLICES} open slices"
+        if slices > 1 and assigner.slide_ms < assigner.size_ms and not all(a.commutative for a in aggregates):
+            return "the order of elements matters to an aggregate, and hopping windows would share slices"
+        return None
+    if isinstance(assigner, SessionWindows) and type(assigner).merge_windows is SessionWindows.merge_windows:
+        return None if type(assigner).assign_windows is SessionWindows.assign_windows else "the assigner is custom"
+    return "the assigner is neither tumbling, hopping nor sessions"
+
+
+def _expect(name: str, value: Any, cls: type, remedy: str) -> None:
+    if not isinstance(value, cls):
+        hint = ", not the class" if isinstance(value, type) else ""
+        raise DefinitionError(f"{name}={value!r} is not a {cls.__name__}; give {remedy}{hint}")

@@ -1,0 +1,129 @@
+"""How the result of a window becomes output values.
+
+- one aggregate: its result, as in Flink;
+- named aggregates: a row of the key's columns, ``window_start``, ``window_end`` (not for global windows) and the
+  aggregates. The times are `int` milliseconds, or aware datetimes where the output's columns are timestamps;
+- a window function: what it yields; it gets the elements, or the aggregate's result (named: one row of them).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import keyword
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from windows.cells import Cells
+from windows.context import WindowContext
+from windows.definition import Definition
+from windows.window import GlobalWindow, time_window
+
+__all__ = ["Emission", "row_maker"]
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MOST_CACHED = 4096
+
+OfBounds = Callable[[Any, int, int, list[Any], int], Iterable[Any]]
+
+
+class Emission:
+    """Makes output values.
+
+    Attributes:
+        of_bounds: ``of_bounds(key, start, end, cells, at)``: the outputs of the time window ``[start, end)`` for the
+            accumulators at ``at`` of ``cells``.
+
+    Args:
+        definition: The operator.
+        cells: Its accumulators, if it has some.
+        context: The context of its window function. Enter it before, where there is such a function.
+    """
+
+    def __init__(self, definition: Definition, cells: Cells | None, context: WindowContext) -> None:
+        self._cells = cells
+        self._context = context
+        self._process = definition.process
+        self._one_key = len(definition.key_names) == 1
+        self._has_bounds = definition.assigner.window_type is not GlobalWindow
+        self._of_result: Callable[[list[Any]], Any] = _first
+        self._make: Callable[[Sequence[Any]], Any] | None = None
+        self._times: dict[int, Any] | None = {} if definition.timestamps else None
+        self.of_bounds: OfBounds = self._of_bounds
+        if definition.names is not None:
+            self._of_result = row_maker(definition.names)
+            self._make = tuple if definition.plain_rows else row_maker(definition.row_names)
+            if cells is not None and self._process is None and self._one_key and self._times is None:
+                self.of_bounds = _plain_rows(cells, self._make)
+
+    def of_cells(self, key: Any, window: Any, cells: list[Any], at: int) -> Iterable[Any]:
+        """The outputs of a window for the accumulators at ``at`` of ``cells``."""
+        assert self._cells is not None
+        results = self._cells.results(cells, at)
+        if self._process is not None:
+            return self.of_elements(key, window, (self._of_result(results),))
+        if self._make is None:
+            return results
+        keys = (key,) if self._one_key else key
+        if not self._has_bounds:
+            return (self._make((*keys, *results)),)
+        start, end = window
+        if self._times is not None:
+            start, end = self._datetime(start), self._datetime(end)
+        elif end > MAX_TIMESTAMP:
+            end = MAX_TIMESTAMP
+        return (self._make((*keys, start, end, *results)),)
+
+    def of_elements(self, key: Any, window: Any, elements: Sequence[Any]) -> Iterable[Any]:
+        """The outputs of the window function."""
+        assert self._process is not None
+        context = self._context
+        context.current = window
+        return self._process.process(key, context, elements) or ()
+
+    def _of_bounds(self, key: Any, start: int, end: int, cells: list[Any], at: int) -> Iterable[Any]:
+        return self.of_cells(key, time_window(start, end), cells, at)
+
+    def _datetime(self, time: int) -> Any:
+        """A time as a datetime; ``None`` beyond the years that Python has. Many windows share few bounds."""
+        times = self._times
+        assert times is not None
+        found = times.get(time)
+        if found is None:
+            if len(times) > _MOST_CACHED:
+                times.clear()
+            try:
+                found = times[time] = _EPOCH + dt.timedelta(milliseconds=time)
+            except OverflowError:
+                return None
+        return found
+
+
+def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
+    """Rows of one key column, the window's bounds in milliseconds and the results: this runs once per window."""
+    width, results = cells.width, None if cells.are_results else cells.results
+
+    def of_bounds(key: Any, start: int, end: int, values: list[Any], at: int) -> Iterable[Any]:
+        found = values[at : at + width] if results is None else results(values, at)
+        if end > MAX_TIMESTAMP or start < MIN_TIMESTAMP:
+            start, end = max(start, MIN_TIMESTAMP), min(end, MAX_TIMESTAMP)
+        return (make((key, start, end, *found)),)
+
+    return of_bounds
+
+
+def row_maker(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
+    """A function from values to a row: a named tuple, or a plain one where a name cannot be an attribute."""
+    if all(n.isidentifier() and not keyword.iskeyword(n) and not n.startswith("_") for n in names):
+        cls = namedtuple("WindowResult", names)  # type: ignore[misc]  # noqa: PYI024
+
+        def make(values: Sequence[Any], new: Any = tuple.__new__, cls: type = cls) -> Any:
+            return new(cls, values)
+
+        return make
+    return tuple
+
+
+def _first(results: list[Any]) -> Any:
+    return results[0]

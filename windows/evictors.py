@@ -1,0 +1,154 @@
+"""Evictors: which elements of a window are taken out before or after its function sees them.
+
+Source: Flink's ``Evictor``, ``CountEvictor``, ``TimeEvictor`` and ``DeltaEvictor``. A window with an evictor keeps all
+its elements, with their timestamps, until they are evicted or the window is cleaned up.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from keyed import DefinitionError, milliseconds_of
+
+__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "EvictorContext", "TimeEvictor", "TimestampedValue"]
+
+
+class TimestampedValue(NamedTuple):
+    """An element of a window.
+
+    Attributes:
+        value: The element.
+        timestamp: Its event timestamp in milliseconds, ``None`` in a stream without event time.
+    """
+
+    value: Any
+    timestamp: int | None
+
+
+class EvictorContext(Protocol):
+    """Clocks for an evictor."""
+
+    def get_current_watermark(self) -> int:
+        """The watermark, milliseconds."""
+        ...
+
+    def get_current_processing_time(self) -> int:
+        """The processing time, milliseconds."""
+        ...
+
+
+class Evictor:
+    """Takes elements out of a window that fires. Subclass it and define one of the two methods, or both."""
+
+    def evict_before(
+        self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
+    ) -> list[TimestampedValue]:
+        """Called before the window's function. Only what it returns is given to the function and kept.
+
+        Args:
+            elements: The elements in the order in which they came.
+            size: Their number.
+            window: The window.
+            ctx: Clocks.
+        """
+        return elements
+
+    def evict_after(
+        self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
+    ) -> list[TimestampedValue]:
+        """Called after the window's function, with what `evict_before` left. Only what it returns is kept."""
+        return elements
+
+
+class _Eviction(Evictor):
+    """An eviction that is done either before or after the function."""
+
+    def __init__(self, do_evict_after: bool) -> None:
+        self._after = do_evict_after
+
+    def evict_before(
+        self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
+    ) -> list[TimestampedValue]:
+        return elements if self._after else self._keep(elements)
+
+    def evict_after(
+        self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
+    ) -> list[TimestampedValue]:
+        return self._keep(elements) if self._after else elements
+
+    def _keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        raise NotImplementedError
+
+
+class CountEvictor(_Eviction):
+    """Keeps the last elements up to a number."""
+
+    def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 0:
+            raise DefinitionError(f"max_count={max_count!r} must be an int of at least 0 elements")
+        self._max_count = max_count
+
+    @classmethod
+    def of(cls, max_count: int, do_evict_after: bool = False) -> CountEvictor:
+        """Keep the last ``max_count`` elements.
+
+        Raises:
+            DefinitionError: The number is negative.
+        """
+        return cls(max_count, do_evict_after)
+
+    def _keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        return elements[max(len(elements) - self._max_count, 0) :]
+
+
+class TimeEvictor(_Eviction):
+    """Keeps the elements whose timestamp is less than a duration below the highest one in the window."""
+
+    def __init__(self, duration: int | dt.timedelta, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self._duration_ms = milliseconds_of(duration, "duration")
+
+    @classmethod
+    def of(cls, duration: int | dt.timedelta, do_evict_after: bool = False) -> TimeEvictor:
+        """Keep what is younger than ``duration``. Elements without timestamps are all kept.
+
+        Raises:
+            DefinitionError: The duration is negative.
+        """
+        return cls(duration, do_evict_after)
+
+    def _keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        times = [element.timestamp for element in elements if element.timestamp is not None]
+        if len(times) != len(elements) or not times:
+            return elements
+        cutoff = max(times) - self._duration_ms
+        return [element for element, time in zip(elements, times, strict=True) if time > cutoff]
+
+
+class DeltaEvictor(_Eviction):
+    """Keeps the elements whose distance to the last one is below a threshold."""
+
+    def __init__(self, threshold: float, delta: Callable[[Any, Any], float], do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        if not callable(delta):
+            raise DefinitionError(f"delta={delta!r} is not callable; give a function (element, last element) -> number")
+        self._threshold = threshold
+        self._delta = delta
+
+    @classmethod
+    def of(cls, threshold: float, delta: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
+        """Keep the elements with ``delta(element, last element) < threshold``.
+
+        Raises:
+            DefinitionError: ``delta`` is not callable.
+        """
+        return cls(threshold, delta, do_evict_after)
+
+    def _keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
+        if not elements:
+            return elements
+        last = elements[-1].value
+        return [element for element in elements if self._delta(element.value, last) < self._threshold]

@@ -1,0 +1,75 @@
+"""What users write to process the contents of a window.
+
+Source: Flink's ``ProcessWindowFunction``; method names are PyFlink's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from keyed import OpenContext, OutputTag
+
+__all__ = ["ProcessWindowContext", "ProcessWindowFunction"]
+
+
+class ProcessWindowContext(Protocol):
+    """What a window function gets beside the key and the elements."""
+
+    def window(self) -> Any:
+        """The window: a `windows.TimeWindow`, `windows.GlobalWindow` or one of the assigner's own."""
+        ...
+
+    def current_watermark(self) -> int:
+        """The watermark, milliseconds."""
+        ...
+
+    def current_processing_time(self) -> int:
+        """The processing time, milliseconds."""
+        ...
+
+    def window_state(self, descriptor: Any) -> Any:
+        """The state that the function declares as ``descriptor``, for this key and window. Clear it in ``clear``.
+
+        Raises:
+            StateAccessError: The windows merge; what would its state be?
+        """
+        ...
+
+    def global_state(self, descriptor: Any) -> Any:
+        """The state that the function declares as ``descriptor``, for this key and all its windows."""
+        ...
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        """Emit ``value`` to the side output ``tag``."""
+        ...
+
+
+class ProcessWindowFunction:
+    """A function over the elements of a window. State is declared by class attributes, as in `KeyedProcessFunction`.
+
+    The same declaration serves ``context.window_state`` and ``context.global_state``; the two do not share values.
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Called once per task before its first window."""
+
+    def process(self, key: Any, context: ProcessWindowContext, elements: Sequence[Any]) -> Iterable[Any] | None:
+        """Called whenever the window fires.
+
+        Args:
+            key: The key.
+            context: Window, clocks, state and side outputs.
+            elements: The elements in the order in which they came, at least one; where an aggregate is combined with
+                this function, exactly its result.
+
+        Returns:
+            An iterable of outputs (write it as a generator), or ``None``. They get the window's last timestamp.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process")
+
+    def clear(self, context: ProcessWindowContext) -> None:
+        """Called when the window is cleaned up: clear what is in ``context.window_state``."""
+
+    def close(self) -> None:
+        """Called once per task after its last window."""

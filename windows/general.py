@@ -1,0 +1,333 @@
+"""Windows kept one by one, as Flink keeps them: any assigner, trigger, evictor and window function.
+
+Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``. State, all under the window as namespace:
+``window_contents`` (all elements, with timestamps if there is an evictor) or ``window_contents_<number of aggregates>``
+(the accumulators as a list), the trigger's and the window function's own; without a namespace ``merging_windows``, a
+dict from the windows in flight, as tuples, to their state windows, where windows merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keyed import (
+    MAX_TIMESTAMP,
+    Context,
+    DefinitionError,
+    ListStateDescriptor,
+    OnTimerContext,
+    OpenContext,
+    OutputTag,
+    TimeDomain,
+    ValueStateDescriptor,
+)
+from windows.assigners import MergingWindowAssigner
+from windows.cells import Cells
+from windows.context import TimerContext, WindowContext
+from windows.definition import Definition
+from windows.emission import Emission
+from windows.evictors import TimestampedValue
+from windows.functions import ProcessWindowFunction
+from windows.merging import Merge, plan_merge
+
+__all__ = ["GeneralWindows"]
+
+_IDLE = "idle"
+
+
+class GeneralWindows:
+    """The logic of one task.
+
+    Args:
+        definition: What to do.
+        context: Gives the states.
+    """
+
+    def __init__(self, definition: Definition, context: OpenContext) -> None:
+        self._definition = definition
+        self._assigner = definition.assigner
+        self._event_time = definition.assigner.event_time
+        self._trigger = definition.trigger
+        self._evictor = definition.evictor
+        self._cells = Cells(definition.aggregates) if definition.aggregates else None
+        merging = isinstance(self._assigner, MergingWindowAssigner)
+        self._merging: Any = None
+        if merging:
+            self._merging = context.get_state(ValueStateDescriptor("merging_windows"))
+        self._contents: Any
+        self._keeps_elements = self._evictor is not None or self._cells is None
+        type_: Any = definition.element_type
+        if self._keeps_elements:
+            if self._evictor is not None and type_ is not object:
+                type_ = tuple[type_, int | None]
+            self._contents = context.get_list_state(ListStateDescriptor("window_contents", type_))
+        else:
+            self._single = definition.aggregates[0].accumulator_type if len(definition.aggregates) == 1 else None
+            name = f"window_contents_{len(definition.aggregates)}"
+            self._contents = context.get_state(ValueStateDescriptor(name, self._single or object))
+        self._triggering = TimerContext(definition, context)
+        self._processing = WindowContext(definition, context, merging=merging)
+        self._emission = Emission(definition, self._cells, self._processing)
+        process = definition.process
+        self._clears = process is not None and type(process).clear is not ProcessWindowFunction.clear
+
+    # Elements ---------------------------------------------------------------------------------------------------
+
+    def process_element(self, element: Any, ctx: Context) -> None:
+        """Add an element to its windows, and fire those whose trigger says so."""
+        timers = self._triggering.enter(ctx)
+        timestamp = ctx.timestamp()
+        now = timers.current_processing_time()
+        if self._event_time and timestamp is None:
+            raise no_timestamp(element)
+        windows = self._assigner.assign_windows(element, timestamp, now)
+        watermark = timers.current_watermark()
+        is_skipped = True
+        for window in windows:
+            state_window = window
+            if self._merging is not None:
+                window, state_window = self._add_window(window, watermark, now)
+                if state_window is None:
+                    continue
+            elif self._event_time and self._definition.cleanup_time(window) <= watermark:
+                continue
+            is_skipped = False
+            self._add(element, timestamp, window, state_window, now)
+        if is_skipped and self._event_time:
+            assert timestamp is not None
+            if timestamp + self._definition.lateness_ms <= watermark:
+                divert(element, self._definition.late_tag, ctx)
+
+    def _add(self, element: Any, timestamp: int | None, window: Any, state_window: Any, now: int) -> None:
+        contents = self._contents.namespace(tuple(state_window))
+        if not self._keeps_elements:
+            assert self._cells is not None
+            cells = self._load(contents)
+            if cells is None:
+                cells = self._cells.create()
+            self._cells.add(cells, 0, element, timestamp)
+            contents.update(cells if self._single is None else cells[0])
+        else:
+            contents.add(element if self._evictor is None else (element, timestamp))
+        triggering = self._triggering
+        triggering.current = window
+        result = self._trigger.on_element(element, timestamp, window, triggering)
+        if result.fires:
+            self._fire(window, contents)
+        if result.purges:
+            contents.clear()
+        self._register_cleanup(window)
+        if self._definition.idle_timeout_ms is not None:
+            time = min(now + self._definition.idle_timeout_ms, MAX_TIMESTAMP)
+            triggering.timers.set_timer((_IDLE, *window), time, TimeDomain.PROCESSING_TIME)
+
+    # Timers -----------------------------------------------------------------------------------------------------
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
+        """Pass a timer to its window's trigger, and clean the window up when it is time."""
+        timers = self._triggering.enter(ctx)
+        name = ctx.timer_name()
+        self._triggering.registered.discard((ctx.get_current_key(), name))
+        is_idle = name is not None and name[0] == _IDLE
+        window = self._assigner.window_type(*(name[1:] if name else ()))
+        state_window = window
+        if self._merging is not None:
+            state_window = (self._merging.value() or {}).get(tuple(window))
+            if state_window is None:
+                return  # a timer that the trigger of a merged window left behind
+        contents = self._contents.namespace(tuple(state_window))
+        self._triggering.current = window
+        is_event = ctx.time_domain() is TimeDomain.EVENT_TIME
+        if is_idle:
+            self._close_idle(window, contents, timers.current_watermark())
+            return
+        if is_event:
+            result = self._trigger.on_event_time(timestamp, window, self._triggering)
+        else:
+            result = self._trigger.on_processing_time(timestamp, window, self._triggering)
+        if result.fires:
+            self._fire(window, contents)
+        if result.purges:
+            contents.clear()
+        if is_event is self._event_time and timestamp == self._definition.cleanup_time(window):
+            self._clean_up(window, contents)
+
+    def _close_idle(self, window: Any, contents: Any, watermark: int) -> None:
+        """Close a window that got no element for the idle time, unless the watermark has closed it already."""
+        if self._event_time and window.max_timestamp() <= watermark:
+            return
+        self._fire(window, contents)
+        self._delete_cleanup(window)
+        self._clean_up(window, contents)
+
+    # Windows ----------------------------------------------------------------------------------------------------
+
+    def _fire(self, window: Any, contents: Any) -> None:
+        """Give out the result of a window that has contents."""
+        triggering, processing, emission = self._triggering, self._processing, self._emission
+        ctx = triggering.ctx
+        processing.enter(ctx)
+        key = ctx.get_current_key()
+        last = window.max_timestamp()
+        if not self._keeps_elements:
+            cells = self._load(contents)
+            if cells is not None:
+                self._collect(emission.of_cells(key, window, cells, 0), last)
+            return
+        elements = contents.get()
+        if not elements:
+            return
+        if self._evictor is None:
+            self._collect(emission.of_elements(key, window, elements), last)
+            return
+        kept = [TimestampedValue(*element) for element in elements]
+        kept = list(self._evictor.evict_before(kept, len(kept), window, triggering))
+        self._collect(self._of_evicted(key, window, kept), last)
+        kept = list(self._evictor.evict_after(kept, len(kept), window, triggering))
+        if len(kept) != len(elements):
+            contents.update([tuple(element) for element in kept])
+
+    def _of_evicted(self, key: Any, window: Any, kept: list[TimestampedValue]) -> Iterable[Any]:
+        if self._cells is None:
+            return self._emission.of_elements(key, window, [element.value for element in kept])
+        cells = self._cells.create()
+        for value, timestamp in kept:
+            self._cells.add(cells, 0, value, timestamp)
+        return self._emission.of_cells(key, window, cells, 0)
+
+    def _collect(self, values: Iterable[Any], timestamp: int) -> None:
+        collect = self._triggering.ctx.collect
+        for value in values:
+            collect(value, timestamp)
+
+    def _load(self, contents: Any) -> list[Any] | None:
+        """The accumulators of a window, ``None`` where it has none."""
+        value = contents.value()
+        if value is None or self._single is None:
+            return value  # type: ignore[no-any-return]
+        return [value]
+
+    def _register_cleanup(self, window: Any) -> None:
+        time = self._definition.cleanup_time(window)
+        if time == MAX_TIMESTAMP:
+            return  # never
+        if self._event_time:
+            self._triggering.register_event_time_timer(time)
+        else:
+            self._triggering.register_processing_time_timer(time)
+
+    def _delete_cleanup(self, window: Any) -> None:
+        time = self._definition.cleanup_time(window)
+        if time == MAX_TIMESTAMP:
+            return
+        if self._event_time:
+            self._triggering.delete_event_time_timer(time)
+        else:
+            self._triggering.delete_processing_time_timer(time)
+
+    def _clean_up(self, window: Any, contents: Any) -> None:
+        """Remove everything that a window has."""
+        contents.clear()
+        triggering = self._triggering
+        triggering.current = window
+        self._trigger.clear(window, triggering)
+        if self._definition.idle_timeout_ms is not None:
+            triggering.timers.cancel_timer((_IDLE, *window), TimeDomain.PROCESSING_TIME)
+        if self._clears:
+            self._processing.enter(triggering.ctx)
+            self._processing.current = window
+            assert self._definition.process is not None
+            self._definition.process.clear(self._processing)
+        if self._merging is not None:
+            self._retire(window)
+
+    # Merging ----------------------------------------------------------------------------------------------------
+
+    def _add_window(self, window: Any, watermark: int, now: int) -> tuple[Any, Any]:
+        """Add a window to those in flight. Where it ended up, and the state window of that (none if it is late)."""
+        assigner = self._assigner
+        assert isinstance(assigner, MergingWindowAssigner)
+        make = assigner.window_type
+        stored = self._merging.value() or {}
+        in_flight = {make(*key): make(*value) for key, value in stored.items()}
+        plan = plan_merge(in_flight, window, assigner.merge_windows)
+        for merge in plan.merges:
+            self._check_merge(merge.result, watermark, now)
+            self._merge(merge)
+        is_late = self._event_time and self._definition.cleanup_time(plan.window) <= watermark
+        state_windows = dict(plan.state_windows)
+        state_window = state_windows[plan.window]
+        if is_late:
+            state_windows.pop(plan.window)
+            state_window = None
+        if state_windows != in_flight:
+            self._keep(state_windows)
+        return plan.window, state_window
+
+    def _check_merge(self, result: Any, watermark: int, now: int) -> None:
+        if self._event_time:
+            is_past, clock, time = self._definition.cleanup_time(result) <= watermark, "watermark", watermark
+        else:
+            is_past, clock, time = result.max_timestamp() <= now, "processing time", now
+        if is_past:
+            raise DefinitionError(
+                f"the end timestamp of a window cannot become earlier than the current {clock} by merging: "
+                f"{self._assigner!r} merged into {result!r} at {time}"
+            )
+
+    def _merge(self, merge: Merge) -> None:
+        """Merge windows: the trigger's state and timers, then the contents."""
+        triggering = self._triggering
+        triggering.current, triggering.merged = merge.result, merge.merged
+        self._trigger.on_merge(merge.result, triggering)
+        for window in merge.merged:
+            triggering.current = window
+            self._trigger.clear(window, triggering)
+            self._delete_cleanup(window)
+            if self._definition.idle_timeout_ms is not None:
+                triggering.timers.cancel_timer((_IDLE, *window), TimeDomain.PROCESSING_TIME)
+        target = self._contents.namespace(tuple(merge.state_window))
+        sources = [self._contents.namespace(tuple(window)) for window in merge.merged_state_windows]
+        if self._keeps_elements:
+            for source in sources:
+                target.add_all(source.get())
+                source.clear()
+            return
+        assert self._cells is not None
+        cells = self._load(target)
+        for source in sources:
+            other = self._load(source)
+            if other is not None:
+                if cells is None:
+                    cells = other
+                else:
+                    self._cells.merge(cells, 0, other, 0)
+                source.clear()
+        if cells is not None:
+            target.update(cells if self._single is None else cells[0])
+
+    def _retire(self, window: Any) -> None:
+        state_windows = dict(self._merging.value() or {})
+        state_windows.pop(tuple(window), None)
+        self._keep(state_windows)
+
+    def _keep(self, state_windows: dict[Any, Any]) -> None:
+        plain = {tuple(window): tuple(state_window) for window, state_window in state_windows.items()}
+        self._merging.update(plain or None)
+
+
+def divert(element: Any, late_tag: OutputTag | str | None, ctx: Context) -> None:
+    """Send a late element to its side output, or count it as dropped (Flink's ``numLateRecordsDropped``)."""
+    if late_tag is not None:
+        ctx.output(late_tag, element)
+    else:
+        ctx.drop()
+
+
+def no_timestamp(element: Any) -> DefinitionError:
+    """The error for an element without a timestamp in event-time windows."""
+    return DefinitionError(
+        f"event-time windows need timestamps, and {element!r} has none; give keyed.stream(..., timestamp=...), a "
+        "timestamp to what an operator upstream emits, or use processing-time windows"
+    )

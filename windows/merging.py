@@ -1,0 +1,97 @@
+"""Merging of windows as a plan: which windows become one, and under which namespace their state goes on. Pure.
+
+Source: Flink's ``TimeWindow.mergeWindows`` and ``MergingWindowSet``. A merged window keeps its state under the window
+that it started as, its *state window*, so that growing by one element moves no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from windows.window import TimeWindow
+
+__all__ = ["Merge", "MergePlan", "merge_time_windows", "plan_merge"]
+
+W = TypeVar("W", bound=Any)
+
+
+@attrs.frozen
+class Merge:
+    """One merge of windows that are in flight.
+
+    Attributes:
+        result: The window that they become.
+        merged: The windows that they were, without the added one.
+        state_window: Under which the state of the result is kept: the state window of the first of them.
+        merged_state_windows: Those whose state moves there.
+    """
+
+    result: Any
+    merged: tuple[Any, ...]
+    state_window: Any
+    merged_state_windows: tuple[Any, ...]
+
+
+@attrs.frozen
+class MergePlan:
+    """What adding a window does.
+
+    Attributes:
+        window: The window that the added one ended up in.
+        state_windows: The windows in flight after it, each with its state window.
+        merges: Merges to carry out. Empty where the added window is new, or lies inside one that is there.
+    """
+
+    window: Any
+    state_windows: dict[Any, Any]
+    merges: tuple[Merge, ...]
+
+
+def merge_time_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
+    """Which windows overlap or touch.
+
+    Returns:
+        Pairs of a covering window and the two or more windows that it covers, by start.
+    """
+    groups: list[tuple[TimeWindow, list[TimeWindow]]] = []
+    for window in sorted(windows):
+        if groups and groups[-1][0].intersects(window):
+            cover, members = groups[-1]
+            groups[-1] = (cover.cover(window), [*members, window])
+        else:
+            groups.append((window, [window]))
+    return [(cover, members) for cover, members in groups if len(members) > 1]
+
+
+def plan_merge(
+    in_flight: Mapping[W, W],
+    added: W,
+    merge_windows: Callable[[Iterable[Any]], Iterable[tuple[Any, list[Any]]]] = merge_time_windows,
+) -> MergePlan:
+    """Plan what adding a window to those in flight does.
+
+    Args:
+        in_flight: Windows in flight, each with its state window. Not changed.
+        added: The window to add.
+        merge_windows: The assigner's rule: which windows become which.
+    """
+    state_windows: dict[Any, Any] = dict(in_flight)
+    if added in state_windows:
+        return MergePlan(added, state_windows, ())
+    result = added
+    merges = []
+    for cover, members in merge_windows([*state_windows, added]):
+        merged = tuple(window for window in members if window != added)
+        if added in members:
+            result = cover
+        owners = [state_windows.pop(window) for window in merged if window in state_windows]
+        if not owners:
+            continue
+        state_windows[cover] = owners[0]
+        if merged != (cover,):
+            merges.append(Merge(cover, merged, owners[0], tuple(owners[1:])))
+    state_windows.setdefault(result, result)
+    return MergePlan(result, state_windows, tuple(merges))

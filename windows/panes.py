@@ -1,0 +1,242 @@
+"""Tumbling and hopping windows with the default trigger, aggregated: all open slices of a key in one value of state.
+
+A *slice* is a stretch of time between two neighbouring starts or ends of windows. An element is added to its one slice,
+however many windows hold it; a window that fires merges its slices. For tumbling windows the slice is the window.
+
+State ``panes_<number of aggregates>``: a flat list, per open slice its start and the accumulators. A timer is set when
+a slice opens, for the next end of a window that holds it; each firing sets the next. So an element costs a look at the
+key's last slice, and no timer. With allowed lateness a slice stays until its last window is cleaned up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueStateDescriptor
+from windows.assigners import HoppingWindows
+from windows.cells import Cells
+from windows.context import WindowContext
+from windows.definition import Definition, hopping_slice
+from windows.emission import Emission
+from windows.general import divert, no_timestamp
+from windows.quick import quick_fire, quick_process
+
+__all__ = ["PaneWindows"]
+
+
+class PaneWindows:
+    """The logic of one task.
+
+    Args:
+        definition: What to do; its assigner is one of `HoppingWindows`.
+        context: Gives the state.
+    """
+
+    def __init__(self, definition: Definition, context: OpenContext) -> None:
+        assigner = definition.assigner
+        assert isinstance(assigner, HoppingWindows)
+        self._event_time = assigner.event_time
+        self._size, self._slide, self._offset = assigner.size_ms, assigner.slide_ms, assigner.offset_ms
+        self._step = hopping_slice(assigner)
+        # With gaps between windows, a slice is as long as the slide, and its elements are in the first part of it.
+        self._span = min(self._step, self._size)
+        self._lateness = definition.lateness_ms
+        self._late_tag = definition.late_tag
+        self._cells = Cells(definition.aggregates)
+        self._stride = 1 + self._cells.width
+        self._state: Any = context.get_state(ValueStateDescriptor(f"panes_{self._cells.width}", list))
+        self._context = WindowContext(definition, context, merging=False)
+        self._emission = Emission(definition, self._cells, self._context)
+        self.process_element: Callable[[Any, Context], Iterable[Any] | None] = self._process
+        self.on_timer: Callable[[int, OnTimerContext], Iterable[Any] | None] = self._fire
+        if self._event_time and self._lateness == 0 and self._size >= self._slide:
+            times = (self._size, self._slide, self._offset, self._step)
+            self.process_element = quick_process(self._state, self._cells, *times, self._late_tag)
+            fire = quick_fire(self._state, self._cells, *times, self._emission.of_bounds, self._fire_last)
+            self.on_timer = fire if definition.process is None else self._entering(fire)
+
+    def _entering(self, fire: Callable[[int, OnTimerContext], Any]) -> Callable[[int, OnTimerContext], Any]:
+        """``fire`` with the window function's context set up."""
+        enter = self._context.enter
+
+        def on_timer(timestamp: int, ctx: OnTimerContext) -> Any:
+            enter(ctx)
+            return fire(timestamp, ctx)
+
+        return on_timer
+
+    # Elements ---------------------------------------------------------------------------------------------------
+
+    def _process(self, element: Any, ctx: Context) -> None:
+        """Adding an element in general, with lateness or gaps."""
+        timers = ctx.timer_service()
+        timestamp = ctx.timestamp()
+        if not self._event_time:
+            time, clock = timers.current_processing_time(), timers.current_processing_time()
+        elif timestamp is None:
+            raise no_timestamp(element)
+        else:
+            time, clock = timestamp, timers.current_watermark()
+        start = time - (time - self._offset) % self._step
+        if time - start >= self._span:
+            self._give_up(element, time, clock, ctx)
+            return
+        if not self._event_time and self._ends_now(start, time, element, timestamp, ctx):
+            return
+        panes = self._state.value()
+        at = 0 if panes is None else self._find(panes, start)
+        if not at:
+            panes = self._open_slice(panes, start, element, ctx)
+            if panes is None:
+                return
+            at = -self._cells.width
+        self._cells.add(panes, at, element, timestamp)
+        self._state.update(panes)
+        # Fire the windows that the watermark has passed and that are still there, the latest first.
+        first = self._first_window(start)
+        if self._event_time and first + self._size - 1 <= clock:
+            window = min(self._floor(start), self._floor(clock + 1 - self._size))
+            while window >= first and window + self._size - 1 + self._lateness > clock:
+                last = self._last(window)
+                for value in self._outputs(window, panes, ctx):
+                    ctx.collect(value, last)
+                window -= self._slide
+
+    def _ends_now(self, start: int, now: int, element: Any, timestamp: int | None, ctx: Context) -> bool:
+        """In its last millisecond a window in processing time has fired; it fires again with each element alone.
+
+        So it is with windows kept one by one, whose state is gone by then. Whether no other window holds the slice.
+        """
+        window = self._first_window(start)
+        if window + self._size - 1 != now:
+            return False
+        cells = self._cells.create()
+        self._cells.add(cells, 0, element, timestamp)
+        self._context.enter(ctx)
+        for value in self._emission.of_bounds(ctx.get_current_key(), window, window + self._size, cells, 0):
+            ctx.collect(value, now)
+        return window == self._floor(start)
+
+    def _open_slice(self, panes: list[Any] | None, start: int, element: Any, ctx: Context) -> list[Any] | None:
+        """Append a slice and set its timers; ``None`` if the element is late for all of its windows."""
+        timers = ctx.timer_service()
+        clock = timers.current_watermark() if self._event_time else timers.current_processing_time()
+        size, lateness = self._size, self._lateness
+        last = self._floor(start)
+        if self._event_time and min(last + size - 1 + lateness, MAX_TIMESTAMP) <= clock:
+            self._give_up(element, start, clock, ctx)
+            return None
+        window = self._first_window(start)
+        if window + size - 1 <= clock:
+            window = self._floor(clock + 1 - size) + self._slide
+        if window <= last:
+            self._register(window + size - 1, ctx)
+        if lateness:
+            self._register(last + size - 1 + lateness, ctx)
+        panes = [] if panes is None else panes
+        panes.append(start)
+        panes += self._cells.create()
+        return panes
+
+    def _give_up(self, element: Any, time: int, clock: int, ctx: Context) -> None:
+        """An element without a window: to the side output if it is late, and not between two windows."""
+        if self._event_time and time + self._lateness <= clock:
+            divert(element, self._late_tag, ctx)
+
+    # Timers -----------------------------------------------------------------------------------------------------
+
+    def _fire(self, timestamp: int, ctx: OnTimerContext) -> None:
+        """The end or cleanup of windows in general."""
+        panes, stride, size, slide = self._state.value(), self._stride, self._size, self._slide
+        if panes is None:
+            return
+        if timestamp == MAX_TIMESTAMP:
+            self._fire_last(ctx)
+            return
+        end = timestamp + 1
+        latest = self._floor(end - size)
+        if not self._event_time and ctx.timer_service().current_watermark() == MAX_TIMESTAMP:
+            # The end of the input: timers that are set now do not fire any more.
+            for window in range(latest, max(map(self._floor, panes[::stride])) + 1, slide):
+                for value in self._outputs(window, panes, ctx):
+                    ctx.collect(value, window + size - 1)
+            self._state.clear()
+            return
+        is_end = latest + size == end
+        if is_end:
+            for value in self._outputs(latest, panes, ctx):
+                ctx.collect(value, timestamp)
+        following = None
+        kept: list[Any] = []
+        for at in range(0, len(panes), stride):
+            start = panes[at]
+            last = self._floor(start)
+            if last + size + self._lateness > end:
+                kept += panes[at : at + stride]
+            if last > latest:
+                window = max(self._first_window(start), latest + slide)
+                following = window if following is None or window < following else following
+        if len(kept) != len(panes):
+            self._state.update(kept or None)
+        if is_end and following is not None:
+            self._register(following + size - 1, ctx)
+
+    def _fire_last(self, ctx: OnTimerContext) -> None:
+        """The end of time: all windows that are cut there, and the cleanup of everything."""
+        panes, size = self._state.value(), self._size
+        window = self._floor(MAX_TIMESTAMP)
+        earlier = window
+        while earlier + size - 1 >= MAX_TIMESTAMP:
+            window, earlier = earlier, earlier - self._slide
+        while window <= MAX_TIMESTAMP:
+            for value in self._outputs(window, panes, ctx):
+                ctx.collect(value, MAX_TIMESTAMP)
+            window += self._slide
+        self._state.clear()
+
+    # Windows ----------------------------------------------------------------------------------------------------
+
+    def _outputs(self, window: int, panes: list[Any], ctx: Context) -> Iterable[Any]:
+        """The outputs of the window that starts at ``window``: its slices merged, by time; none if it has none."""
+        end, stride, cells = window + self._size, self._stride, self._cells
+        found = sorted((panes[at], at) for at in range(0, len(panes), stride) if window <= panes[at] < end)
+        if not found:
+            return ()
+        merged, first = panes, found[0][1] + 1
+        if len(found) > 1:
+            merged, first = panes[first : first + cells.width], 0
+            for _, at in found[1:]:
+                cells.merge(merged, 0, panes, at + 1)
+        self._context.enter(ctx)
+        return self._emission.of_bounds(ctx.get_current_key(), window, end, merged, first)
+
+    def _find(self, panes: list[Any], start: int) -> int:
+        """Where the accumulators of a slice are, 0 if there is no such slice."""
+        for at in range(0, len(panes), self._stride):
+            if panes[at] == start:
+                return at + 1
+        return 0
+
+    def _floor(self, time: int) -> int:
+        """The latest start of a window at or before ``time``."""
+        return time - (time - self._offset) % self._slide
+
+    def _first_window(self, start: int) -> int:
+        """The start of the earliest window that holds the slice at ``start``."""
+        return -self._floor_negative(start + self._span - self._size)
+
+    def _floor_negative(self, time: int) -> int:
+        """Minus the earliest start of a window at or after ``time``."""
+        return -time - (self._offset - time) % self._slide
+
+    def _last(self, window: int) -> int:
+        """The last timestamp of the window that starts at ``window``."""
+        return min(window + self._size - 1, MAX_TIMESTAMP)
+
+    def _register(self, time: int, ctx: Context) -> None:
+        time = min(time, MAX_TIMESTAMP)
+        if self._event_time:
+            ctx.timer_service().register_event_time_timer(time)
+        else:
+            ctx.timer_service().register_processing_time_timer(time)

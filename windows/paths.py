@@ -1,0 +1,144 @@
+"""Which path windows take: row by row, or whole columns at a time.
+
+The columnar path computes what the row path does, for definitions whose results do not depend on the order of elements
+and whose aggregates are of a known algebra. `row_reason` says why a definition has to be run row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from windows.aggregates import Aggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
+from windows.assigners import HoppingWindows, SessionWindows
+from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
+from windows.definition import Definition
+from windows.sketches import ApproxCountDistinct
+from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
+
+__all__ = ["MOST_LENGTH", "Path", "plain_type", "row_reason"]
+
+Path = Literal["auto", "row", "columnar"]
+
+#: The greatest size, slide or gap, milliseconds: sums of them and of times stay in 64 bits.
+MOST_LENGTH = 2**60
+
+_SYNONYMS = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+}
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_FLOATS = ("float", "double")
+#: Types whose values have the same order and equality in Python and in Arrow.
+_EXACT = (*_INTEGERS, "decimal", "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+_NUMBERS = (*_INTEGERS, *_FLOATS, "decimal")
+_ORDERED = (*_EXACT, *_FLOATS)
+
+#: The types of the columns that an aggregate can read on this path.
+_TYPES: dict[type, tuple[str, ...]] = {
+    Sum: _NUMBERS,
+    Mean: _NUMBERS,
+    Variance: _NUMBERS,
+    Stddev: _NUMBERS,
+    Min: _ORDERED,
+    Max: _ORDERED,
+    First: _ORDERED,
+    Latest: _ORDERED,
+    ArgMax: _ORDERED,
+    ArgMin: _ORDERED,
+    TopK: _ORDERED,
+    CollectSet: _EXACT,
+    CountDistinct: _EXACT,
+    ApproxCountDistinct: _ORDERED,
+}
+
+
+def plain_type(type_: str) -> str:
+    """A column type under its first name: ``bigint`` for ``long``, ``string`` for ``varchar(3)``."""
+    lower = type_.strip().lower()
+    if lower.startswith(("string", "varchar(", "char(")):
+        return "string"
+    if lower.startswith(("numeric", "dec(")) or lower == "dec":
+        return "decimal" + lower[lower.index("(") :] if "(" in lower else "decimal"
+    return _SYNONYMS.get(lower, lower)
+
+
+def row_reason(
+    definition: Definition,
+    columns: Mapping[str, str | None] | None,
+    keys: tuple[str, ...] | Callable[..., Any],
+    order: str,
+) -> str | None:
+    """Why a definition has to be run row by row; ``None`` where whole columns do.
+
+    Args:
+        definition: The definition.
+        columns: Types of the input's columns; ``None`` where they are not known.
+        keys: The key's columns, or a function.
+        order: Order of the rows of a batch.
+    """
+    assigner = definition.assigner
+    if not isinstance(assigner, HoppingWindows | SessionWindows) or type(assigner).__module__ != "windows.assigners":
+        return "the assigner is neither tumbling, hopping nor sessions"
+    if isinstance(assigner, HoppingWindows):
+        longest = max(assigner.size_ms, assigner.slide_ms)
+    elif not isinstance(assigner.gap_of, int):
+        return "the session gap is a function of the element"
+    elif not assigner.event_time and assigner.gap_of == 1:
+        return "in processing time sessions with a gap of 1 ms end within the batch"
+    else:
+        longest = assigner.gap_of
+    if longest > MOST_LENGTH:
+        return f"windows are longer than {MOST_LENGTH} ms"
+    default = EventTimeTrigger if assigner.event_time else ProcessingTimeTrigger
+    if type(definition.trigger) is not default:
+        return f"the trigger {definition.trigger!r} is not the default one"
+    if definition.evictor is not None:
+        return "an evictor needs all elements"
+    if definition.process is not None:
+        return "a window function is called for each window"
+    if definition.idle_timeout_ms is not None:
+        return "windows close when they are idle"
+    if definition.names is None:
+        return "the aggregate has no column name"
+    if callable(keys):
+        return "the stream is keyed by a function"
+    if order != "event_time":
+        return f"order={order!r}"
+    if columns is None:
+        return "the types of the input's columns are not known before it runs"
+    for key in keys:
+        if _kind(columns, key) not in _EXACT:
+            return f"the key column {key!r} is of type {columns.get(key)}"
+    for aggregate in definition.aggregates:
+        reason = _aggregate_reason(aggregate, columns)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _aggregate_reason(aggregate: Aggregate, columns: Mapping[str, str | None]) -> str | None:
+    """Why an aggregate cannot be computed over whole columns."""
+    algebra = aggregate.algebra() if type(aggregate) in (*_TYPES, Count) else None
+    if algebra is None or (algebra.column is None and type(aggregate) is not Count):
+        return f"{aggregate!r} is not a built-in aggregate of a column"
+    if isinstance(aggregate, First) and not aggregate.by_time:
+        return f"{aggregate!r} depends on the order of arrival"
+    read = [algebra.column, dict(algebra.options).get("by")]
+    for name in read:
+        if name is None:
+            continue
+        if name not in columns:
+            return f"{aggregate!r}: the input has no column {name!r}"
+        if type(aggregate) is not Count and _kind(columns, name) not in _TYPES[type(aggregate)]:
+            return f"{aggregate!r} of a column of type {columns[name]}"
+    return None
+
+
+def _kind(columns: Mapping[str, str | None], name: str) -> str:
+    """The type of a column without its parameters."""
+    return plain_type(columns.get(name) or "unknown").partition("(")[0]

@@ -1,0 +1,111 @@
+"""Top-N: the rows of each window, or of any other key, with the greatest values of a column."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyed import TIMESTAMP_COLUMN, BatchContext, DefinitionError, Schema, TableState, VectorizedFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TopN"]
+
+_TIME = "row.time"
+
+
+class TopN(VectorizedFunction):
+    """Ranks the rows of each key and emits the first ``n``, with a column ``rank`` from 1.
+
+    For the results of windows, keyed by their bounds: ``counts.key_by("window_start", "window_end").process(TopN(10,
+    by="count", item="item", columns=WindowCount), output=Ranked)``. Rows wait until the watermark reaches their
+    timestamps, which is when no other row of the window can be missing, and are ranked together then: by ``by``
+    descending (null last), those with equal values by ``item`` ascending. A row replaces one of the same key and item
+    that still waits.
+
+    Outputs have all columns of the rows and ``rank``, as far as the declared output names them.
+
+    Args:
+        n: How many rows of a key, at least 1.
+        by: The column whose greatest values come first.
+        item: The column that tells the rows of a key apart.
+        columns: The input's columns: a DDL string, ``StructType``, attrs class or dataclass.
+        keys: The key's columns.
+
+    Raises:
+        DefinitionError: ``n`` is below 1, or a column is not among the input's.
+    """
+
+    def __init__(
+        self, n: int, *, by: str, item: str, columns: Any, keys: tuple[str, ...] = ("window_start", "window_end")
+    ) -> None:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise DefinitionError(f"n={n!r} must be an int of at least 1 row")
+        self.n = n
+        self.by = by
+        self.item = item
+        self.keys = keys
+        schema = TableState(columns, key=(*keys, item)).schema
+        if not isinstance(schema, Schema):
+            raise DefinitionError(
+                f"columns={columns!r}: give a DDL string, a StructType, an attrs class or a dataclass"
+            )
+        if by not in schema.names:
+            raise DefinitionError(f"by={by!r} is not one of the columns {', '.join(schema.names)}")
+        self.waiting = TableState(f"{schema.ddl}, `{_TIME}` bigint", key=(*keys, item))
+        self._columns = schema.names
+        self._table: Any = None
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        # Most rows come with the watermark that they wait for, so they are not stored before it is known.
+        self._table = table
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        due = self.waiting.take((_TIME, "<=", watermark))
+        table, self._table = self._table, None
+        if table is not None:
+            if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
+                raise DefinitionError("TopN needs rows with timestamps: give keyed.stream(..., timestamp=...)")
+            times = table.column(TIMESTAMP_COLUMN)
+            table = table.select(list(self._columns)).append_column(_TIME, times).cast(due.schema)
+            is_due = pc.less_equal(times, pa.scalar(watermark, pa.int64()))
+            self.waiting.upsert(table.filter(pc.invert(is_due)))
+            due = self._latest(pa.concat_tables([due, table.filter(is_due)]))
+        if due.num_rows:
+            ctx.emit(self._ranked(due))
+
+    def _latest(self, rows: pa.Table) -> pa.Table:
+        """The last row of each key and item."""
+        import pyarrow as pa
+
+        from windows.columnar.groups import grouped, plain_column
+
+        groups = grouped([plain_column(rows.column(name)) for name in (*self.keys, self.item)])
+        return rows if groups.count == rows.num_rows else rows.take(pa.array(groups.last_rows()))
+
+    def _ranked(self, rows: pa.Table) -> pa.Table:
+        """The first rows of each key with their ranks."""
+        import numpy as np
+        import pyarrow as pa
+
+        from windows.columnar.groups import grouped, integers, pc, plain_column
+
+        ids = grouped([plain_column(rows.column(name)) for name in self.keys]).ids
+        order = pc.sort_indices(
+            pa.table([pa.array(ids), rows.column(self.by), rows.column(self.item)], names=["key", "by", "item"]),
+            sort_keys=[("key", "ascending"), ("by", "descending"), ("item", "ascending")],
+        )
+        ordered = ids[integers(order)]
+        rank = np.arange(len(ids)) - np.searchsorted(ordered, ordered) + 1
+        chosen = np.flatnonzero(rank <= self.n)
+        first = rows.take(order.take(pa.array(chosen)))
+        return (
+            first.drop_columns([_TIME])
+            .append_column("rank", pa.array(rank[chosen]))
+            .append_column(TIMESTAMP_COLUMN, first.column(_TIME))
+        )

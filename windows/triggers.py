@@ -1,0 +1,459 @@
+"""Triggers: when a window gives out its result, and when it forgets its contents.
+
+Source: Flink's ``Trigger`` and its implementations; method names are PyFlink's. A trigger object is shared by all keys
+and windows: what it remembers per window is declared as state on the trigger (an attribute that is a `ValueState`,
+`ListState` or `ReducingState`) and reached through ``ctx.get_partitioned_state(self.attribute)``.
+"""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from typing import Any, Protocol
+
+from keyed import DefinitionError, ReducingState, ValueState, milliseconds_of
+
+__all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountTrigger",
+    "EventTimeTrigger",
+    "NeverTrigger",
+    "OnMergeContext",
+    "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
+    "PurgingTrigger",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+]
+
+Duration = int | dt.timedelta
+
+
+class TriggerResult(enum.Enum):
+    """What is done with a window after a call of its trigger: (give out its result, forget its contents)."""
+
+    CONTINUE = (False, False)
+    FIRE = (True, False)
+    PURGE = (False, True)
+    FIRE_AND_PURGE = (True, True)
+
+    def __init__(self, fires: bool, purges: bool) -> None:
+        self.fires = fires
+        self.purges = purges
+
+
+class TriggerContext(Protocol):
+    """What a trigger can do, for the current key and window."""
+
+    def get_current_watermark(self) -> int:
+        """The watermark, milliseconds."""
+        ...
+
+    def get_current_processing_time(self) -> int:
+        """The processing time, milliseconds."""
+        ...
+
+    def register_event_time_timer(self, time: int) -> None:
+        """Call ``on_event_time`` for this window when the watermark reaches ``time``."""
+        ...
+
+    def register_processing_time_timer(self, time: int) -> None:
+        """Call ``on_processing_time`` for this window when the processing time reaches ``time``."""
+        ...
+
+    def delete_event_time_timer(self, time: int) -> None:
+        """Delete the event-time timer of this window at ``time``, if it is set."""
+        ...
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        """Delete the processing-time timer of this window at ``time``, if it is set."""
+        ...
+
+    def get_partitioned_state(self, descriptor: Any) -> Any:
+        """The state that the trigger declares as ``descriptor``, for this key and window."""
+        ...
+
+
+class OnMergeContext(TriggerContext, Protocol):
+    """What a trigger can do while windows merge."""
+
+    def merge_partitioned_state(self, descriptor: Any) -> None:
+        """Merge the state of the merged windows into that of the new one (`ReducingState` and `ListState`)."""
+        ...
+
+
+class Trigger:
+    """Decides when a window fires. Subclass it for triggers of your own.
+
+    All methods are called with the window's key current. Timers belong to the window for which they were set.
+    """
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Called for each element after it was added to the window.
+
+        Args:
+            element: The element.
+            timestamp: Its event timestamp, ``None`` in a stream without event time.
+            window: The window.
+            ctx: Clocks, timers and state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define on_element")
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Called when an event-time timer of the window fires; also for its cleanup timer."""
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        """Called when a processing-time timer of the window fires; also for its cleanup timer."""
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        """Whether the trigger can be used with windows that merge. Then define `on_merge`."""
+        return False
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        """Called when windows became ``window``; the trigger sets its timers again and merges its state."""
+        raise DefinitionError(f"{type(self).__name__} does not support merging windows; define can_merge and on_merge")
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        """Called when the window goes away: delete the timers that were set and the state."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class EventTimeTrigger(Trigger):
+    """Fires when the watermark reaches the window's last timestamp, and again for each element that is late for it."""
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        last = window.max_timestamp()
+        if last <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(last)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        # A window that has passed fires for the element that made the merge.
+        if window.max_timestamp() > ctx.get_current_watermark():
+            ctx.register_event_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+
+class ProcessingTimeTrigger(Trigger):
+    """Fires when the processing time reaches the window's last timestamp."""
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        ctx.register_processing_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        if window.max_timestamp() > ctx.get_current_processing_time():
+            ctx.register_processing_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        ctx.delete_processing_time_timer(window.max_timestamp())
+
+
+class _ContinuousTrigger(Trigger):
+    """A trigger that fires at every multiple of an interval. The next such time of a window is its state."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self.interval_ms = interval_ms
+        self._next = ReducingState(min, int, name="next_fire")
+
+    @classmethod
+    def of(cls, interval: Duration) -> Any:
+        """Fire at every multiple of ``interval``.
+
+        Raises:
+            DefinitionError: The interval is below 1 ms.
+        """
+        return cls(milliseconds_of(interval, "interval", least=1))
+
+    def can_merge(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.interval_ms} ms)"
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires whenever the watermark passes a multiple of an interval, and at the window's end (early results)."""
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        last = window.max_timestamp()
+        if last <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(last)
+        if timestamp is not None and ctx.get_partitioned_state(self._next).get() is None:
+            self._set(timestamp - timestamp % self.interval_ms + self.interval_ms, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        state = ctx.get_partitioned_state(self._next)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self._set(time + self.interval_ms, ctx)
+        return TriggerResult.FIRE
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self._next)
+        time = ctx.get_partitioned_state(self._next).get()
+        if time is not None:
+            ctx.register_event_time_timer(time)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self._next)
+        time = state.get()
+        if time is not None:
+            ctx.delete_event_time_timer(time)
+            state.clear()
+        # Flink leaves this one to fire into nothing.
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+    def _set(self, time: int, ctx: TriggerContext) -> None:
+        ctx.get_partitioned_state(self._next).add(time)
+        ctx.register_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+    """Fires at every multiple of an interval of processing time, and at the end of a window in processing time."""
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        if ctx.get_partitioned_state(self._next).get() is None:
+            now = ctx.get_current_processing_time()
+            self._set(now - now % self.interval_ms, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        state = ctx.get_partitioned_state(self._next)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self._set(time, window, ctx)
+        return TriggerResult.FIRE
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self._next)
+        time = ctx.get_partitioned_state(self._next).get()
+        if time is not None:
+            ctx.register_processing_time_timer(time)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self._next)
+        time = state.get()
+        if time is not None:
+            ctx.delete_processing_time_timer(time)
+            state.clear()
+
+    def _set(self, time: int, window: Any, ctx: TriggerContext) -> None:
+        following = time + self.interval_ms
+        # Flink takes the least of the two always, which never ends for a window that lies in the past of this clock.
+        if time < window.max_timestamp() < following:
+            following = window.max_timestamp()
+        ctx.get_partitioned_state(self._next).add(following)
+        ctx.register_processing_time_timer(following)
+
+
+class CountTrigger(Trigger):
+    """Fires whenever a window got a number of elements."""
+
+    def __init__(self, max_count: int) -> None:
+        if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 1:
+            raise DefinitionError(f"max_count={max_count!r} must be an int of at least 1 element")
+        self.max_count = max_count
+        self._count = ReducingState(_add, int, name="count")
+
+    @classmethod
+    def of(cls, max_count: int) -> CountTrigger:
+        """Fire at every ``max_count`` elements.
+
+        Raises:
+            DefinitionError: The number is below 1.
+        """
+        return cls(max_count)
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        count = ctx.get_partitioned_state(self._count)
+        count.add(1)
+        if count.get() >= self.max_count:
+            count.clear()
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self._count)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        ctx.get_partitioned_state(self._count).clear()
+
+    def __repr__(self) -> str:
+        return f"CountTrigger({self.max_count})"
+
+
+class NeverTrigger(Trigger):
+    """Never fires."""
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        pass
+
+
+class PurgingTrigger(Trigger):
+    """Fires when another trigger fires, and forgets the window's contents each time."""
+
+    def __init__(self, nested: Trigger) -> None:
+        self.nested = _trigger(nested)
+
+    @classmethod
+    def of(cls, nested: Trigger) -> PurgingTrigger:
+        """Purge whenever ``nested`` fires.
+
+        Raises:
+            DefinitionError: ``nested`` is not a trigger.
+        """
+        return cls(nested)
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return _purging(self.nested.on_element(element, timestamp, window, ctx))
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return _purging(self.nested.on_event_time(time, window, ctx))
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return _purging(self.nested.on_processing_time(time, window, ctx))
+
+    def can_merge(self) -> bool:
+        return self.nested.can_merge()
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        self.nested.on_merge(window, ctx)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        self.nested.clear(window, ctx)
+
+    def __repr__(self) -> str:
+        return f"PurgingTrigger({self.nested!r})"
+
+
+class ProcessingTimeoutTrigger(Trigger):
+    """Fires when another trigger fires, or when it has not for a time (Flink's ``ProcessingTimeoutTrigger``)."""
+
+    def __init__(
+        self, nested: Trigger, timeout_ms: int, reset_timer_on_new_record: bool, clear_on_timeout: bool
+    ) -> None:
+        self.nested = _trigger(nested)
+        self.timeout_ms = timeout_ms
+        self._resets = reset_timer_on_new_record
+        self._clears = clear_on_timeout
+        self._timeout = ValueState(int, name="timeout")
+
+    @classmethod
+    def of(
+        cls,
+        nested: Trigger,
+        timeout: Duration,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> ProcessingTimeoutTrigger:
+        """Fire when ``nested`` does, or ``timeout`` of processing time after an element.
+
+        Args:
+            nested: The other trigger.
+            timeout: At least 1 ms.
+            reset_timer_on_new_record: Whether each element starts the timeout anew; otherwise the first one does.
+            should_clear_on_timeout: Whether the nested trigger is cleared at a timeout.
+
+        Raises:
+            DefinitionError: ``nested`` is not a trigger, or the timeout below 1 ms.
+        """
+        timeout_ms = milliseconds_of(timeout, "timeout", least=1)
+        return cls(nested, timeout_ms, reset_timer_on_new_record, should_clear_on_timeout)
+
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
+        result = self.nested.on_element(element, timestamp, window, ctx)
+        if result.fires:
+            self.clear(window, ctx)
+            return result
+        state = ctx.get_partitioned_state(self._timeout)
+        time = state.value()
+        if time is None or self._resets:
+            if time is not None:
+                ctx.delete_processing_time_timer(time)
+            time = ctx.get_current_processing_time() + self.timeout_ms
+            state.update(time)
+            ctx.register_processing_time_timer(time)
+        return result
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return self._expire(self.nested.on_event_time(time, window, ctx), window, ctx)
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return self._expire(self.nested.on_processing_time(time, window, ctx), window, ctx)
+
+    def can_merge(self) -> bool:
+        return False
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self._timeout)
+        time = state.value()
+        if time is not None:
+            ctx.delete_processing_time_timer(time)
+            state.clear()
+        self.nested.clear(window, ctx)
+
+    def _expire(self, result: TriggerResult, window: Any, ctx: TriggerContext) -> TriggerResult:
+        if self._clears:
+            self.clear(window, ctx)
+        return TriggerResult.FIRE_AND_PURGE if result.purges else TriggerResult.FIRE
+
+    def __repr__(self) -> str:
+        return f"ProcessingTimeoutTrigger({self.nested!r}, {self.timeout_ms} ms)"
+
+
+def _add(a: int, b: int) -> int:
+    return a + b
+
+
+def _purging(result: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if result.fires else result
+
+
+def _trigger(trigger: Any) -> Trigger:
+    """``trigger`` itself.
+
+    Raises:
+        DefinitionError: It is not a trigger.
+    """
+    if not isinstance(trigger, Trigger):
+        raise DefinitionError(f"{trigger!r} is not a Trigger")
+    return trigger
