@@ -59,6 +59,7 @@ class Fold:
         is_whole = len(operations) == len(self.columns)
         names = [name for name, _ in self.columns]
         self.operations = dict(zip(names, operations, strict=True)) if is_whole else None
+        self._adds_integers = is_whole and set(operations) == {"sum"} and {of for _, of in self.columns} == {"bigint"}
 
     def stored(self, table: Any) -> Parts:
         """The parts that stand in a table as columns."""
@@ -77,6 +78,25 @@ class Fold:
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         """Parts of the same group merged; earlier ones come first."""
         return [part for accumulator, own in self._split(parts) for part in accumulator.merged(own, groups)]
+
+    def spans(self, parts: Parts, first: Any, last: Any) -> Parts:
+        """What neighbouring rows merge to.
+
+        Args:
+            parts: Parts of rows.
+            first: Positions of the first row of each span.
+            last: Positions of the last row of each span, which is in it.
+        """
+        counts = last - first + 1
+        if not len(counts) or counts.max() == 1:
+            return taken(parts, first)
+        if self._adds_integers and not any(part.null_count for part in parts):
+            # Spans may share most of their rows: differences of running sums visit each row once. They are exact, as
+            # integers wrap around on both ways.
+            return [_span_sums(part.to_numpy(), first, last) for part in parts]
+        ids = np.repeat(np.arange(len(first)), counts)
+        rows = first[ids] + np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.merged(taken(parts, rows), Groups(ids, len(first)))
 
     def results(self, parts: Parts) -> list[Any]:
         """The results, one column an aggregate.
@@ -132,6 +152,13 @@ class Fold:
             pairs.append((accumulator, list(parts[at:end])))
             at = end
         return pairs
+
+
+def _span_sums(numbers: Any, first: Any, last: Any) -> Any:
+    """The sum of each span of integers."""
+    sums = np.zeros(len(numbers) + 1, dtype=np.int64)
+    np.cumsum(numbers, out=sums[1:])
+    return pa.array(sums[last + 1] - sums[first])
 
 
 def fold_of(definition: Definition, columns: Mapping[str, str]) -> Fold:

@@ -199,15 +199,9 @@ class SliceWindows:
         while len(growing):
             growing = growing[following[last[growing]] < windows[growing] + slices.size]
             last[growing] += 1
-        parts = self._tables.parts(table)
-        counts = last - first + 1
-        if counts.max() == 1:
-            parts = taken(parts, order[first])
-        else:
-            ids = np.repeat(np.arange(len(first)), counts)
-            rows = first[ids] + np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-            parts = self._fold.merged(taken(parts, order[rows]), Groups(ids, len(first)))
-        self._tables.emit(ctx, taken(keys, order[first]), windows, windows + slices.size, parts)
+        keys, parts = taken(keys, order), taken(self._tables.parts(table), order)
+        parts = self._fold.spans(parts, first, last)
+        self._tables.emit(ctx, taken(keys, first), windows, windows + slices.size, parts)
 
     def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
         """Each row fires those of its windows that have ended and are kept, with what they hold by then."""
