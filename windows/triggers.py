@@ -238,7 +238,11 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires at every multiple of an interval of processing time, and at the end of a window in processing time."""
+    """Fires at every multiple of an interval of processing time until the window's end, and there.
+
+    A window that is still there after its end by this clock, as one in event time may be, fires at the next multiple
+    after an element (Flink's FLINK-35069).
+    """
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
         if ctx.get_partitioned_state(self._next).get() is None:
@@ -251,7 +255,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         if state.get() != time:
             return TriggerResult.CONTINUE
         state.clear()
-        self._set(time, window, ctx)
+        if time < window.max_timestamp():
+            self._set(time, window, ctx)
         return TriggerResult.FIRE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -269,7 +274,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
     def _set(self, time: int, window: Any, ctx: TriggerContext) -> None:
         following = time + self.interval_ms
-        # Flink takes the least of the two always, which never ends for a window that lies in the past of this clock.
+        # Flink takes the least of the two always: for a window in the past of this clock that lies in the past, too.
         if time < window.max_timestamp() < following:
             following = window.max_timestamp()
         ctx.get_partitioned_state(self._next).add(following)

@@ -216,7 +216,9 @@ class Oracle:
         elif trigger == "default" and self.program.kind not in ("count", "sliding-count"):
             self.fire(key, window, pane)
         elif trigger == "continuous-clock" and time == pane.next:
-            self.set_next(pane, self.last(window), time)
+            pane.next = None
+            if time < self.last(window):
+                self.set_next(pane, self.last(window), time)
             self.fire(key, window, pane)
 
     def count(self, key: str, window: tuple, pane: Pane, most: int, *, purges: bool) -> bool:

@@ -283,11 +283,13 @@ class TestContinuousProcessingTime:
         h.clear(window)
         assert (h.states, h.timers()) == ({}, [0, 0])
 
-    def test_a_window_in_the_past_of_the_clock_does_not_fire_for_ever(self):
+    def test_a_window_in_the_past_of_the_clock_fires_once_for_its_elements(self):
         h = Harness(ContinuousProcessingTimeTrigger.of(5))
         h.time = 1_000_000
-        h.element(A)
-        assert h.advance_processing(1_000_005) == [(A, FIRE)]
+        for now in (1_000_005, 1_000_020):
+            assert {h.element(A), h.element(A)} == {CONTINUE}
+            assert h.advance_processing(now) == [(A, FIRE)]
+            assert (h.states, h.timers()) == ({}, [0, 0])
 
     def test_merging(self):
         h = Harness(ContinuousProcessingTimeTrigger.of(5))
