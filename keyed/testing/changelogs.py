@@ -281,7 +281,6 @@ class ChangelogConformance:
         changelog, sample = self._created(tmp_path)
         writer = changelog.writer(0)
         writer.append(*sample.commit())
-        before = dict(sample.state)
         commit, blocks = sample.commit()
 
         def failing() -> Iterator[Block]:
@@ -289,10 +288,23 @@ class ChangelogConformance:
             raise ChangelogError("no more")
 
         _refused(lambda: writer.append(commit, failing()), ChangelogError, "no more")
-        assert state_of(changelog.reader(0)) == before
+        assert state_of(changelog.reader(0)) == sample.past[1]
         writer = self._reopened(changelog, writer)
         writer.append(commit, blocks)
         assert state_of(changelog.reader(0)) == sample.state
+
+    def test_a_commit_that_is_being_appended_is_not_seen_and_stops_no_reader(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path, keys=5_000)
+        writer, reader = changelog.writer(0), changelog.reader(0)
+        first = writer.append(*sample.commit())
+        commit, blocks = sample.commit(20_000)
+
+        def observed() -> Iterator[Block]:
+            yield from blocks
+            assert (reader.last(), state_of(changelog.reader(0))) == (first, sample.past[1])
+
+        writer.append(commit, observed())
+        assert state_of(reader) == sample.state
 
     def test_of_two_writers_each_commit_is_there_once(self, tmp_path: Path) -> None:
         changelog, sample = self._created(tmp_path)

@@ -1,7 +1,7 @@
 """A Kafka broker for tests: one that an environment variable names, or a real one, started here on loopback.
 
 `Broker` runs Apache Kafka in KRaft mode, broker and controller in one process, with its data in a folder that outlives
-a kill: `start` after `kill` recovers from it at the same address.
+a kill: `start` after `kill` recovers from it at the same address. More brokers may join it.
 """
 
 from __future__ import annotations
@@ -18,33 +18,46 @@ from keyed.errors import JavaNotFound
 from keyed.runtimes.spark.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
 
-__all__ = ["ADDRESS", "PASSWORD", "USER", "Broker", "NoBroker"]
+__all__ = ["ADDRESS", "PASSWORD", "USER", "Broker", "NoBroker", "certificate"]
 
 #: Environment variable that names a broker to use instead of one of our own: ``host:port``.
 ADDRESS = "KEYED_TEST_KAFKA"
 
-#: Who may log in at the address that asks for it.
+#: Who may log in at the address that asks for it. It may do nothing there that was not granted; others may do all.
 USER, PASSWORD = "keyed", "keyed-secret"
 
-_PROPERTIES = """\
+#: Of the first broker, which is the controller, and of the others.
+_FIRST = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
-controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},CONTROLLER://127.0.0.1:{controller_port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},\
+CONTROLLER://127.0.0.1:{controller_port}
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+listener.name.tls.ssl.keystore.type=PKCS12
+listener.name.tls.ssl.keystore.location={keystore}
+listener.name.tls.ssl.keystore.password={password}
+"""
+_OTHER = """\
+process.roles=broker
+listeners=PLAINTEXT://127.0.0.1:{port}
+"""
+_PROPERTIES = """\
+node.id={node}
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 log.dirs={data}
-auto.create.topics.enable=false
-# A single node keeps each internal topic once, in one partition.
-offsets.topic.replication.factor=1
+default.replication.factor={replicas}
+# Internal topics, in one partition.
+offsets.topic.replication.factor={replicas}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
 transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 # Small.
@@ -71,6 +84,9 @@ Configuration:
     Root: {level: INFO, AppenderRef: [{ref: STDOUT}]}
 """
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_KEYSTORE, _CERTIFICATE = "tls.p12", "tls.pem"
+#: keytool, which a Java without tools has too.
+_KEYTOOL = ("-m", "java.base/sun.security.tools.keytool.Main")
 _START_SECONDS, _STOP_SECONDS = 120, 20
 _READY = b"Kafka Server started"
 
@@ -84,18 +100,32 @@ class Broker:
 
     Args:
         folder: Where it keeps its settings, data and log.
+        node: Its number.
+        first: The broker that it joins, which is number 1, if it is another.
+        replicas: How many brokers there are to be: internal topics have so many replicas.
 
     Attributes:
         bootstrap: Its address, the same for all its lives.
-        sasl_bootstrap: The address at which one has to log in, by SASL's mechanism PLAIN.
+        sasl_bootstrap: The address at which one has to log in, by SASL's mechanism PLAIN. The first broker has it.
+        tls_bootstrap: The address at which TLS is spoken. The first broker has it.
+        certificate: What TLS clients have to trust.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, node: int = 1, first: Broker | None = None, replicas: int = 1) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports = dict(zip(("port", "sasl_port", "controller_port"), _free_ports(3), strict=True))
+        self._node = node
+        self._is_first = first is None
+        self._ports = dict(zip(("port", "sasl_port", "tls_port", "controller_port"), _free_ports(4), strict=True))
+        self._cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._replicas = replicas
+        if first is not None:
+            self._ports["controller_port"] = first._ports["controller_port"]
+            self._cluster, self._replicas = first._cluster, first._replicas
         self.bootstrap = f"127.0.0.1:{self._ports['port']}"
         self.sasl_bootstrap = f"127.0.0.1:{self._ports['sasl_port']}"
+        self.tls_bootstrap = f"127.0.0.1:{self._ports['tls_port']}"
+        self.certificate = folder / _CERTIFICATE
 
     def start(self) -> None:
         """Start it, and return when it serves: 3 to 5 s.
@@ -114,10 +144,22 @@ class Broker:
         if not settings.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
             logging.write_text(_LOGGING)
-            users = f'user_{USER}="{PASSWORD}"'
-            settings.write_text(_PROPERTIES.format(**self._ports, data=self._folder / "data", users=users))
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(settings)]
+            if self._is_first:
+                certificate(self._folder)
+            settings.write_text(
+                ((_FIRST if self._is_first else _OTHER) + _PROPERTIES).format(
+                    **self._ports,
+                    node=self._node,
+                    replicas=self._replicas,
+                    in_sync=min(self._replicas, 2),
+                    data=self._folder / "data",
+                    users=f'user_{USER}="{PASSWORD}"',
+                    keystore=self._folder / _KEYSTORE,
+                    password=PASSWORD,
+                )
+            )
+            quorum = "--standalone" if self._is_first else "--no-initial-controllers"
+            storage = ["kafka.tools.StorageTool", "format", quorum, "-t", self._cluster, "-c", str(settings)]
             done = subprocess.run([*command, *storage], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise NoBroker(f"Kafka's folder cannot be made: {done.stdout}{done.stderr}")
@@ -153,6 +195,21 @@ class Broker:
                 self._process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+def certificate(folder: Path) -> Path:
+    """Make a key and its certificate for a server at 127.0.0.1.
+
+    Returns:
+        The certificate, which is signed by itself.
+    """
+    store = ["-keystore", str(folder / _KEYSTORE), "-storetype", "PKCS12", "-storepass", PASSWORD, "-alias", "server"]
+    made = folder / _CERTIFICATE
+    key = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "30"]
+    for command in (key, ["-exportcert", "-rfc", "-file", str(made)]):
+        tool = [f"{require_java_home()}/bin/java", *_JVM, *_KEYTOOL]
+        subprocess.run([*tool, *command, *store], capture_output=True, check=True)
+    return made
 
 
 def _free_ports(count: int) -> list[int]:

@@ -41,11 +41,19 @@ __all__ = ["DirectoryChangelog"]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _POSITION = re.compile(r"(\d{20})\.position")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _POSITIONS_BETWEEN_DROPS = 256
 _HOUR_MS = 60 * 60 * 1000
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise DefinitionError(f"DirectoryChangelog({path!r}): give the path of a folder")
+    if _URI.match(os.fspath(path)):
+        raise DefinitionError(
+            f"DirectoryChangelog({path!r}): a changelog is kept in a folder, and this is a URI; give the path at which "
+            "its file system is mounted, or use KafkaChangelog"
+        )
     return os.path.abspath(path)  # noqa: PTH100 - links are kept
 
 
@@ -97,11 +105,12 @@ class DirectoryChangelog:
         """
         if not _NAME.fullmatch(operator):
             raise ChangelogError(f"operator={operator!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
+        root = Path(self.path)
         header = self.header()
         if header is None:
-            make_folder(Path(self.path))
+            make_folder(root)
             new = LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)
-            publish(Path(self.path, "header"), [encode_header(new)])
+            publish(root / "header", [encode_header(new)])
             # Another driver may have been faster.
             header = self._present()
         if (header.operator, header.parallelism) != (operator, parallelism):
@@ -109,6 +118,8 @@ class DirectoryChangelog:
                 f"{self.path} is the changelog of operator {header.operator!r} with {header.parallelism} key groups, "
                 f"not of {operator!r} with {parallelism}; give each operator and number of key groups its own folder"
             )
+        for name in ("groups", "positions", "kept"):
+            make_folder(root / name)
         return header
 
     def header(self) -> LogHeader | None:
@@ -159,7 +170,6 @@ class DirectoryChangelog:
         """
         self._present()
         path = self._position(sequence)
-        make_folder(path.parent)
         if not publish(path, [encode_position(sequence, data)]) and self._read_position(sequence) != data:
             raise ChangelogDiverged(
                 f"{path}: another position is kept for batch {sequence}; give changelog= an empty folder, which starts "
@@ -190,7 +200,6 @@ class DirectoryChangelog:
             raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
         self._present()
         path = Path(self.path, "kept", name)
-        make_folder(path.parent)
         record = encode_kept(name, data)
         if not publish(path, [record]) and read_file(path) != record:
             raise ChangelogDiverged(f"{path}: something else is kept under this name; give changelog= an empty folder")

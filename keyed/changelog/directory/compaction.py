@@ -35,6 +35,8 @@ _STEP_BYTES = 256 << 20
 _LEAST_BYTES = 4 << 20
 _BLOCK_ENTRIES = 8192
 _log = logging.getLogger(__name__)
+#: Key groups grow alike and are due together: the memory of one fold at a time is enough.
+_turn = threading.Lock()
 _Whole = tuple[Path, int]
 _Overlay = dict[tuple[bytes, bytes], bytes | None]
 
@@ -229,7 +231,7 @@ class BackgroundCompaction:
     """Compacts a key group as its log grows, in a thread beside its writer.
 
     It is due when the segments have as many bytes as what would be written anew, so that the bytes written are at most
-    twice those appended.
+    twice those appended; or more, where those segments are too many to be folded at a time.
 
     Args:
         folder: The folder of the key group.
@@ -263,6 +265,9 @@ class BackgroundCompaction:
             self._thread.join()
 
     def _run(self) -> None:
+        while not _turn.acquire(timeout=0.1):
+            if self._stop.is_set():
+                return
         try:
             done = compact_group(self._folder, self._limits, self._stop.is_set)
         except KeyedError as error:
@@ -274,6 +279,8 @@ class BackgroundCompaction:
         else:
             self._bytes = done.history_bytes
             self._wait(done.base_bytes, done.history_bytes)
+        finally:
+            _turn.release()
 
     def _wait(self, base_bytes: int, history_bytes: int) -> None:
         """Set how many bytes the segments are to have when compaction is due again."""

@@ -19,7 +19,17 @@ from typing import Self
 from keyed.errors import ChangelogError
 from keyed.ids import random_id
 
-__all__ = ["OpenFile", "exists", "file_sizes", "make_folder", "publish", "read_file", "remove", "remove_leftovers"]
+__all__ = [
+    "OpenFile",
+    "exists",
+    "file_sizes",
+    "make_folder",
+    "publish",
+    "read_file",
+    "remove",
+    "remove_leftovers",
+    "sync_folder",
+]
 
 _LEFTOVER = ".tmp"
 #: Nothing takes so long to write; older files under a name of their own are from writers that died.
@@ -32,6 +42,8 @@ _REMEDIES = {
     errno.EPERM: "use a file system with hard links, and give this process access to the folder",
     errno.ENOTSUP: "use a file system with hard links",
     errno.EIO: "check the disk",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ESTALE: "another machine has removed it, as compaction does; read again",
 }
 
 
@@ -92,8 +104,10 @@ class OpenFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Its number may soon be that of another file.
+        file, self._file = self._file, -1
         with suppress(OSError):
-            os.close(self._file)
+            os.close(file)
 
 
 def read_file(path: Path) -> bytes | None:
@@ -110,16 +124,16 @@ def read_file(path: Path) -> bytes | None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder with its parents, durably.
+    """Create a folder with its parents, durably, even if whoever created it died before it was.
 
     Raises:
         ChangelogError: It cannot be created.
     """
     with _telling("created", path):
-        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+        missing = [folder for folder in path.parents if not folder.is_dir()]
         path.mkdir(parents=True, exist_ok=True)
-        for folder in missing:
-            _sync_folder(folder.parent)
+    for folder in (path, *missing):
+        sync_folder(folder.parent)
 
 
 def publish(path: Path, chunks: Iterable[bytes]) -> bool:
@@ -154,15 +168,17 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
     finally:
         with suppress(OSError):
             temporary.unlink()
-    with _telling("written", path):
-        _sync_folder(path.parent)
+    sync_folder(path.parent)
     return published
 
 
 def _write(file: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        count = os.write(file, rest)
+        if not count:
+            raise OSError(errno.EIO, "nothing was written")
+        rest = rest[count:]
 
 
 def _link(temporary: Path, path: Path) -> bool:
@@ -174,12 +190,18 @@ def _link(temporary: Path, path: Path) -> bool:
     return True
 
 
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def sync_folder(path: Path) -> None:
+    """Make durable which files are in a folder.
+
+    Raises:
+        ChangelogError: The disk fails.
+    """
+    with _telling("synced", path):
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def exists(path: Path) -> bool:

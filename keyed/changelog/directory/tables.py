@@ -29,7 +29,10 @@ def fold_tables(blocks: Sequence[TableBlock], states: dict[str, Any], where: str
     Raises:
         CorruptionError: A block belongs to no table, or holds something else than its rows.
     """
-    keys = {state.get("id"): state["schema"]["key"] for state in states.values()}
+    try:
+        keys = {state["id"]: state["schema"]["key"] for state in states.values()}
+    except (KeyError, TypeError) as error:
+        raise CorruptionError(f"{states!r:.200} does not describe states ({error!r})", where=where) from error
     changed = [block for block in blocks if block.rows]
     for state_id in sorted({block.state_id for block in changed}):
         if not isinstance(keys.get(state_id), list):

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 
 from keyed.changelog.directory.compaction import BackgroundCompaction
-from keyed.changelog.directory.files import exists, make_folder, publish, remove_leftovers
+from keyed.changelog.directory.files import exists, make_folder, publish, remove_leftovers, sync_folder
 from keyed.changelog.directory.group import GroupFolder, Listing
 from keyed.changelog.directory.segment import Segment
 from keyed.changelog.model import Blocks, Commit
@@ -82,6 +82,8 @@ class DirectoryWriter:
     def _look(self) -> None:
         """Take in what is in the folder."""
         self._listing, self._last = self._folder.look()
+        # Whoever published the newest commit may have died before it was durable, and we are about to build on it.
+        sync_folder(self._folder.path)
         newest = 0 if self._last is None else self._last.sequence
         segments = self._listing.segments
         self._torn = {sequence: again for sequence, (again, _) in segments.items() if sequence > newest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +23,10 @@ __all__ = ["KafkaChangelog"]
 _HOUR_MS = 3_600_000
 #: Segments smaller than Kafka's 1 GB: the one that is written to is never compacted.
 _NEW = {"segment.bytes": str(100 << 20)}
-#: The writers of positions that this process has open.
-_positions: dict[KafkaChangelog, Positions] = {}
+#: The writers of positions that this process has open, with the time of their last use.
+_positions: dict[KafkaChangelog, tuple[Positions, float]] = {}
+#: One that was not used for so long is closed: its query has ended.
+_IDLE_SECONDS = 900.0
 
 
 def _pairs(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -40,6 +43,16 @@ def _retention(value: Duration) -> int:
 
 def _timeout(value: Duration) -> int:
     return milliseconds_of(value, "KafkaChangelog(timeout)", least=1)
+
+
+def _as_kafka_says(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _close_positions(changelog: KafkaChangelog) -> None:
+    positions, _ = _positions.pop(changelog, (None, 0.0))
+    if positions is not None:
+        positions.close()
 
 
 def _names(settings: tuple[tuple[str, Any], ...]) -> str:
@@ -96,9 +109,7 @@ class KafkaChangelog:
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
         """See `Changelog.prepare`."""
         cluster = self._cluster()
-        stale = _positions.pop(self, None)
-        if stale is not None:
-            stale.close()
+        _close_positions(self)
         # Before the topic, which may have another number of partitions for just that reason.
         header = self.header()
         if header is not None and (header.operator, header.parallelism) != (operator, parallelism):
@@ -107,7 +118,7 @@ class KafkaChangelog:
                 f"groups, and the query has {operator!r} with {parallelism}; give changelog= another topic, and "
                 "restore_from= this one to go on with its state"
             )
-        asked = {**self._topic_settings(), **{name: str(value) for name, value in self.topic_settings}}
+        asked = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
         make_or_check(cluster, self.topic, parallelism + 1, self.replication_factor, asked, _NEW)
         return header or write_headers(cluster, self.topic, operator, parallelism)
 
@@ -148,7 +159,7 @@ class KafkaChangelog:
     def _open_positions(self) -> Iterator[Positions]:
         """What writes positions."""
         # Out of the table meanwhile: after an error the next one sees what became of it.
-        positions = _positions.pop(self, None)
+        positions, _ = _positions.pop(self, (None, 0.0))
         if positions is None:
             positions = Positions(self._cluster(), self.topic, self._prepared())
         try:
@@ -156,7 +167,10 @@ class KafkaChangelog:
         except BaseException:
             positions.close()
             raise
-        _positions[self] = positions
+        now = time.monotonic()
+        _positions[self] = positions, now
+        for other in [other for other, (_, used) in _positions.items() if used < now - _IDLE_SECONDS]:
+            _close_positions(other)
 
     def _prepared(self, partition: int | None = None) -> LogHeader:
         """The header of a partition, by default of the one with the positions.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Cluster", "check_settings", "translated"]
+__all__ = ["Cluster", "Trouble", "check_settings", "translated"]
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +107,8 @@ def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
         error: What the client raised, or handed over as an event.
         doing: What was being done, and where.
     """
+    if isinstance(error, TimeoutError):
+        return ChangelogError(f"{doing}: no answer in time; {_UNREACHABLE}")
     kafka_error: Any = error.args[0] if isinstance(error, BaseException) and error.args else error
     if not hasattr(kafka_error, "name"):
         return ChangelogError(f"{doing}: {error}")
@@ -152,6 +154,22 @@ class _Logger:
         _log.info(message, *arguments)
 
 
+class Trouble:
+    """What a client last told of itself, and of no one call: why there is no connection, say. For messages."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def tell(self, error: Any) -> None:
+        """Called with each such error. Most of them pass."""
+        # That all brokers are down follows on the error that says why.
+        if not self._said or error.name() != "_ALL_BROKERS_DOWN":
+            self._said = f" (the client said: {error.str()})"
+
+    def __str__(self) -> str:
+        return self._said
+
+
 @attrs.frozen
 class Cluster:
     """A Kafka cluster and how to reach it.
@@ -185,9 +203,15 @@ class Cluster:
         client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **_FIXED_CONSUMER})
         return client
 
-    def admin(self) -> AdminClient:
-        """A client that makes and describes topics."""
-        client: AdminClient = self._client("admin.AdminClient", dict(self.settings))
+    def admin(self, failed: Callable[[Any], None] | None = None) -> AdminClient:
+        """A client that makes and describes topics.
+
+        Args:
+            failed: Called with errors that are of no one call, when the client is polled.
+        """
+        # Brokers make a topic, as they see fit, for who only asks for it.
+        own = {"allow.auto.create.topics": False, **({"error_cb": failed} if failed else {})}
+        client: AdminClient = self._client("admin.AdminClient", {**self.settings, **own})
         return client
 
     def _client(self, kind: str, settings: dict[str, Any]) -> Any:
@@ -250,6 +274,8 @@ class Cluster:
                         good.append(message)
                     elif error.code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001 - that is its name
                         ended = True
+                    elif error.code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        pass  # The client looks for the coordinator of its group, of which nothing is asked.
                     elif not error.retriable() or error.fatal():
                         raise translated(error, doing)
                 if good:

@@ -23,9 +23,16 @@ _STATE_KINDS = 3
 
 
 def tables_of(states: dict[str, Any] | None, where: str) -> dict[bytes, TableEntries]:
-    """What converts the rows of the tables among described states, by state id as it stands in a prefix."""
-    tables = (state for state in (states or {}).values() if state["schema"]["kind"] == "table")
-    return {state["id"].to_bytes(2, "big"): TableEntries(state, where) for state in tables}
+    """What converts the rows of the tables among described states, by state id as it stands in a prefix.
+
+    Raises:
+        CorruptionError: A description is malformed.
+    """
+    try:
+        tables = [state for state in (states or {}).values() if state["schema"]["kind"] == "table"]
+        return {state["id"].to_bytes(2, "big"): TableEntries(state, where) for state in tables}
+    except (AttributeError, KeyError, OverflowError, TypeError) as error:
+        raise CorruptionError(f"{states!r:.200} does not describe states ({error!r})", where=where) from error
 
 
 def blocks_of(messages: Iterable[Message], keys: Keys, tables: Mapping[bytes, TableEntries]) -> Iterator[Block]:

@@ -211,9 +211,8 @@ class KafkaReader:
         )
         age_ms = time.time() * 1000 - marker.time_ms
         if age_ms + _SKEW_MS < int(self._cluster.topic_settings(self._topic)[_LAG]):
-            return CorruptionError(
-                f"{said}; compaction has not been there yet", where=self._where, offset=marker.offset
-            )
+            where = f"{self._where}, offset {marker.offset}"
+            return CorruptionError(f"{said}; compaction has not been there yet", where=where)
         return HistoryCompacted(f"{self._where}: {said}: compaction was there; read again from the start (after=0)")
 
     def _parts(self, consumer: Consumer, start: int) -> Iterator[tuple[Marker, list[Message]]]:
@@ -230,9 +229,8 @@ class KafkaReader:
                 elif key == HEADER:
                     self._check_header(decode_header(message.value() or b"", self._where))
                 else:
-                    raise CorruptionError(
-                        f"{key[:40]!r} is no key of a changelog's record", where=self._where, offset=message.offset()
-                    )
+                    where = f"{self._where}, offset {message.offset()}"
+                    raise CorruptionError(f"{key[:40]!r} is no key of a changelog's record", where=where)
 
     def _check_header(self, header: LogHeader) -> None:
         if header != self._header:

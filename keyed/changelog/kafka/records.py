@@ -146,7 +146,10 @@ def base_of(headers: Any, where: str) -> int:
 
 
 def _number(headers: Any, index: int, name: str, where: str) -> int:
-    if headers is None or len(headers) <= index or headers[index][0] != name or len(headers[index][1]) != _NUMBER.size:
-        raise CorruptionError(f"a record has no header {name!r}: keyed did not write it", where=where)
-    number: int = _NUMBER.unpack(headers[index][1])[0]
-    return number
+    if headers is not None and len(headers) > index and headers[index][0] == name:
+        value = headers[index][1]
+        # A header of somebody else may have no value.
+        if value is not None and len(value) == _NUMBER.size:
+            number: int = _NUMBER.unpack(value)[0]
+            return number
+    raise CorruptionError(f"a record has no header {name!r}: keyed did not write it", where=where)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.kafka.client import Cluster, translated
+from keyed.changelog.kafka.client import Cluster, Trouble, translated
 from keyed.changelog.kafka.records import HEADER
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import LogHeader
 from keyed.changelog.records import decode_header, encode_header
 from keyed.errors import ChangelogError
 from keyed.ids import random_id
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 __all__ = ["make_or_check", "partitions", "read_header", "write_headers"]
 
@@ -23,14 +26,17 @@ def partitions(cluster: Cluster, topic: str) -> dict[int, int]:
     Raises:
         ChangelogError: The broker does not answer, or refuses.
     """
-    client = cluster.admin()
+    trouble = Trouble()
+    client = cluster.admin(trouble.tell)
     import confluent_kafka as ck
 
     where = f"topic {topic!r}"
     try:
         found = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
     except ck.KafkaException as error:
-        raise translated(error, where) from error
+        # Most often the first call of all: here it is told what is wrong with address, TLS or log-in.
+        client.poll(0)
+        raise translated(error, f"{where}{trouble}") from error
     if found.error is None:
         return {number: len(partition.replicas) for number, partition in found.partitions.items()}
     if found.error.code() in {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
@@ -66,8 +72,9 @@ def make_or_check(
     differences = []
     if len(there) != count:
         differences.append(f"it has {len(there)} partitions, and {count} are needed: one for each key group and one")
-    if replication_factor is not None and {*there.values()} != {replication_factor}:
-        differences.append(f"it has {min(there.values())} replicas, replication_factor={replication_factor}")
+    wrong = [replicas for replicas in there.values() if replication_factor not in {None, replicas}]
+    if wrong:
+        differences.append(f"it has {wrong[0]} replicas, replication_factor={replication_factor}")
     have = cluster.topic_settings(topic)
     differences += [
         f"{name} is {have.get(name)}, and should be {value}"
@@ -88,7 +95,10 @@ def read_header(cluster: Cluster, topic: str, partition: int) -> LogHeader | Non
         ChangelogError: The partition does not begin with one.
         CorruptionError: It fails its checks.
     """
-    consumer = cluster.consumer()
+    return _header(cluster, cluster.consumer(), topic, partition)
+
+
+def _header(cluster: Cluster, consumer: Consumer, topic: str, partition: int) -> LogHeader | None:
     low, _ = cluster.offsets(consumer, topic, partition)
     first = next(cluster.read(consumer, topic, partition, low), None)
     if first is None:
@@ -108,26 +118,28 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
     Raises:
         ChangelogError: The topic is not empty, or cannot be written.
     """
-    where = f"topic {topic!r}"
-    transactions = Transactions(cluster, f"keyed-{topic}-header", where)
+    where, transactional_id = f"topic {topic!r}", f"keyed-{topic}-header"
+    transactions = Transactions(cluster, transactional_id, where)
     try:
         # Whoever prepares the same topic at the same time waits for this id, or takes it from us.
         there = read_header(cluster, topic, parallelism)
         if there is not None:
             return there
+        # What somebody began to write and did not commit is not read, and does no harm.
         consumer = cluster.consumer()
-        for partition in range(parallelism):
-            if cluster.offsets(consumer, topic, partition) != (0, 0):
-                raise ChangelogError(f"{where} is not empty, and is no changelog of keyed; give another topic")
+        if any(_header(cluster, consumer, topic, partition) is not None for partition in range(parallelism)):
+            raise ChangelogError(f"{where} is not empty, and is no changelog of keyed; give another topic")
         header = LogHeader(random_id(), operator, parallelism, int(time.time() * 1000))
         transactions.begin()
         for partition in range(parallelism + 1):
             transactions.send(topic, partition, [(HEADER, encode_header(header))])
         transactions.deliver()
         transactions.commit()
-        return header
     finally:
         transactions.close()
+    # A broker says that it will commit, and then tells the partitions, so that readers see it. Who takes the id waits.
+    Transactions(cluster, transactional_id, where).close()
+    return header
 
 
 def _create(
@@ -143,9 +155,9 @@ def _create(
     try:
         client.create_topics([new], operation_timeout=cluster.timeout)[topic].result(cluster.timeout)
     except (ck.KafkaException, TimeoutError) as error:
-        if not isinstance(error, TimeoutError) and error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
-            return
-        raise translated(error, f"creating topic {topic!r} with {count} partitions") from error
+        # Another driver may have been faster.
+        if isinstance(error, TimeoutError) or error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+            raise translated(error, f"creating topic {topic!r} with {count} partitions") from error
     # Metadata travels to the brokers in its own time.
     deadline = time.monotonic() + cluster.timeout
     while len(partitions(cluster, topic)) != count and time.monotonic() < deadline:

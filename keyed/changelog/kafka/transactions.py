@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from keyed.changelog.kafka.client import Cluster, translated
+from keyed.changelog.kafka.client import Cluster, Trouble, translated
 from keyed.changelog.kafka.records import Headers
 from keyed.errors import ChangelogError
 
@@ -33,8 +33,8 @@ class Transactions:
         self._where = where
         self._offset = -1
         self._failed: Any = None
-        self._trouble = ""
-        self._producer = cluster.producer(transactional_id, self._reported, self._told)
+        self._trouble = Trouble()
+        self._producer = cluster.producer(transactional_id, self._reported, self._trouble.tell)
         self._guarded(self._producer.init_transactions, self._timeout)
 
     def begin(self) -> None:
@@ -113,10 +113,6 @@ class Transactions:
         elif self._failed is None or self._failed.name() in _TAKEN_BACK:
             self._failed = error
 
-    def _told(self, error: Any) -> None:
-        """Called with errors that are of no one message. Most of them pass; the last is told if one does not."""
-        self._trouble = f" (the client said: {error.str()})"
-
     def _guarded(self, call: Any, *arguments: Any) -> Any:
         from confluent_kafka import KafkaException
 
@@ -138,5 +134,5 @@ class Transactions:
     def _translated(self, error: Exception) -> ChangelogError:
         """The error of ours: what a message was given up for is the reason of what is told later."""
         if self._failed is None or error.args[0].fatal():
-            return translated(error, self._where + self._trouble)
+            return translated(error, f"{self._where}{self._trouble}")
         return translated(self._failed, self._where)

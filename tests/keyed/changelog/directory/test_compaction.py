@@ -357,6 +357,25 @@ def test_a_compaction_that_fails_beside_the_writer_is_tried_again(tmp_path, monk
     assert state_of(changelog.reader(0)) == sample.state
 
 
+def test_one_compaction_at_a_time_runs_beside_the_writers(tmp_path, monkeypatch):
+    monkeypatch.setattr(compaction, "_LEAST_BYTES", 1)
+    changelog, sample = made(tmp_path, auto_compact=True)
+    with compaction._turn:
+        writer = changelog.writer(0)
+        for _ in range(5):
+            writer.append(*sample.commit())
+        assert writer._compaction._thread.is_alive()
+        # It does not wait for its turn to be closed.
+        writer.close()
+        assert files_of(changelog, "base") == []
+    writer = changelog.writer(0)
+    while not files_of(changelog, "base"):
+        writer.append(*sample.commit())
+        writer._compaction._thread.join()
+    writer.close()
+    assert not compaction._turn.locked()
+
+
 def test_a_group_that_has_no_commits(tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log", compaction_lag=0)
     changelog.prepare("op", 2)

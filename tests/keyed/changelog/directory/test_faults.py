@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.errors import ChangelogError
+from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing.changelogs import state_of
 from tests.keyed.changelog.directory.support import check, files_of, made
 
@@ -125,6 +125,41 @@ def test_short_writes_change_nothing(tmp_path, monkeypatch):
     assert not list(files_of(changelog)[0].parent.glob(".*"))
 
 
+def test_a_disk_that_takes_nothing_is_an_error(tmp_path, monkeypatch):
+    changelog, sample = made(tmp_path, 10)
+    writer = changelog.writer(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: 0)
+        with pytest.raises(ChangelogError, match="nothing was written; check the disk"):
+            writer.append(*sample.commit())
+    assert check(changelog, sample) == 1
+
+
+def test_what_the_dead_did_not_make_durable_the_next_one_does(tmp_path, monkeypatch):
+    """All that is there may be from a process that died before it synced any folder."""
+    changelog, sample = made(tmp_path, 10)
+    changelog.put_position(1, b"here")
+    paths, synced = {}, set()
+    open_, fsync = os.open, os.fsync
+
+    def opened(path, *arguments):
+        file = open_(path, *arguments)
+        paths[file] = path
+        return file
+
+    def sync(file):
+        synced.add(paths[file])
+        fsync(file)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "fsync", sync)
+    changelog.prepare("op", 1)
+    changelog.put_position(1, b"here")
+    assert changelog.writer(0).append(sample.last, []).sequence == 1
+    root = tmp_path / "log"
+    assert synced >= {root, root / "groups", root / "groups" / "00000", root / "positions"}
+
+
 def test_a_limit_of_the_operating_system(tmp_path):
     """Not a double: files may not be larger than 100 kB."""
     program = f"""
@@ -166,6 +201,12 @@ def test_what_writers_that_died_left_is_removed(tmp_path):
     assert new.exists()
     assert check(changelog, sample) == 2
     assert state_of(changelog.reader(0)) == sample.state
+
+
+@pytest.mark.parametrize("path", ["", "s3://bucket/log", "file:///log", "dbfs:/log", 5, b"log"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(DefinitionError, match="DirectoryChangelog"):
+        DirectoryChangelog(path)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/x", ".hidden", "a" * 129, "a\n", "ü"])

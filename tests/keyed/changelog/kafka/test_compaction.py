@@ -236,7 +236,7 @@ def test_a_real_cleaner_leaves_what_a_reader_needs(kafka):
     assert first.records == first.entries
     with pytest.raises(HistoryCompacted, match="read again from the start"):
         list(follower.commits(followed))
-    with pytest.raises(HistoryCompacted, match=f"until={followed} is before commit {first.sequence}"):
+    with pytest.raises(HistoryCompacted, match=f"until={followed} is before commit"):
         list(reader.commits(0, followed))
     # The newest positions stay, whatever compaction does.
     assert [sequence for sequence, _ in changelog.positions()][-1] == sample.last.sequence

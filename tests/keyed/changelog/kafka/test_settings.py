@@ -6,13 +6,17 @@ import copy
 import pickle
 import sys
 from datetime import timedelta
+from random import Random
 
+import attrs
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
+from keyed.changelog.kafka.client import translated
 from keyed.errors import ChangelogError, DefinitionError
-from tests.keyed.changelog.kafka.topics import new_topic
-from tests.support.kafka import PASSWORD, USER
+from keyed.testing.changelogs import SampleGroup, state_of
+from tests.keyed.changelog.kafka.topics import grant, new_topic
+from tests.support.kafka import PASSWORD, USER, certificate
 
 NOWHERE = "127.0.0.1:1"
 
@@ -36,6 +40,19 @@ NOWHERE = "127.0.0.1:1"
 def test_what_breaks_a_rule_is_refused_at_once(arguments, words):
     with pytest.raises(DefinitionError, match=words):
         KafkaChangelog(**{"topic": "t", "bootstrap": "h:1", **arguments})
+
+
+def works(changelog):
+    """Whether a changelog can be made, written and read."""
+    changelog.prepare("op", 1)
+    sample = SampleGroup(Random(1))
+    writer = changelog.writer(0)
+    for _ in range(2):
+        writer.append(*sample.commit())
+    changelog.put_position(2, b"here")
+    changelog.keep("it", b"data")
+    kept = (list(changelog.positions()), list(changelog.kept()))
+    return state_of(changelog.reader(0)) == sample.state and kept == ([(2, b"here")], [("it", b"data")])
 
 
 def test_it_is_data_and_keeps_secrets_to_itself():
@@ -72,16 +89,32 @@ def test_settings_reach_the_client(kafka):
         changelog.header()
 
 
-def test_one_may_have_to_log_in(broker):
+def test_an_answer_that_does_not_come_is_told_as_such():
+    assert "no answer in time; no broker answered; check" in str(translated(TimeoutError(), "doing"))
+
+
+def test_over_tls(broker, tmp_path):
+    tls = {"security.protocol": "SSL", "ssl.ca.location": str(broker.certificate), "log_level": 0}
+    changelog = KafkaChangelog(new_topic(), bootstrap=broker.tls_bootstrap, settings=tls)
+    assert works(changelog)
+    wrong = attrs.evolve(changelog, timeout=1000, settings={**tls, "ssl.ca.location": str(certificate(tmp_path))})
+    for call in (wrong.header, lambda: wrong.prepare("op", 1)):
+        with pytest.raises(ChangelogError, match=r"certificate verify failed.*settings of TLS and SASL"):
+            call()
+    absent = attrs.evolve(changelog, settings={**tls, "ssl.ca.location": str(tmp_path / "absent")})
+    with pytest.raises(ChangelogError, match=r"ssl\.ca\.location"):
+        absent.header()
+
+
+def test_one_may_have_to_log_in_and_needs_the_rights_that_the_docs_list(broker):
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "log_level": 0}
-    topic = new_topic()
-    right = KafkaChangelog(topic, bootstrap=broker.sasl_bootstrap, settings={**login, "sasl.password": PASSWORD})
-    right.prepare("op", 1)
-    assert right.writer(0).last() is None
-    wrong = KafkaChangelog(
-        topic, bootstrap=broker.sasl_bootstrap, timeout=1000, settings={**login, "sasl.password": "x"}
-    )
-    with pytest.raises(ChangelogError, match="settings of TLS and SASL"):
+    right = KafkaChangelog(new_topic(), bootstrap=broker.sasl_bootstrap, settings={**login, "sasl.password": PASSWORD})
+    with pytest.raises(ChangelogError, match="lacks a right"):
+        right.prepare("op", 1)
+    grant(broker.bootstrap, USER, right.topic)
+    assert works(right)
+    wrong = attrs.evolve(right, timeout=1000, settings={**login, "sasl.password": "x"})
+    with pytest.raises(ChangelogError, match=r"Invalid username or password.*settings of TLS and SASL"):
         wrong.header()
 
 

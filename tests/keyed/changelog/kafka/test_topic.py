@@ -9,12 +9,14 @@ from random import Random
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
+from keyed.changelog.kafka import changelog as module
+from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.records import decode_commit, decode_header, decode_position
 from keyed.codec.hashing import key_hash
 from keyed.engine.addresses import key_of
 from keyed.errors import ChangelogError
 from keyed.testing.changelogs import SampleGroup
-from tests.keyed.changelog.kafka.topics import alter, create, described, messages, new_topic, produce
+from tests.keyed.changelog.kafka.topics import alter, create, described, made, messages, new_topic, produce
 
 NUMBER = struct.Struct(">Q")
 
@@ -27,9 +29,9 @@ def test_it_is_created_as_asked_for(kafka):
         replication_factor=1,
         compaction_lag=timedelta(minutes=5),
         tombstone_retention=1000,
-        topic_settings={"max.message.bytes": 2_000_000},
+        topic_settings={"max.message.bytes": 2_000_000, "unclean.leader.election.enable": False},
     )
-    changelog.prepare("op", 3)
+    assert changelog.prepare("op", 3) == changelog.prepare("op", 3)
     settings = described(kafka, topic)
     assert settings["cleanup.policy"] == "compact"
     assert settings["min.compaction.lag.ms"] == "300000"
@@ -45,6 +47,27 @@ def test_a_topic_that_is_there_serves_if_it_is_right(kafka):
     create(kafka, topic, 3, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
     header = KafkaChangelog(topic, bootstrap=kafka).prepare("op", 2)
     assert KafkaChangelog(topic, bootstrap=kafka).header() == header
+
+
+def test_asking_for_a_topic_does_not_make_it(kafka):
+    changelog = KafkaChangelog(new_topic(), bootstrap=kafka)
+    assert changelog.header() is None
+    assert not made(kafka, changelog.topic)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_driver_that_died_while_it_wrote_the_headers_does_no_harm(kafka, partition):
+    changelog = KafkaChangelog(new_topic(), bootstrap=kafka)
+    create(kafka, changelog.topic, 2, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
+    dead = Transactions(changelog._cluster(), f"keyed-{changelog.topic}-header", "here")
+    dead.begin()
+    dead.send(changelog.topic, partition, [(b"H", b"half")])
+    dead.deliver()
+    dead.close()
+    assert changelog.prepare("op", 1) == changelog.header()
+    sample = SampleGroup(Random(4))
+    changelog.writer(0).append(*sample.commit())
+    assert [commit.sequence for commit, _ in changelog.reader(0).commits()] == [1]
 
 
 @pytest.mark.parametrize(
@@ -135,3 +158,13 @@ def test_positions_stand_in_a_partition_of_their_own(kafka):
     _, *records = messages(kafka, changelog.topic, 2)
     assert [message.key() for message in records] == [b"P\x3f", b"P\x00", b"P\x01"]
     assert [decode_position(message.value(), "here")[0] for message in records] == [63, 64, 65]
+
+
+def test_what_writes_positions_is_closed_when_it_is_not_used(kafka, monkeypatch):
+    monkeypatch.setattr(module, "_IDLE_SECONDS", -1)
+    changelog = KafkaChangelog(new_topic(), bootstrap=kafka)
+    changelog.prepare("op", 1)
+    for sequence in (1, 2):
+        changelog.put_position(sequence, b"here")
+        assert changelog not in module._positions
+    assert [sequence for sequence, _ in changelog.positions()] == [1, 2]

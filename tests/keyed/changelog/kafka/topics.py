@@ -18,6 +18,8 @@ __all__ = [
     "delete_made",
     "delete_records",
     "described",
+    "grant",
+    "made",
     "messages",
     "new_topic",
     "produce",
@@ -73,11 +75,43 @@ def described(kafka: str, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in found.items()}
 
 
+def made(kafka: str, topic: str) -> bool:
+    """Whether there is a topic. Nobody asks for it alone: brokers make a topic for who does."""
+    return topic in _client(kafka).list_topics(timeout=_SECONDS).topics
+
+
+def grant(kafka: str, user: str, topic: str) -> None:
+    """Give a user the rights that docs/how-to/kafka.md lists."""
+    kinds, operations = _admin.ResourceType, _admin.AclOperation
+    rights = [
+        (kinds.TOPIC, topic, _admin.ResourcePatternType.LITERAL, right)
+        for right in (
+            operations.DESCRIBE,
+            operations.DESCRIBE_CONFIGS,
+            operations.READ,
+            operations.WRITE,
+            operations.CREATE,
+        )
+    ]
+    rights += [
+        (kinds.TRANSACTIONAL_ID, "keyed-", _admin.ResourcePatternType.PREFIXED, right)
+        for right in (operations.DESCRIBE, operations.WRITE)
+    ]
+    allow = _admin.AclPermissionType.ALLOW
+    bindings = [
+        _admin.AclBinding(kind, name, pattern, f"User:{user}", "*", right, allow)
+        for kind, name, pattern, right in rights
+    ]
+    client = _client(kafka)
+    for granted in client.create_acls(bindings).values():
+        granted.result(_SECONDS)
+
+
 def delete(kafka: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     client = _client(kafka)
     client.delete_topics([topic])[topic].result(_SECONDS)
-    until(lambda: topic not in client.list_topics(timeout=_SECONDS).topics)
+    until(lambda: not made(kafka, topic))
 
 
 def delete_records(kafka: str, topic: str, partition: int, before: int) -> None:
