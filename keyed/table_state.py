@@ -28,11 +28,15 @@ class TableState(State):
     """A table with a row per key, held and changed by whole columns.
 
     It belongs to the key group: its operations are called with tables that hold rows of many keys, inside
-    ``process_batch`` and ``on_watermark``. What an operation changed is seen by the ones after it. Rows that are
-    returned come in no particular order, except where said.
+    ``process_batch`` and ``on_watermark``. Write rows of keys that came to the group only: others belong to other
+    groups. What an operation changed is seen by the ones after it. Rows that are returned come in no particular order,
+    except where said.
 
     Nulls are as in SQL: they are left out of sums, minima and maxima, and a comparison with null does not hold. In key
     columns null is a value like any other, equal to itself; so is NaN, and −0.0 is 0.0.
+
+    Tables that are given to it may have more columns, in any order. Other types of a kind are converted (int32 to
+    bigint, large_string to string); integers become timestamps as milliseconds. Nothing else is converted.
 
     Args:
         schema: Columns and types: a DDL string, ``StructType``, attrs class, dataclass or ``pyarrow.Schema``. A column
@@ -110,7 +114,8 @@ class TableState(State):
             predicate: ``(column, operator, value)`` or a list of those that must all hold, as in
                 ``pyarrow.parquet.read_table(filters=...)``, with one of ``< <= == >= >``; or a
                 ``pyarrow.compute.Expression``. Comparisons of integers, dates and timestamps are ranges: rows beside
-                them are not read, and what was removed is one record in the log; otherwise it is a record a row.
+                them are not read, and what was removed is one record in the log; otherwise it is a record a row. An
+                integer is in milliseconds where the column is a timestamp, and may be beyond 64 bits.
         """
         self._unbound()
 

@@ -85,6 +85,8 @@ class VectorizedFunction:
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         """Called for each micro-batch that has rows for the key group, with all of them.
 
+        It returns nothing: outputs are given to ``ctx.emit`` and ``ctx.output``.
+
         Args:
             table: The columns of the source, or of what `combine` returned, and `TIMESTAMP_COLUMN` if the stream has
                 event time. Rows are in event-time order, stable by arrival; in arrival order with

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import doctest
 import importlib
+import inspect
 import io
 import re
 from pathlib import Path
@@ -248,6 +249,14 @@ def test_commands_in_the_docs_exist():
             assert set(re.findall(r"--[a-z-]+", rest.partition("`")[0])) <= known[module], (
                 f"{page.name}: {module}{rest}"
             )
+
+
+def test_the_functions_that_are_measured_are_those_of_the_page():
+    from tests.benchmarks.minutes import MinuteByColumns, MinuteByRows
+
+    page = (DOCS / "how-to" / "when-rows-are-too-slow.md").read_text()
+    for function in (MinuteByRows, MinuteByColumns):
+        assert inspect.getsource(function) in page
 
 
 def test_every_folder_of_tests_is_documented():

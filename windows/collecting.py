@@ -1,6 +1,7 @@
 """Aggregates that keep values: lists, sets, the first and the latest, the k greatest, the value at an extreme."""
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
+# ruff: noqa: PLR0124 - only NaN differs from itself
 
 from __future__ import annotations
 
@@ -151,8 +152,9 @@ class Latest(First):
 class TopK(ColumnAggregate):
     """The k values with the greatest rank, as a list.
 
-    Ties are defined: values go by rank descending, those of the same rank by value ascending (null last), and equal
-    values are each counted. So the result depends on neither order nor batches. Elements with a null rank are left out.
+    Ties are defined: values go by rank descending (NaN last), those of the same rank by value ascending (NaN, then
+    null last), and equal values are each counted. So the result depends on neither order nor batches. Elements with a
+    null rank are left out.
 
     Args:
         k: How many.
@@ -193,8 +195,8 @@ class TopK(ColumnAggregate):
     def _best(self, pairs: list[Any]) -> list[Any]:
         # Two stable sorts, because ranks that descend need not be numbers.
         if self.by is not self.column:
-            pairs.sort(key=lambda pair: (pair[1] is None, pair[1]))
-        pairs.sort(key=lambda pair: pair[0], reverse=True)
+            pairs.sort(key=lambda pair: (pair[1] is None, pair[1] != pair[1], pair[1]))
+        pairs.sort(key=lambda pair: (pair[0] == pair[0], pair[0]), reverse=True)
         return pairs[: self.k]
 
 
@@ -203,7 +205,8 @@ class ArgMax(ColumnAggregate):
 
     Args:
         column: The value that is given out.
-        by: The column (or function of the element) whose extreme counts; elements where it is null are left out.
+        by: The column (or function of the element) whose extreme counts; elements where it is null are left out, and
+            NaN counts only where there is no other.
         type: Column type of the result, where it does not follow from the column's.
     """
 
@@ -233,11 +236,15 @@ class ArgMax(ColumnAggregate):
     def _better(self, a: Any, b: Any) -> Any:
         if a is None:
             return b
-        if a[0] != b[0]:
-            return b if (b[0] > a[0]) is self._greatest else a
+        x, y = a[0], b[0]
+        if x != y:
+            if y == y and (x != x or (y > x) is self._greatest):
+                return b
+            if x == x:
+                return a
         if a[1] is None or b[1] is None:
             return b if a[1] is None else a
-        return b if b[1] < a[1] else a
+        return b if b[1] < a[1] or a[1] != a[1] else a
 
 
 class ArgMin(ArgMax):

@@ -35,6 +35,8 @@ _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _FLOATS = ("float", "double")
 #: Types whose values have the same order and equality in Python and in Arrow.
 _EXACT = (*_INTEGERS, "decimal", "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+#: Types of keys: a time without a zone is no instant, and no key.
+_KEYS = tuple(type_ for type_ in _EXACT if type_ != "timestamp_ntz")
 _NUMBERS = (*_INTEGERS, *_FLOATS, "decimal")
 _ORDERED = (*_EXACT, *_FLOATS)
 
@@ -112,7 +114,7 @@ def row_reason(
     if columns is None:
         return "the types of the input's columns are not known before it runs"
     for key in keys:
-        if _kind(columns, key) not in _EXACT:
+        if _kind(columns, key) not in _KEYS:
             return f"the key column {key!r} is of type {columns.get(key)}"
     for aggregate in definition.aggregates:
         reason = _aggregate_reason(aggregate, columns)

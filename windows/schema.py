@@ -52,7 +52,7 @@ def _arrow_columns(schema: Any) -> dict[str, str | None]:
         type_, text = field.type, str(field.type)
         if pa.types.is_timestamp(type_):
             columns[field.name] = "timestamp" if type_.tz else "timestamp_ntz"
-        elif pa.types.is_decimal(type_):
+        elif pa.types.is_decimal(type_) and type_.precision <= 38:
             columns[field.name] = f"decimal({type_.precision},{type_.scale})"
         else:
             columns[field.name] = _ARROW_TYPES.get(text)

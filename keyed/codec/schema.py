@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import attrs
@@ -121,9 +121,19 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
                 f"the state {stored.name!r} does not fit what is stored: {reason}.\n"
                 f"  stored:   {stored}\n"
                 f"  declared: {schema or 'nothing'}\n"
+                f"{_other_kind_of_function(stored, declared)}"
                 "Declare it as it was, and what is new under another name; restore from a changelog with migrate="
                 "keyed.StateMigration(...), which renames states and adds fields; or start with a new checkpoint"
             )
+
+
+def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSchema]) -> str:
+    """What to do where a function over rows took the place of one over whole columns, or the other way round."""
+    is_table = stored.kind == "table"
+    if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
+        return ""
+    kind, path = ("whole columns", "columnar") if is_table else ("rows", "row")
+    return f'It was kept by a function over {kind}, and this one is not: windows go on with .path("{path}"). '
 
 
 def _why(old: StateSchema, new: StateSchema) -> str | None:

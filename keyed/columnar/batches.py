@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from keyed.arrow import arrow_schema
 from keyed.codec.hashing import group_of, key_hash
+from keyed.columnar.conversion import converted
 from keyed.columns import column_values
 from keyed.durations import MIN_TIMESTAMP
-from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.errors import DefinitionError, KeyedError, NullKeyError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
-__all__ = ["combined", "event_times", "group_indices", "in_time_order", "shaped", "with_times"]
+__all__ = ["check_keys", "combined", "event_times", "group_indices", "in_time_order", "shaped", "with_times"]
 
 
 def event_times(column: Any, name: str) -> Any:
@@ -46,14 +47,37 @@ def event_times(column: Any, name: str) -> Any:
 
 
 def with_times(table: pa.Table, name: str | None) -> pa.Table:
-    """A table with `TIMESTAMP_COLUMN`, out of the column with the event time; as it is if there is none."""
+    """A table with `TIMESTAMP_COLUMN`, out of the column with the event time; as it is if there is none.
+
+    Raises:
+        DefinitionError: It is no table, the column is missing, or holds no times.
+    """
+    if not isinstance(table, pa.Table):
+        raise DefinitionError(f"{type(table).__name__} is no pyarrow.Table")
     if name is None or name == TIMESTAMP_COLUMN:
         return table
+    if name not in table.column_names:
+        raise DefinitionError(f"timestamp column {name!r} is not in {', '.join(table.column_names)}")
     times = event_times(table.column(name), name)
     index = table.schema.get_field_index(TIMESTAMP_COLUMN)
     if index >= 0:
         return table.set_column(index, TIMESTAMP_COLUMN, times)
     return table.append_column(TIMESTAMP_COLUMN, times)
+
+
+def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
+    """Check that each row has a key.
+
+    Raises:
+        DefinitionError: A key column is missing.
+        NullKeyError: A key is null.
+    """
+    for key in keys:
+        if key not in table.column_names:
+            columns = ", ".join(table.column_names)
+            raise DefinitionError(f"operator {operator!r}: key column {key!r} is not in {columns}")
+        if table.column(key).null_count:
+            raise NullKeyError(f"operator {operator!r}: {table.column(key).null_count} rows have null in {key!r}")
 
 
 def in_time_order(table: pa.Table) -> pa.Table:
@@ -139,45 +163,10 @@ def shaped(table: Any, schema: Schema | None, where: str) -> pa.Table:
                 f"{where}: column {field.name!r} is missing, or there twice, in {', '.join(table.column_names)}"
             )
         column = table.column(index)
-        columns.append(column if column.type == field.type else _converted(column, field, where))
+        try:
+            columns.append(converted(column, field.type))
+        except ValueError as error:
+            raise OutputDefinitionError(
+                f"{where}: column {field.name!r} of {column.type} does not fit {field.type}: {error}"
+            ) from error
     return pa.Table.from_arrays(columns, schema=target)
-
-
-def _converted(column: Any, field: Any, where: str) -> Any:
-    """A column in the declared type, if that says the same."""
-    source, target = column.type, field.type
-    types = pa.types
-    try:
-        if types.is_integer(source) and types.is_timestamp(target) and target.tz is not None:
-            # An integer is a time in milliseconds, here as everywhere.
-            return column.cast(pa.int64()).cast(pa.timestamp("ms", target.tz)).cast(target)
-        if _family(source) == _family(target) or types.is_null(source) or (types.is_integer(source) and _real(target)):
-            return column.cast(target)
-        reason = "types differ"
-    except pa.ArrowException as error:
-        reason = str(error)
-    raise OutputDefinitionError(f"{where}: column {field.name!r} of {source} does not fit {target}: {reason}")
-
-
-def _real(type_: Any) -> bool:
-    return pa.types.is_floating(type_) or pa.types.is_decimal(type_)
-
-
-def _family(type_: Any) -> object:
-    """Types that convert into each other without a change of meaning."""
-    types = pa.types
-    if types.is_timestamp(type_):
-        return "timestamp", type_.tz is None
-    tests: dict[str, Callable[[Any], bool]] = {
-        "integer": types.is_integer,
-        "real": types.is_floating,
-        "decimal": types.is_decimal,
-        "date": types.is_date,
-        "text": lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
-        "bytes": lambda t: types.is_binary(t) or types.is_large_binary(t) or types.is_fixed_size_binary(t),
-        "duration": types.is_duration,
-        "list": lambda t: types.is_list(t) or types.is_large_list(t) or types.is_fixed_size_list(t),
-        "map": types.is_map,
-        "struct": types.is_struct,
-    }
-    return next((name for name, test in tests.items() if test(type_)), type_)

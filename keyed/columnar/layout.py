@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed.arrow import arrow_schema
+from keyed.columnar.conversion import converted
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.outputs import Schema
 from keyed.table_state import TableState
@@ -81,14 +82,12 @@ class Layout:
                 )
             field = self.schema.field(name)
             column = table.column(index)
-            if column.type != field.type:
-                try:
-                    column = column.cast(field.type)
-                except pa.ArrowException as error:
-                    raise StateAccessError(
-                        f"table state {self.name!r}: column {name!r} of {column.type} does not fit {field.type}: "
-                        f"{error}"
-                    ) from error
+            try:
+                column = converted(column, field.type)
+            except ValueError as error:
+                raise StateAccessError(
+                    f"table state {self.name!r}: column {name!r} of {column.type} does not fit {field.type}: {error}"
+                ) from error
             if name in self.keys and pa.types.is_floating(field.type):
                 column = _one_zero_one_nan(column)
             arrays.append(column)

@@ -35,7 +35,10 @@ def check_how(layout: Layout, how: Mapping[str, str]) -> None:
         number = types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)
         if aggregation not in _HOW:
             raise StateAccessError(f"{where}: how of {column!r} is {aggregation!r}; give one of {', '.join(_HOW)}")
-        if (aggregation == "sum" and not number) or (aggregation in ("min", "max") and types.is_nested(type_)):
+        # Arrow has no minima of these.
+        unordered = types.is_nested(type_) or types.is_duration(type_) or types.is_float16(type_)
+        number = number and not types.is_float16(type_)
+        if (aggregation == "sum" and not number) or (aggregation in ("min", "max") and unordered):
             raise StateAccessError(f"{where}: {aggregation!r} is not defined for column {column!r} of {type_}")
 
 
@@ -54,25 +57,28 @@ def grouped(layout: Layout, rows: pa.Table, how: Mapping[str, str]) -> tuple[pa.
     Raises:
         TableOverflowError: A sum is out of the range of its column.
     """
-    numbered = rows.append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    # Arrow names results <column>_<aggregation>, which may be the name of a key: under numbers they are told apart.
+    numbers = {name: str(number) for number, name in enumerate(rows.column_names)}
+    numbered = rows.rename_columns(list(numbers.values()))
+    numbered = numbered.append_column(_ROW, pa.array(np.arange(rows.num_rows)))
     aggregations: list[Any] = [(_ROW, "min"), (_ROW, "max")]
     for column, aggregation in how.items():
         if aggregation not in ("first", "last"):
-            aggregations.append((column, aggregation))
+            aggregations.append((numbers[column], aggregation))
             if aggregation == "sum":
-                numbered = _summable(numbered, column)
-    groups = numbered.group_by(list(layout.keys), use_threads=False).aggregate(aggregations)
+                numbered = _summable(numbered, numbers[column])
+    groups = numbered.group_by([numbers[key] for key in layout.keys], use_threads=False).aggregate(aggregations)
     first, last = (groups.column(f"{_ROW}_{end}").to_numpy() for end in ("min", "max"))
     columns = []
     for name in rows.column_names:
         type_ = rows.schema.field(name).type
         aggregation = how.get(name, "")
         if name in layout.keys:
-            columns.append(groups.column(name))
+            columns.append(groups.column(numbers[name]))
         elif aggregation in ("first", "last"):
             columns.append(rows.column(name).take(pa.array(first if aggregation == "first" else last)))
         else:
-            columns.append(_typed(groups.column(f"{name}_{aggregation}"), type_, layout.name, name))
+            columns.append(_typed(groups.column(f"{numbers[name]}_{aggregation}"), type_, layout.name, name))
     return pa.Table.from_arrays(columns, schema=rows.schema), first, last
 
 
@@ -85,7 +91,7 @@ def _summable(rows: pa.Table, name: str) -> pa.Table:
     if types.is_integer(type_) and not _fits(column, 2**63):
         column = column.cast(pa.int64() if types.is_signed_integer(type_) else pa.uint64())
         wider = pa.decimal128(20, 0)
-    elif types.is_decimal(type_) and not _fits(column, 10 ** (_DIGITS - type_.scale)):
+    elif types.is_decimal(type_) and not _fits(column, 10 ** (_DIGITS - 1 - type_.scale)):
         wider = pa.decimal256(2 * _DIGITS, type_.scale)
     if wider is None:
         return rows
@@ -93,7 +99,7 @@ def _summable(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _fits(column: Any, limit: Any) -> bool:
-    """Whether no sum of values of a column can reach the limit."""
+    """Whether no sum of values of a column can reach the limit; of decimals to 28 digits, as Python multiplies them."""
     ends: Any = pc.min_max(column).as_py()
     return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < limit
 

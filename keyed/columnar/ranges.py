@@ -7,6 +7,7 @@ holds; several of them must all hold. That is what a removed range is in the log
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ Range = tuple[str, int, int]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
+_PER_MILLISECOND = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _OPERATORS = {"<": pc.less, "<=": pc.less_equal, "==": pc.equal, ">=": pc.greater_equal, ">": pc.greater}
 
 
@@ -45,12 +47,12 @@ def parse(predicate: Any, schema: pa.Schema, where: str) -> list[Range] | pc.Exp
     for comparison in comparisons:
         if not isinstance(comparison, tuple) or len(comparison) != 3 or comparison[1] not in _OPERATORS:
             raise _refused(predicate, where)
-        column, operator, value = comparison
+        column, _, value = comparison
         if column not in schema.names:
             raise StateAccessError(f"{where}: predicate {predicate!r}: there is no column {column!r}")
         type_: Any = schema.field(column).type
         try:
-            scalar: Any = pa.scalar(value, type_) if not isinstance(value, pa.Scalar) else value.cast(type_)
+            operator, scalar = _limit(comparison[1], value, type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise StateAccessError(f"{where}: predicate {predicate!r}: {value!r} is no {type_}: {error}") from error
         if not scalar.is_valid:
@@ -60,6 +62,40 @@ def parse(predicate: Any, schema: pa.Schema, where: str) -> list[Range] | pc.Exp
         if _is_range_type(type_):
             ranges.append((column, *_bounds(operator, scalar.as_py() if pa.types.is_integer(type_) else scalar.value)))
     return ranges if len(ranges) == len(comparisons) else expression
+
+
+def _limit(operator: str, value: Any, type_: Any) -> tuple[str, Any]:
+    """A comparison with a value in the type of the column.
+
+    Integers are milliseconds where the column holds timestamps, as times are everywhere. One beyond what the column can
+    hold becomes the comparison with the end of its range that holds for the same rows: a limit such as ``watermark -
+    60_000`` is beyond 64 bits before the first row.
+
+    Raises:
+        ArrowException, TypeError, ValueError, OverflowError: It is no value of the type.
+    """
+    if isinstance(value, pa.Scalar):
+        if not pa.types.is_integer(value.type) or not value.is_valid:
+            return operator, value.cast(type_)
+        value = value.as_py()
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        return operator, pa.scalar(value, type_)
+    number, least, greatest = int(value), _LEAST, _GREATEST
+    if pa.types.is_timestamp(type_):
+        if type_.tz is None or type_.unit not in _PER_MILLISECOND:
+            raise TypeError("an integer is a number of milliseconds since the epoch; give a datetime")
+        number *= _PER_MILLISECOND[type_.unit]
+    elif pa.types.is_signed_integer(type_):
+        least, greatest = -(1 << (type_.bit_width - 1)), (1 << (type_.bit_width - 1)) - 1
+    elif pa.types.is_integer(type_):
+        least, greatest = 0, (1 << type_.bit_width) - 1
+    else:
+        return operator, pa.scalar(number, type_)
+    if number < least:
+        operator, number = (">=" if operator in (">", ">=") else "<"), least
+    elif number > greatest:
+        operator, number = ("<=" if operator in ("<", "<=") else ">"), greatest
+    return operator, pa.scalar(number, type_)
 
 
 def _refused(predicate: Any, where: str) -> StateAccessError:

@@ -52,6 +52,8 @@ class Batch:
         processing_time: The batch's processing time in milliseconds.
         end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
         rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
+        rows_combined: How many fewer rows `keyed.VectorizedFunction.combine` made of those of all key groups,
+            counted in one of them.
         taker: Takes the main output in parts; without it all of it is in the result.
     """
 
@@ -62,6 +64,7 @@ class Batch:
     processing_time: int = 0
     end_of_input: bool = False
     rows_bad: int = 0
+    rows_combined: int = 0
     taker: OutputTaker | None = None
 
 

@@ -212,6 +212,8 @@ class BoundTableState(TableState):
         import numpy as np
         import pyarrow as pa
 
+        from keyed.columnar.batches import event_times
+
         assert self.ttl is not None
         clock = self._scope.clock(self._clock_kind)
         if self.ttl.time_domain is TimeDomain.PROCESSING_TIME:
@@ -221,7 +223,7 @@ class BoundTableState(TableState):
                 f"{self._where} has a time to live in event time: rows that are written need the column "
                 f"{TIMESTAMP_COLUMN} (keyed.TIMESTAMP_COLUMN), the time of the update in milliseconds"
             )
-        column: Any = table.column(TIMESTAMP_COLUMN).cast(pa.int64())
+        column = event_times(table.column(TIMESTAMP_COLUMN), TIMESTAMP_COLUMN)
         times = column.fill_null(MIN_TIMESTAMP).to_numpy()
         latest = MAX_TIMESTAMP - self.ttl.milliseconds
         return pa.array(np.minimum(np.maximum(times, clock), latest) + self.ttl.milliseconds)

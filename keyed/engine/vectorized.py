@@ -139,7 +139,7 @@ class VectorizedWork:
             registry.deactivate()
             context.end(batch=True)
         counters = {
-            "rows_in": rows,
+            "rows_in": rows + batch.rows_combined,
             "rows_out": context.main.num_rows,
             "rows_late": late,
             "rows_side_output": sum(emitted.num_rows for emitted in context.side.values()),
@@ -147,11 +147,18 @@ class VectorizedWork:
         }
         return Done(context.main, context.side, counters)
 
-    def _call(self, call: str, method: Callable[[], None]) -> None:
+    def _call(self, call: str, method: Callable[[], object]) -> None:
+        returned: object = None
         try:
-            method()
+            returned = method()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
             self._fail(call, error)
+        if returned is not None:
+            # A method with yield in it has not even run.
+            raise OutputDefinitionError(
+                f"{self._where}, {call} returned a {type(returned).__name__}, and nothing is made of that; give tables "
+                "to ctx.emit"
+            )
 
     def _fail(self, call: str, error: Exception) -> NoReturn:
         where = f"{self._where}, {call}"

@@ -160,20 +160,24 @@ class KeyedTestHarness:
             timestamps: Column with the event time, a timestamp or milliseconds; rows are handed over in its order.
 
         Raises:
-            DefinitionError: The function is not vectorised.
+            DefinitionError: The function is not vectorised, or the rows are no table or lack a column.
+            NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
-        from keyed.columnar.batches import combined, group_indices, in_time_order, with_times
+        from keyed.columnar.batches import check_keys, combined, group_indices, in_time_order, with_times
 
         function, keys = self._spec.function, self._spec.keys
         if not isinstance(function, VectorizedFunction):
             raise DefinitionError(f"process_batch: {type(function).__name__} takes elements; use process")
         table = with_times(table, timestamps)
-        if combines(function):
+        check_keys(table, keys, self._spec.name)
+        came = table.num_rows
+        if combines(function) and came:
             table = combined(function, table, keys, self._spec.name)
         groups = group_indices(table, keys, len(self._groups))
-        parts = (in_time_order(table.filter(groups == index)) for index in range(len(self._groups)))
-        self._commit([self._batch([], rows=rows) for rows in parts])
+        batches = [self._batch([], rows=in_time_order(table.filter(groups == i))) for i in range(len(self._groups))]
+        batches[0].rows_combined = came - table.num_rows
+        self._commit(batches)
 
     def advance_watermark(self, timestamp: int) -> None:
         """Move the watermark to ``timestamp`` and fire event-time timers up to it. It never moves back."""

@@ -2,7 +2,6 @@
 
 J1 counts and sums per key and emits a row per event. J2 counts and sums per key and emits when an event-time timer
 fires at the end of a 60-second window. The raw processors keep the same value state and emit a row per key and batch.
-`Totals` is a tumbling window of 60 seconds as a vectorised function by hand.
 """
 
 from __future__ import annotations
@@ -12,24 +11,11 @@ from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from keyed import (
-    TIMESTAMP_COLUMN,
-    BatchContext,
-    Context,
-    KeyedProcessFunction,
-    OnTimerContext,
-    TableState,
-    ValueState,
-    VectorizedFunction,
-)
+from keyed import Context, KeyedProcessFunction, OnTimerContext, ValueState
 
-__all__ = ["J1", "J2", "OUTPUT", "TOTALS", "RawPandas", "RawRows", "Totals", "pass_through"]
+__all__ = ["J1", "J2", "OUTPUT", "RawPandas", "RawRows", "pass_through"]
 
 OUTPUT = "user_id string, cnt long, sum long"
-TOTALS = "user_id string, start long, cnt long, sum long"
-_WINDOW_MS = 60_000
-#: Before any watermark that a stream with rows has.
-_LEAST = -(2**62)
 
 
 class J1(KeyedProcessFunction):
@@ -64,35 +50,6 @@ class J2(KeyedProcessFunction):
         count, amount = self.total.value()
         self.total.clear()
         yield ctx.get_current_key(), count, amount
-
-
-class Totals(VectorizedFunction):
-    """Counts and sums per key and 60-second window, whole columns at a time."""
-
-    totals = TableState(TOTALS, key=("user_id", "start"))
-
-    def combine(self, table: Any) -> Any:
-        """Rows as counts and sums."""
-        import pyarrow as pa
-
-        times = table[TIMESTAMP_COLUMN].to_numpy()
-        starts = times - times % _WINDOW_MS
-        rows = pa.table({"user_id": table["user_id"], "start": starts, "amount": table["amount"]})
-        groups = rows.group_by(["user_id", "start"], use_threads=False)
-        totals = groups.aggregate([([], "count_all"), ("amount", "sum")])
-        return totals.rename_columns(["user_id", "start", "cnt", "sum"])
-
-    def process_batch(self, table: Any, ctx: BatchContext) -> None:
-        """Add counts and sums to those that are there; what comes after its window is dropped."""
-        is_late = table["start"].to_numpy() <= max(_LEAST, ctx.current_watermark()) - _WINDOW_MS + 1
-        if is_late.any():
-            ctx.drop(table["cnt"].to_numpy()[is_late].sum())
-            table = table.filter(~is_late)
-        self.totals.merge(table, {"cnt": "sum", "sum": "sum"})
-
-    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
-        """Emit the windows that have ended."""
-        ctx.emit(self.totals.take(("start", "<=", max(_LEAST, watermark) - _WINDOW_MS + 1)))
 
 
 class RawPandas(StatefulProcessor):

@@ -9,7 +9,9 @@ import attrs
 __all__ = ["LOGGED_JOBS", "VARIANTS", "Variant"]
 
 Engine = Literal["pass", "raw-pandas", "raw-rows", "keyed", "local", "jvm"]
-Job = Literal["J1", "J2", "J3-hand", "J3-tumbling", "J3-hopping", "J3-session", "J3-open"]
+Job = Literal["J1", "J2", "minute-rows", "minute-columns", "J3-tumbling", "J3-hopping", "J3-session", "J3-open"]
+FUNCTION_JOBS: tuple[Job, ...] = ("J1", "J2")
+MINUTE_JOBS: tuple[Job, ...] = ("minute-rows", "minute-columns")
 WINDOW_JOBS: tuple[Job, ...] = ("J3-tumbling", "J3-hopping", "J3-session")
 LOGGED_JOBS: tuple[Job, ...] = ("J1", "J2", "J3-tumbling")
 
@@ -22,8 +24,8 @@ class Variant:
         name: Its name on the command line and in the report.
         engine: What runs.
         events: Its input (`events.EVENTS`).
-        job: ``J1``, ``J2`` or ``J3-hand``, where a keyed function runs (`tests.benchmarks.functions`); ``J3-…`` for
-            windows (`tests.benchmarks.windows`).
+        job: ``J1`` or ``J2`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`), where a keyed
+            function runs; ``J3-…`` for windows (`tests.benchmarks.windows`).
         store: The local store of a keyed function on Spark.
         path: How windows are computed (``WindowedStream.path``).
         changelog: Where every change of state goes as well.
@@ -49,13 +51,13 @@ def _all() -> list[Variant]:
     variants = []
     for keys in ("1k", "100k"):
         variants.append(Variant(f"pass-{keys}", "pass", keys))
-        jobs: tuple[Job, ...] = ("J1", "J2", "J3-hand")
-        for job in jobs:
+        for job in FUNCTION_JOBS:
             variants += [
                 Variant(f"{job}-memory-{keys}", "keyed", keys, job),
                 Variant(f"{job}-rocksdb-{keys}", "keyed", keys, job, "rocksdb"),
                 Variant(f"{job}-local-{keys}", "local", keys, job),
             ]
+        variants += [Variant(f"{job}-{keys}", "keyed", keys, job) for job in MINUTE_JOBS]
         for job in WINDOW_JOBS:
             variants += [
                 Variant(f"{job}-memory-{keys}", "keyed", keys, job),

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from tests.benchmarks.functions import J1, J2, OUTPUT, TOTALS, RawPandas, RawRows, Totals, pass_through
+from tests.benchmarks.functions import J1, J2, OUTPUT, RawPandas, RawRows, pass_through
+from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.windows import WINDOWS, spark_windows, window_job
 from tests.support.kafka import ADDRESS
@@ -20,7 +21,12 @@ from tests.support.kafka import ADDRESS
 __all__ = ["commits", "local_job", "run"]
 
 _PARALLELISM = 2
-_FUNCTIONS: dict[str, tuple[Any, str]] = {"J1": (J1, OUTPUT), "J2": (J2, OUTPUT), "J3-hand": (Totals, TOTALS)}
+_FUNCTIONS: dict[str, tuple[Any, str]] = {
+    "J1": (J1, OUTPUT),
+    "J2": (J2, OUTPUT),
+    "minute-rows": (MinuteByRows, COLUMNS),
+    "minute-columns": (MinuteByColumns, COLUMNS),
+}
 _MASTER = f"local[{_PARALLELISM}]"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _SETTINGS = {

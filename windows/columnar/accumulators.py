@@ -306,7 +306,11 @@ class Ranked(Accumulator):
         values, ranks = parts
         extreme = reduced(ranks, groups, self._operation)
         (best,) = taken([extreme], groups.ids)
-        candidates = np.flatnonzero(pc.equal(ranks, best).fill_null(False).to_numpy(zero_copy_only=False))
+        is_best = pc.equal(ranks, best)
+        if pa.types.is_floating(ranks.type):
+            # The best of a group is NaN where it has nothing else.
+            is_best = pc.or_(is_best, pc.is_nan(best))
+        candidates = np.flatnonzero(is_best.fill_null(False).to_numpy(zero_copy_only=False))
         return [reduced(taken([values], candidates)[0], groups.of(candidates), "min"), extreme]
 
     def result(self, parts: Parts) -> Any:

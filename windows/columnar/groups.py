@@ -88,8 +88,10 @@ def plain_column(column: Any) -> Any:
         return column.cast(pa.string())
     if types.is_large_binary(type_) or types.is_fixed_size_binary(type_):
         return column.cast(pa.binary())
-    if types.is_timestamp(type_) and type_.unit != "us":
-        return column.cast(pa.timestamp("us", type_.tz), safe=False)
+    if types.is_timestamp(type_):
+        return column.cast(pa.timestamp("us", "UTC" if type_.tz else None), safe=False)
+    if types.is_decimal(type_):
+        return column.cast(pa.decimal128(type_.precision, type_.scale))
     if types.is_date64(type_):
         return column.cast(pa.date32())
     return column
@@ -172,6 +174,9 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
         groups: Its groups.
         operation: ``sum``, ``min`` or ``max``, which leave nulls out (and the last two NaN, where there is another
             value).
+
+    Raises:
+        OverflowError: A sum of decimals has more digits than its type.
     """
     is_plain = pa.types.is_int64(column.type) or pa.types.is_float64(column.type)
     if operation == "sum" and is_plain and column.null_count == 0 and groups.sizes().all():
@@ -180,9 +185,33 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
         with np.errstate(invalid="ignore", over="ignore"):
             np.add.at(sums, groups.ids, column.to_numpy())
         return pa.array(sums)
+    if operation == "sum" and pa.types.is_decimal128(column.type) and not _sums_fit(column):
+        return _checked_sums(column, groups)
     table = pa.table([pa.array(groups.ids), column], names=["group", "value"])
     grouping: Any = table.group_by("group", use_threads=False)
     found = grouping.aggregate([("value", operation)])
     place = np.full(groups.count, -1, dtype=np.int64)
     place[integers(found["group"])] = np.arange(found.num_rows)
     return taken([array_of(found[f"value_{operation}"])], place)[0]
+
+
+def _sums_fit(column: Any) -> bool:
+    """Whether no sum of decimals can have more than 38 digits, beyond which Arrow's wrap around."""
+    ends = pc.min_max(column).as_py()
+    # A digit less, because Python multiplies decimals with 28 digits.
+    return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < 10 ** (37 - column.type.scale)
+
+
+def _checked_sums(column: Any, groups: Groups) -> Any:
+    """Sums of decimals, in a wider type and back.
+
+    Raises:
+        OverflowError: One does not fit.
+    """
+    sums = reduced(column.cast(pa.decimal256(76, column.type.scale)), groups, "sum")
+    try:
+        return sums.cast(column.type)
+    except pa.ArrowInvalid as error:
+        raise OverflowError(
+            f'a sum of decimals has more than {column.type.precision} digits ({error}); sum floats, or use .path("row")'
+        ) from error

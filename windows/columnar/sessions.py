@@ -144,7 +144,7 @@ def spans_of(rows: Spans, gap: int, clock: Clock) -> tuple[Spans, Any]:
     order = np.argsort(rows.keys, kind="stable")
     keys, times = rows.keys[order], rows.starts[order]
     is_first = np.ones(len(keys), dtype=bool)
-    is_first[1:] = (keys[1:] != keys[:-1]) | (times[1:] - times[:-1] >= gap)
+    is_first[1:] = (keys[1:] != keys[:-1]) | (times[1:] >= times[:-1] + gap)
     if clock.lateness:
         is_first |= times + gap <= clamped(clock.before + 1)
         is_first[1:] |= times[:-1] + gap <= clamped(clock.before + 1)

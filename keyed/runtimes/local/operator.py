@@ -130,20 +130,24 @@ class Operator:
         """
         results = []
         rows_by_group: list[dict[str, Any]]
+        rows_combined = 0
         if self._vectorized:
             from keyed.runtimes.local.tables import routed
 
-            rows_by_group = [{"table": table} for table in routed(self.spec, rows)]
+            tables, rows_combined = routed(self.spec, rows)
+            rows_by_group = [{"table": table} for table in tables]
         else:
             rows_by_group = [{"chunks": chunks} for chunks in self._route(rows)]
         for group, rows_of_group in zip(self.groups, rows_by_group, strict=True):
+            is_first = group is self.groups[0]
             batch = Batch(
                 **rows_of_group,
                 max_timestamp=rows.highest,
                 upstream_watermark=upstream_watermark,
                 processing_time=processing_time,
                 end_of_input=end_of_input,
-                rows_bad=len(rows.bad) if group is self.groups[0] else 0,
+                rows_bad=len(rows.bad) if is_first else 0,
+                rows_combined=rows_combined if is_first else 0,
             )
             results.append(group.run(batch, self._clock))
         merged = merge(results)

@@ -21,7 +21,7 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -
     """Write what a batch emitted to the output's sink, in place of what the same batch wrote before."""
     sink = bound.sink
     if isinstance(sink, ParquetSink) and isinstance(emitted, EmittedTables):
-        _write_parquet(sink, _table_of_tables(bound, emitted), batch_id)
+        _write_parquet(sink, _table_of_tables(bound, emitted), _schema(bound), batch_id)
         return
     values = emitted.values
     if isinstance(sink, CollectSink):
@@ -29,7 +29,7 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -
     elif isinstance(sink, FunctionSink):
         sink.function(values, batch_id)
     else:
-        _write_parquet(sink, _table_of_values(sink, _schema(bound), values), batch_id)
+        _write_parquet(sink, _table_of_values(sink, _schema(bound), values), _schema(bound), batch_id)
 
 
 def _schema(bound: BoundOutput) -> Schema | None:
@@ -65,8 +65,8 @@ def _table_of_tables(bound: BoundOutput, emitted: EmittedTables) -> Any:
     return shaped(table, _schema(bound), f"operator {bound.output.stage.name!r}, output to {bound.sink!r}")
 
 
-def _write_parquet(sink: ParquetSink, table: Any, batch_id: int) -> None:
-    """One file a batch, published by a rename; none if there is no table."""
+def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_id: int) -> None:
+    """One file a batch, published by a rename; none if there is no table, and others are there."""
     import pyarrow.parquet as pq
 
     folder = Path(sink.path)
@@ -78,6 +78,11 @@ def _write_parquet(sink: ParquetSink, table: Any, batch_id: int) -> None:
     for left in folder.glob(f".{target.name}.*.tmp"):
         # By a run that was killed while it wrote this batch.
         left.unlink()
+    if table is None and schema is not None and not any(folder.glob("part-*.parquet")):
+        from keyed.arrow import arrow_schema
+
+        # An output without rows is still a table with columns.
+        table = arrow_schema(schema).empty_table()
     if table is None:
         return
     staged = folder / f".{target.name}.{os.getpid()}.tmp"

@@ -17,7 +17,7 @@ from keyed.rows import row_class
 from keyed.streams import Keys, Source, Stage
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["Rows", "batches", "key_getter"]
+__all__ = ["Rows", "batches", "key_getter", "timestamp_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -118,7 +118,7 @@ def _table_batches(stage: Stage, table: Any, position: int, size: int) -> Iterat
     _check_length(min(table.num_rows, position), position)
     for start in range(position, table.num_rows, size):
         batch = table.slice(start, size)
-        if isinstance(stage.function, VectorizedFunction) and not callable(source.timestamp):
+        if isinstance(stage.function, VectorizedFunction):
             from keyed.runtimes.local.tables import source_rows
 
             yield source_rows(stage, batch, lambda bad: _checked(stage, table_rows(bad), _times(source, bad)))
@@ -167,7 +167,7 @@ def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | Non
     source = stage.source
     if source.timestamp is not None and timestamps is None:
         get = source.timestamp if callable(source.timestamp) else _field_getter(source.timestamp, "timestamp column")
-        timestamps = [_timestamp(get(value)) for value in values]
+        timestamps = [timestamp_of(get(value)) for value in values]
     return _split(source, stage.name, list(map(key_getter(stage.keys), values)), timestamps, values)
 
 
@@ -201,7 +201,7 @@ def _split(
     return rows
 
 
-def _timestamp(value: Any) -> int | None:
+def timestamp_of(value: Any) -> int | None:
     """A timestamp in milliseconds, or ``None`` if it is not usable."""
     if type(value) is int:
         return value if MIN_TIMESTAMP <= value <= MAX_TIMESTAMP else None

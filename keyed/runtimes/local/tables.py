@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed.arrow import table_of
-from keyed.columnar.batches import combined, event_times, group_indices, in_time_order
+from keyed.columnar.batches import check_keys, combined, event_times, group_indices, in_time_order
+from keyed.columns import table_rows
 from keyed.engine.batch import Emitted, EmittedTables
-from keyed.errors import DefinitionError, NullKeyError, OutputDefinitionError
+from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, schema_of
-from keyed.runtimes.local.source import Rows
+from keyed.runtimes.local.source import Rows, timestamp_of
 from keyed.streams import OperatorSpec, Stage
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
@@ -27,23 +28,27 @@ def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], Rows]) 
     """A batch of a source that is a table.
 
     Args:
-        stage: The first stage, whose keys and timestamp are columns.
+        stage: The first stage, whose keys are columns.
         table: The rows.
         bad: Diverts or refuses rows with a null key or without a timestamp.
     """
     timestamp = stage.source.timestamp
-    assert isinstance(timestamp, str | None)
     assert not callable(stage.keys)
+    times: Any = None
+    if callable(timestamp):
+        times = pa.array([timestamp_of(timestamp(row)) for row in table_rows(table)], pa.int64())
+    elif timestamp is not None:
+        times = event_times(table.column(timestamp), timestamp)
     good = np.ones(table.num_rows, dtype="bool")
-    for name in (*stage.keys, timestamp):
-        if name is not None and table.column(name).null_count:
-            good &= table.column(name).is_valid().to_numpy()
+    for column in [*map(table.column, stage.keys), *([] if times is None else [times])]:
+        if column.null_count:
+            good &= np.asarray(column.is_valid())
     rows = Rows(read=table.num_rows)
     if not good.all():
         rows.bad = bad(table.filter(~good)).bad
         table = table.filter(good)
-    if timestamp is not None:
-        times = event_times(table.column(timestamp), timestamp)
+        times = None if times is None else times.filter(pa.array(good))
+    if times is not None:
         rows.highest = pc.max(times).as_py()
         table = table.append_column(TIMESTAMP_COLUMN, times)
     rows.table = lambda: table
@@ -69,23 +74,22 @@ def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) 
     return rows
 
 
-def routed(spec: OperatorSpec, rows: Rows) -> list[Callable[[], pa.Table | None]]:
+def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table | None]], int]:
     """The table of each key group, with its rows in the order in which they are handed over.
 
+    Returns:
+        The tables, and how many fewer rows combining has made of them.
+
     Raises:
+        DefinitionError: A key column is missing.
         NullKeyError: A key is null.
         UserFunctionError: ``combine`` raised.
     """
     table = _whole(spec, rows)
     if table is None or not table.num_rows:
-        return [lambda: None] * spec.parallelism
-    for key in spec.keys:
-        if key not in table.column_names:
-            raise DefinitionError(
-                f"operator {spec.name!r}: key column {key!r} is not in {', '.join(table.column_names)}"
-            )
-        if table.column(key).null_count:
-            raise NullKeyError(f"operator {spec.name!r}: {table.column(key).null_count} rows have null in {key!r}")
+        return [lambda: None] * spec.parallelism, 0
+    check_keys(table, spec.keys, spec.name)
+    came = table.num_rows
     function: Any = spec.function
     if combines(function):
         table = combined(function, table, spec.keys, spec.name)
@@ -95,7 +99,8 @@ def routed(spec: OperatorSpec, rows: Rows) -> list[Callable[[], pa.Table | None]
         chosen = table.filter(groups == index) if spec.parallelism > 1 else table
         return in_time_order(chosen) if spec.order == "event_time" else chosen
 
-    return [lambda index=index: part(index) for index in range(spec.parallelism)]  # type: ignore[misc]
+    parts: list[Any] = [lambda index=index: part(index) for index in range(spec.parallelism)]
+    return parts, came - table.num_rows
 
 
 def _whole(spec: OperatorSpec, rows: Rows) -> pa.Table | None:

@@ -96,7 +96,7 @@ class _Task:
         self._seen = False
         self._max_timestamp: int | None = None
         self._end = False
-        self._rows_bad = 0
+        self._rows_bad = self._rows_combined = 0
         self._upstream: dict[int, int] = {}
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -108,7 +108,9 @@ class _Task:
                     yield self._flush()
         self._cut()
         if self._seen:
-            mark = encode_mark(TaskMark(self._max_timestamp, self._end, self._upstream, self._rows_bad))
+            mark = encode_mark(
+                TaskMark(self._max_timestamp, self._end, self._upstream, self._rows_bad, self._rows_combined)
+            )
             self._packed += [(group, mark) for group in self._ids]
         if self._packed:
             yield self._flush()
@@ -244,6 +246,7 @@ class _Task:
 
         table = with_times(pa.Table.from_batches([rows]), packer.time)
         table = combined(packer.combiner, table, packer.keys, packer.operator)
+        self._rows_combined += rows.num_rows - table.num_rows
         return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
 
 

@@ -114,8 +114,9 @@ class Processor(StatefulProcessor):
             upstream=operation.upstream,
             vectorized=isinstance(spec.function, VectorizedFunction),
         )
-        # Every group hears of all bad rows, so one of them counts.
-        batch.rows_bad = incoming.rows_bad if group == 0 else 0
+        if group == 0:
+            # Every group hears of these of all groups, so one of them counts.
+            batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined
         batch.taker = rows_out = operation.emitter.rows()
         folder = Path(operation.local_dir or default_local_dir()) if operation.store == "rocksdb" else None
         meta = self._meta(group)

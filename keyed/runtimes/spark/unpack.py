@@ -33,6 +33,7 @@ class Incoming:
         end: Whether the input ends with this batch.
         upstream: Watermark of each key group of the stage before, by index; empty after a source.
         rows_bad: Rows that all tasks together diverted.
+        rows_combined: How many fewer rows combining has made of those of all tasks.
     """
 
     chunks: list[Any]
@@ -42,6 +43,7 @@ class Incoming:
     end: bool
     upstream: dict[int, int]
     rows_bad: int = 0
+    rows_combined: int = 0
 
 
 def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
@@ -66,6 +68,7 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
             incoming.end = incoming.end or mark.end
             incoming.upstream.update(mark.upstream)
             incoming.rows_bad += mark.rows_bad
+            incoming.rows_combined += mark.rows_combined
             continue
         try:
             _, source, position = HEAD.unpack_from(payload)

@@ -65,12 +65,14 @@ class TaskMark:
         end: Whether the input ends with this batch.
         upstream: Watermark of each key group of the stage before whose mark the task has seen, by index.
         rows_bad: Rows that were diverted because of a null key or timestamp.
+        rows_combined: How many fewer rows combining has made of its rows.
     """
 
     max_timestamp: int | None
     end: bool
     upstream: dict[int, int]
     rows_bad: int = 0
+    rows_combined: int = 0
 
 
 @attrs.frozen

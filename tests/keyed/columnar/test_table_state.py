@@ -190,6 +190,60 @@ def test_what_arrow_refuses_names_the_call() -> None:
             call(tests, function, lambda rows: rows.scan(pc.field("missing") == 1))
 
 
+def test_limits_beyond_the_range_of_a_column_hold_for_all_rows_or_none() -> None:
+    function = Calls("k string, n bigint, b tinyint")
+    with harness(function) as tests:
+        rows = pa.table({"k": ["a", "b"], "n": [-(2**63), 2**63 - 1], "b": pa.array([-128, 127], pa.int8())})
+        call(tests, function, do("upsert", rows))
+        for column, least, greatest in (("n", -(2**63), 2**63 - 1), ("b", -128, 127)):
+            for operator, below, at_least, at_most, above in (
+                ("<", 0, 0, 1, 2),
+                ("<=", 0, 1, 2, 2),
+                ("==", 0, 1, 1, 0),
+                (">=", 2, 2, 1, 0),
+                (">", 2, 1, 0, 0),
+            ):
+                limits = (least - 60_000, least, greatest, greatest + 60_000)
+                found = [call(tests, function, do("scan", (column, operator, limit))).num_rows for limit in limits]
+                assert found == [below, at_least, at_most, above], (column, operator)
+
+
+def test_integers_are_milliseconds_where_a_column_is_a_timestamp() -> None:
+    function = Calls("k string, at timestamp")
+    with harness(function) as tests:
+        call(tests, function, do("upsert", pa.table({"k": ["a", "b"], "at": [1_000, 2_001]})))
+        seconds = [EPOCH.replace(year=1970) + timedelta(milliseconds=ms) for ms in (1_000, 2_001)]
+        assert [row["at"] for row in contents(tests, function)] == seconds
+        for limit, count in ((999, 0), (1_000, 1), (2_000, 1), (2_001, 2), (2**63 - 1, 2), (-(2**63), 0)):
+            for given in (limit, pa.scalar(limit), np.int64(limit)):
+                assert call(tests, function, do("scan", ("at", "<=", given))).num_rows == count
+        naive = Calls("k string, at timestamp_ntz")
+        with harness(naive) as others:
+            for todo in (do("scan", ("at", "<=", 1)), do("upsert", pa.table({"k": ["a"], "at": [1]}))):
+                with pytest.raises(StateAccessError):
+                    call(others, naive, todo)
+
+
+def test_other_types_of_a_kind_are_converted_and_nothing_else() -> None:
+    function = Calls("k string, n bigint")
+    with harness(function) as tests:
+        for keys in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+            rows = pa.table({"k": pa.array(["a"]).cast(keys), "n": pa.array([1], pa.int16())})
+            call(tests, function, do("merge", rows, {"n": "sum"}))
+        assert contents(tests, function) == [{"k": "a", "n": 3}]
+        for value in ("5", 5.0, True, EPOCH):
+            with pytest.raises(StateAccessError, match=r"column 'n' of .* does not fit int64: types differ"):
+                call(tests, function, do("upsert", pa.table({"k": ["a"], "n": [value]})))
+
+
+def test_a_key_may_have_the_name_that_arrow_gives_to_a_sum() -> None:
+    function = Calls("k string, n_sum bigint, n bigint", key=("k", "n_sum"))
+    with harness(function) as tests:
+        for _ in range(2):
+            call(tests, function, do("merge", pa.table({"k": ["a"], "n_sum": [5], "n": [1]}), {"n": "sum"}))
+        assert contents(tests, function) == [{"k": "a", "n_sum": 5, "n": 2}]
+
+
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +383,11 @@ def test_rows_expire_in_event_time_from_the_time_of_their_update() -> None:
         tests.advance_watermark(23)
         assert contents(tests, function) == [{"k": "a", "n": 3}]
         tests.advance_watermark(24)
+        assert contents(tests, function) == []
+        instants = pa.array([25], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        timed = pa.table({"k": ["a"], "n": [1], TIMESTAMP_COLUMN: instants})
+        call(tests, function, do("upsert", timed))
+        tests.advance_watermark(35)
         assert contents(tests, function) == []
         with pytest.raises(StateAccessError, match="rows that are written need the column"):
             call(tests, function, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))

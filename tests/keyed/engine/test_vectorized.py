@@ -14,6 +14,7 @@ from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, TIMESTAMP_COLUMN, OutputTag, Vec
 from keyed.errors import (
     CheckpointFinished,
     DefinitionError,
+    NullKeyError,
     OutputDefinitionError,
     StateAccessError,
     StateDefinitionError,
@@ -139,7 +140,8 @@ def test_combined_rows_are_what_the_function_gets(parallelism: int) -> None:
         assert sorted(tests.take_output()) == [
             Record(value, None) for value in [("a", 5), ("a", 10), ("b", 7), ("b", 14), ("c", 3), ("c", 6)]
         ]
-        assert tests.metrics()["rows_in"] == tests.metrics()["rows_out"] == 6
+        # What came is counted, and not what it was combined to.
+        assert (tests.metrics()["rows_in"], tests.metrics()["rows_out"]) == (10, 6)
         assert tests.metrics()["rows_dropped"] == 2 * sum(1 for group in tests._groups if group.committed()[1].table(1))
 
 
@@ -159,6 +161,20 @@ def test_a_wrong_combine_is_named(combine: Any, error: Any, message: str) -> Non
 
     with KeyedTestHarness(Wrong(), key="k") as tests, pytest.raises(error, match=message):
         tests.process_batch(pa.table({"k": ["a"], "n": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("table", "timestamps", "error", "message"),
+    [
+        ({"k": ["a"]}, None, DefinitionError, "dict is no pyarrow.Table"),
+        (pa.table({"x": [1]}), None, DefinitionError, "key column 'k' is not in x"),
+        (pa.table({"k": ["a", None]}), None, NullKeyError, "1 rows have null in 'k'"),
+        (pa.table({"k": ["a"]}), "t", DefinitionError, "timestamp column 't' is not in k"),
+    ],
+)
+def test_rows_that_no_runtime_takes_are_refused(table: Any, timestamps: Any, error: Any, message: str) -> None:
+    with KeyedTestHarness(Totals(), key="k") as tests, pytest.raises(error, match=message):
+        tests.process_batch(table, timestamps)
 
 
 class Emit(VectorizedFunction):
@@ -229,6 +245,24 @@ def test_outputs_that_do_not_fit_are_refused(rows: Any, message: str) -> None:
         function.tables[:] = [(5, pa.table({"n": [1]}))]
         with pytest.raises(OutputDefinitionError, match="is not an OutputTag"):
             tests.process_batch(pa.table({"k": ["a"]}))
+
+
+@pytest.mark.parametrize("method", ["process_batch", "on_watermark"])
+@pytest.mark.parametrize("kind", ["Table", "generator"])
+def test_tables_that_are_returned_or_yielded_are_refused(method: str, kind: str) -> None:
+    def returns(self, argument, ctx):
+        return pa.table({"n": [1]})
+
+    def yields(self, argument, ctx):
+        yield pa.table({"n": [1]})
+
+    methods = {"process_batch": lambda *_: None, method: returns if kind == "Table" else yields}
+    function = type("Wrong", (VectorizedFunction,), methods)()
+    with (
+        KeyedTestHarness(function, key="k") as tests,
+        pytest.raises(OutputDefinitionError, match=rf"{method}.* returned a {kind}, .*; give tables to ctx.emit"),
+    ):
+        tests.process_batch(pa.table({"k": ["a"]}))
 
 
 def test_a_kept_context_is_refused() -> None:

@@ -40,7 +40,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 TYPES: dict[str, tuple[Any, Any]] = {
     "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
     "bigint": (pa.int64(), INT64 | st.integers(-3, 3)),
-    "double": (pa.float64(), st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1.5, 2.5])),
+    "double": (pa.float64(), st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1.5, math.nan])),
     "decimal(20,2)": (pa.decimal128(20, 2), st.decimals(-10, 10, places=2) | st.just(Decimal("123456789012345678.99"))),
     "string": (pa.string(), st.text(max_size=3) | st.sampled_from(["a", "b"])),
     "binary": (pa.binary(), st.binary(max_size=2)),
@@ -125,6 +125,10 @@ def column_results(fold, names, parts):
 
 
 def same(found, wanted, magnitude):
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted, [0.0] * len(found)))
+    if isinstance(wanted, float) and math.isnan(wanted):
+        return isinstance(found, float) and math.isnan(found)
     if isinstance(wanted, float) and isinstance(found, float):
         return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9 * magnitude)
     return found == wanted and type(found) is type(wanted)
@@ -210,6 +214,23 @@ def test_a_sum_beyond_64_bits_is_refused_only_as_a_result():
     with pytest.raises(OverflowError, match=f"the sum {3 * (2**63 - 1) - 2**63} does not fit into 64 bits"):
         fold.results(fold.of_rows(Rows(table, None), one))
     assert fold.results(fold.of_rows(Rows(table.slice(0, 3), None), one.of(slice(0, 3))))[0].to_pylist() == [2**63 - 2]
+
+
+MOST = Decimal("9999999999999999999999999999999999999.9")
+
+
+@pytest.mark.parametrize("values", [[MOST] * 2, [MOST] * 3, [MOST, MOST.copy_negate(), MOST]])
+def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}), {"v": "decimal(38,1)"})
+    rows = Rows(pa.table({"v": pa.array(values, pa.decimal128(38, 1))}), None)
+    one = Groups(np.zeros(len(values), dtype=np.int64), 1)
+    each = fold.of_rows(rows, Groups(np.arange(len(values)), len(values)))
+    for make in (lambda: fold.of_rows(rows, one), lambda: fold.merged(each, one)):
+        if values[1] < 0:
+            assert fold.results(make())[0].to_pylist() == [MOST]
+            continue
+        with pytest.raises(OverflowError, match="more than 38 digits"):
+            make()
 
 
 def test_means_of_large_integers_have_one_rounding():

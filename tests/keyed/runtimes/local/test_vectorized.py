@@ -138,6 +138,22 @@ def test_tables_are_written_as_they_are(tmp_path: Any) -> None:
     assert sorted(map(tuple, (row.values() for row in table.to_pylist()))) == expected()
 
 
+def test_an_output_without_rows_is_a_table_with_columns(tmp_path: Any) -> None:
+    for delay, count in ((10**9, 0), (1, 3)):
+        stream = keyed.stream(TABLE, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=delay))
+        for function, name in ((Windows(), "columns"), (Silent(), "rows")):
+            folder = tmp_path / name / str(count)
+            stream.key_by("user").process(function, output=COLUMNS).run(str(folder), rows_per_batch=10, drain=False)
+            table = pq.read_table(folder)
+            assert table.column_names == ["user", "start", "n", "total"]
+            assert bool(table.num_rows) == (count > 0 and name == "columns")
+
+
+class Silent(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        return None
+
+
 def test_bad_rows_are_refused_or_diverted() -> None:
     bad = pa.concat_tables(
         [TABLE, pa.table({"user": [None, "u1"], "at": pa.array([1, None], pa.int64()), "amount": [1, 1]})]

@@ -43,7 +43,7 @@ def outcome(source, function, then, **options):
     sides = [windows.side_output(EVERY)] + ([] if combines(function) else [windows.side_output(BIG)])
     outputs = [output.to(sink) for output, sink in zip([windows, ranked, *sides], sinks, strict=False)]
     result = keyed.run(*outputs, drain=True, **options)
-    counters = ("rows_out", "rows_late", "rows_side_output", "rows_dropped", "live_entries", "live_bytes")
+    counters = ("rows_in", "rows_out", "rows_late", "rows_side_output", "rows_dropped", "live_entries", "live_bytes")
     metrics = [{name: result.metrics[stage].get(name, 0) for name in counters} for stage in ("windows", "best")]
     return [sorted(tuple(row) for row in sink.values) for sink in sinks], metrics
 
@@ -80,6 +80,7 @@ def test_combining_before_the_shuffle_changes_no_result(spark, tmp_path):
     combined, counters = outcome(source, CombinedColumns(), Best(), checkpoint=tmp_path / "ck")
     assert combined[:3] == plain[:3]
     assert counters[0]["rows_dropped"] == len(plain[3])
+    assert counters[0]["rows_in"] == plain_counters[0]["rows_in"] == 600
     assert (counters[1], counters[0]["live_entries"]) == (plain_counters[1], 0)
 
 

@@ -1,0 +1,57 @@
+"""Columns in the types that are declared for them: converted where that says the same, refused where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["converted"]
+
+
+def converted(column: Any, type_: pa.DataType) -> Any:
+    """A column in a declared type.
+
+    Integers become numbers of other kinds, and timestamps as milliseconds since the epoch, as times are everywhere.
+
+    Raises:
+        ValueError: The column says something else, or a value is out of range; tells which.
+    """
+    types, source = pa.types, column.type
+    if source == type_:
+        return column
+    try:
+        if types.is_dictionary(source):
+            return converted(column.cast(source.value_type), type_)
+        if types.is_integer(source) and types.is_timestamp(type_) and type_.tz is not None:
+            return column.cast(pa.int64()).cast(pa.timestamp("ms", type_.tz)).cast(type_)
+        is_wider = types.is_integer(source) and (types.is_floating(type_) or types.is_decimal(type_))
+        if _family(source) == _family(type_) or types.is_null(source) or is_wider:
+            return column.cast(type_)
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
+    raise ValueError("types differ")
+
+
+def _family(type_: Any) -> object:
+    """Types that convert into each other without a change of meaning."""
+    types = pa.types
+    if types.is_timestamp(type_):
+        return "timestamp", type_.tz is None
+    tests: dict[str, Callable[[Any], bool]] = {
+        "integer": types.is_integer,
+        "real": types.is_floating,
+        "decimal": types.is_decimal,
+        "date": types.is_date,
+        "time": types.is_time,
+        "text": lambda t: types.is_string(t) or types.is_large_string(t) or types.is_string_view(t),
+        "bytes": lambda t: (
+            types.is_binary(t) or types.is_large_binary(t) or types.is_fixed_size_binary(t) or types.is_binary_view(t)
+        ),
+        "duration": types.is_duration,
+        "list": lambda t: types.is_list(t) or types.is_large_list(t) or types.is_fixed_size_list(t),
+        "map": types.is_map,
+        "struct": types.is_struct,
+    }
+    return next((name for name, test in tests.items() if test(type_)), type_)
