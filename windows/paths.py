@@ -116,6 +116,8 @@ def row_reason(
     for key in keys:
         if _kind(columns, key) not in _KEYS:
             return f"the key column {key!r} is of type {columns.get(key)}"
+        if key.startswith(("slice_", "window.")):
+            return f"the key column {key!r} may have the name of a column of the state"
     for aggregate in definition.aggregates:
         reason = _aggregate_reason(aggregate, columns)
         if reason is not None:

@@ -172,6 +172,7 @@ TABLE = pa.table(
         "many": [[1]],
     }
 )
+NAIVE = pa.table({"naive": [dt.datetime(2020, 1, 1)], "slice_60000": [1], "at": [1]})
 MINUTE = TumblingEventTimeWindows.of(60_000)
 
 
@@ -199,6 +200,14 @@ ROW_BY_ROW = [
     (lambda: windows_of().aggregate(n=Max("many")), "Max('many') of a column of type None"),
     (lambda: windows_of().aggregate(n=Count(), order="arrival"), "order='arrival'"),
     (lambda: windows_of(MINUTE, "real").aggregate(n=Count()), "the key column 'real' is of type double"),
+    (
+        lambda: windows_of(MINUTE, "naive", source=NAIVE).aggregate(n=Count()),
+        "the key column 'naive' is of type timestamp_ntz",
+    ),
+    (
+        lambda: windows_of(MINUTE, "slice_60000", source=NAIVE).aggregate(n=Count()),
+        "the key column 'slice_60000' may have the name of a column of the state",
+    ),
     (lambda: windows_of(MINUTE, lambda row: row.key).aggregate(n=Count()), "the stream is keyed by a function"),
     (
         lambda: windows_of(source=[{"key": 1, "at": 1}]).aggregate(n=Count()),
@@ -343,6 +352,16 @@ def test_windows_without_a_value_of_an_aggregate_that_is_added(tmp_path):
 
     run(1, drain=False)
     assert sorted(tuple(row)[3:] for row in run(2, drain=True)) == [(5, 0, None), (6, 1, 6.0)]
+
+
+def test_times_that_a_function_gives_leave_the_columns_their_types():
+    empty = pa.table(
+        {"key": ["a", "a"], "at": [1, 2], "number": pa.nulls(2, pa.int32()), "text": pa.nulls(2, pa.string())}
+    )
+    for path in ("row", "columnar"):
+        windows = keyed.stream(empty, timestamp=lambda row: row.at).key_by("key").window(MINUTE).path(path)
+        results = windows.aggregate(least=Min("number"), most=Max("text"), total=Sum("number")).run(rows_per_batch=1)
+        assert [tuple(row)[3:] for row in results.values] == [(None, None, None)]
 
 
 def test_other_arrow_types_of_the_same_kind():
