@@ -57,6 +57,8 @@ KEYED = {
     ),
     "errors.md": ("Errors", "", ("keyed.errors",)),
 }
+#: Packages whose public names have a page of their own, wherever they are imported from.
+CHANGELOGS = ("keyed.changelog", "keyed.recovery")
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "streams.md": (
@@ -94,7 +96,9 @@ def pages() -> dict[Path, str]:
     titles = {name: list[str]() for name in KEYED}
     constants: list[str] = []
     for name in keyed.__all__:
-        module = getattr(getattr(keyed, name), "__module__", None)
+        module = getattr(getattr(keyed, name), "__module__", "")
+        if module.startswith(CHANGELOGS):
+            continue
         found = [page for page, (_, _, modules) in KEYED.items() if module in modules]
         if found:
             titles[found[0]].append(name)
@@ -112,8 +116,8 @@ def pages() -> dict[Path, str]:
     things = [(f"keyed.testing.{name}", name, getattr(testing, name)) for name in testing.__all__]
     made[REFERENCE / "testing.md"] = _page("Testing", inspect.getdoc(testing) or "", [*things, *_beside("testing.md")])
     things = [
-        (f"{module}.{name}", name, getattr(importlib.import_module(module), name))
-        for module in ("keyed.changelog", "keyed.recovery")
+        (f"{'keyed' if name in keyed.__all__ else module}.{name}", name, getattr(importlib.import_module(module), name))
+        for module in CHANGELOGS
         for name in importlib.import_module(module).__all__
     ]
     about = (

@@ -1,5 +1,8 @@
 """Flink's programming model for Python: keyed functions with state and timers, on Spark or in this process."""
 
+from typing import TYPE_CHECKING, Any
+
+from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds_of
 from keyed.errors import (
@@ -67,6 +70,9 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 
+if TYPE_CHECKING:
+    from keyed.recovery import read_changelog
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -85,9 +91,11 @@ __all__ = [
     "Context",
     "CorruptionError",
     "DefinitionError",
+    "DirectoryChangelog",
     "EncodingError",
     "HistoryCompacted",
     "JavaNotFound",
+    "KafkaChangelog",
     "KeyTypeError",
     "KeyedError",
     "KeyedProcessFunction",
@@ -143,6 +151,7 @@ __all__ = [
     "collect_sink",
     "milliseconds_of",
     "parquet_sink",
+    "read_changelog",
     "run",
     "spark_flush",
     "spark_metrics",
@@ -151,3 +160,12 @@ __all__ = [
     "start",
     "stream",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What reads changelogs needs the engine, which programs that only declare functions do not load."""
+    if name == "read_changelog":
+        from keyed.recovery import read_changelog
+
+        return read_changelog
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

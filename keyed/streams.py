@@ -174,7 +174,7 @@ class KeyedStream:
                 Fixed by the checkpoint.
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` as they came.
             store: Where each worker keeps its copy of the state: ``"memory"`` or ``"rocksdb"``.
-            changelog: Where every committed change of state goes, such as a `keyed.changelog.DirectoryChangelog`.
+            changelog: Where every committed change of state goes, such as a `DirectoryChangelog`.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
                 state, timers and clocks. A query that goes on from its checkpoint does not look at it.
 

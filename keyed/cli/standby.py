@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 import time
 
 from keyed.cli.changelogs import add_settings, changelog_of
+from keyed.errors import ChangelogError
 from keyed.recovery import Standby
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
@@ -33,8 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     with Standby(changelog_of(arguments.changelog, arguments), arguments.path) as standby:
         try:
             while True:
-                records = standby.catch_up()
-                lag = standby.lag()
+                try:
+                    records = standby.catch_up()
+                    lag = standby.lag()
+                except ChangelogError as error:
+                    sys.stderr.write(f"tries again: {error}\n")
+                    records = 0
                 if records:
                     print(
                         f"{records} records applied, {lag.records} records and {lag.seconds:.1f} s behind", flush=True

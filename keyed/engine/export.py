@@ -26,7 +26,7 @@ from keyed.engine.segment import CHANGES, TABLE, decode_row
 from keyed.engine.store import ReadStore
 from keyed.errors import ChangelogDiverged, CorruptionError
 
-__all__ = ["check_new", "export"]
+__all__ = ["check_course", "check_new", "export"]
 
 
 def export(
@@ -59,7 +59,7 @@ def export(
     if last is not None and (last.sequence, last.attempt) == (meta.commit, meta.attempt):
         return None
     if last is not None:
-        _check_course(last, meta, where)
+        check_course(last, meta, where)
     snapshot = last is None
     if not meta.hash:
         meta.hash = hash_text(contents_hash(store(), meta.states))
@@ -99,8 +99,12 @@ def check_new(writer: ChangelogWriter, where: str) -> None:
         )
 
 
-def _check_course(last: Commit, meta: GroupMeta, where: str) -> None:
-    """Check that the changelog is of the same course as the group's log."""
+def check_course(last: Commit, meta: GroupMeta, where: str) -> None:
+    """Check that a changelog which ends with ``last`` lacks the last commit of the group's log, and nothing else.
+
+    Raises:
+        ChangelogDiverged: It does not.
+    """
     if last.source_log != meta.log_id:
         why = "was written from another checkpoint"
     elif last.sequence >= meta.commit:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from keyed.backends import CommitStore, MemoryStore
 from keyed.changelog.model import Changelog
-from keyed.engine.export import export
+from keyed.engine.export import check_course, export
 from keyed.engine.log import GroupLog
 from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.replica import Replica
 from keyed.engine.store import ReadStore
 from keyed.errors import CheckpointError, OperatorChanged
 
-__all__ = ["Checkpoint", "committed", "flush"]
+__all__ = ["Checkpoint", "check_changelog", "committed", "flush"]
 
 
 class Checkpoint:
@@ -81,6 +81,18 @@ def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:
     return store
 
 
+def check_changelog(changelog: Changelog, meta: GroupMeta, where: str) -> None:
+    """Check that a changelog is that of a key group's checkpoint, before anything is written to it.
+
+    Raises:
+        ChangelogDiverged: It is another one's.
+    """
+    last = changelog.reader(meta.group).last()
+    # One that has the last commit already, or of a running query the next one, is looked at when it is written.
+    if last is not None and (last.source_log != meta.log_id or last.sequence < meta.commit):
+        check_course(last, meta, where)
+
+
 def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:
     """Export what a checkpoint of the local runtime has committed and changelogs lack.
 
@@ -102,6 +114,8 @@ def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog
         for operator, changelog in changelogs.items():
             groups = opened.groups(operator)
             changelog.prepare(operator, len(groups))
+            for meta, _ in groups:
+                check_changelog(changelog, meta, f"checkpoint {opened.path}, operator {operator!r}")
             done[operator] = groups[0][0].commit
             if position is not None:
                 changelog.put_position(done[operator], position)

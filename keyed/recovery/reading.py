@@ -102,15 +102,18 @@ def read_changelog(
 def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> Iterator[StateChange]:
     for commit, blocks in commits:
         decoders.use(commit)
+        where = f"commit {commit.sequence} of key group {commit.group}"
         for block in blocks:
             if isinstance(block, TableBlock):
-                yield from decoders.rows(commit, block)
+                try:
+                    yield from decoders.rows(commit, block)
+                except KeyError as error:
+                    raise CorruptionError(f"rows of a table lack the column {error}", where=where) from error
                 continue
             for entry in block:
                 try:
                     change = decoders.entry(commit, *entry)
                 except (IndexError, StructError) as error:
-                    where = f"commit {commit.sequence} of key group {commit.group}"
                     raise CorruptionError(f"{entry!r:.200} is no entry", where=where) from error
                 if change is not None:
                     yield change

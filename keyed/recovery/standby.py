@@ -106,7 +106,7 @@ class Standby:
         return Lag(records, milliseconds / 1000)
 
     def start(self, every: float = 1.0) -> Self:
-        """Follow the changelog in a thread of its own.
+        """Follow the changelog in a thread of its own. While it cannot be read the log says so.
 
         Args:
             every: Seconds from one look at the changelog to the next.
@@ -115,7 +115,11 @@ class Standby:
         def work() -> None:
             try:
                 while not self._stop.wait(every):
-                    self.catch_up()
+                    try:
+                        self.catch_up()
+                    except ChangelogError as error:
+                        # A broker or a disk that is away comes back. If not, `take_over` fails with it.
+                        _log.warning("the standby of operator %s tries again: %s", self._header.operator, error)
             except BaseException as error:  # noqa: BLE001 - given to whoever stops it
                 _log.exception("the standby of operator %s has stopped", self._header.operator)
                 self._error = error

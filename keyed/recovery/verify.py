@@ -147,14 +147,28 @@ def _compared(entries: int, hash_: int, expected: Commit | _Expected) -> str:
 
 
 def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:
-    """The first entry, in the order of addresses, that is not the same in both."""
+    """The first entry, in the order of addresses, or row of a table that is not the same in both."""
     one, other = ({(prefix, sub): value for prefix, sub, value in store.items()} for store in (checkpoint, changelog))
     for address in sorted(one.keys() | other.keys()):
         a, b = one.get(address), other.get(address)
         if a != b:
             words = describe_entry(*address, states)
             return f"{words} is {_shown(a)} in the checkpoint and {_shown(b)} in the changelog"
-    return "the rows of its tables differ"
+    for name, state in states.items():
+        if state["schema"]["kind"] == "table":
+            rows, others = (_rows(store, state) for store in (checkpoint, changelog))
+            for key in sorted(rows.keys() | others.keys(), key=repr):
+                row, there = rows.get(key, "absent"), others.get(key, "absent")
+                if row != there:
+                    return f"row {key!r} of table {name!r} is {row} in the checkpoint and {there} in the changelog"
+    return "its entries differ in their hash alone"
+
+
+def _rows(store: ReadStore, state: dict[str, Any]) -> dict[tuple[Any, ...], Any]:
+    """The rows of a table, by their keys."""
+    table, keys = store.table(int(state["id"])), state["schema"]["key"]
+    parts = table.select(None) if table is not None else ()
+    return {tuple(row[name] for name in keys): row for _, part in parts for row in part.to_pylist()}
 
 
 def _shown(value: bytes | None) -> str:

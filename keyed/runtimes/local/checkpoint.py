@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from keyed.backends import CommitStore, MemoryStore
 from keyed.engine.loader import Loader
 from keyed.engine.log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.errors import ChangelogError, CheckpointError
+from keyed.errors import ChangelogError, CheckpointError, DefinitionError
 from keyed.functions import KeyedProcessFunction
 from keyed.ids import random_id
 from keyed.recovery.cut import cut_of, header_of
@@ -58,9 +59,12 @@ def restore_checkpoint(
 
     Raises:
         CheckpointError: The folder is not empty.
+        DefinitionError: The parallelism is out of its range.
         ChangelogError: A changelog cannot be restored from.
         CorruptionError: A changelog is damaged.
     """
+    if parallelism is not None and not 1 <= parallelism <= 32768:
+        raise DefinitionError(f"parallelism={parallelism} must be from 1 to 32768")
     if Path(path).is_dir() and any(Path(path).iterdir()):
         raise CheckpointError(f"{os.fspath(path)} is not empty; give a new folder for the checkpoint")
     by_name = {header_of(point.changelog).operator: point for point in points}
@@ -90,8 +94,12 @@ def restore_checkpoint(
             loader.write_meta()
         commits.write("run", encode_position(position))
         commits.commit()
-    finally:
+    except BaseException:
+        # Half a checkpoint is none, and would be in the way of the next try.
         commits.close()
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    commits.close()
     return Restored(cut.sequence, with_position=record is not None)
 
 

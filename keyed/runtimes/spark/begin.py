@@ -1,7 +1,7 @@
 """How a query begins on a checkpoint: with nothing, where the checkpoint stands, or with what changelogs hold.
 
-The record ``keyed-begin`` in the checkpoint of a restored query is JSON of the fields of `Begin`. It is written before
-the first batch, and again when the checkpoint can be used like any other.
+The record ``keyed-begin`` in the checkpoint of a query of `run` or `start` is JSON of the fields of `Begin`. It is
+written before the first batch, and of a restored query again when the checkpoint can be used like any other.
 
 The first batch of a restored query has only ticks as its source: the key groups, which have no state yet, load theirs
 (`keyed.recovery.restore`). Then the line of each source is put into ``offsets/0``, as if the batch had read what the
@@ -26,7 +26,7 @@ from keyed.runtimes.spark.files import put_files
 from keyed.runtimes.spark.folder import CheckpointFolder
 from keyed.runtimes.spark.position import decode_position
 
-__all__ = ["Begin", "begin", "begun", "take_position"]
+__all__ = ["Begin", "begin", "begun", "read_begin", "take_position"]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +45,7 @@ class Begin:
         sequence: Number of the restored batch in the changelogs, 0 if nothing was restored.
         sources: Lines of the sources that are still to be put into ``offsets/0``.
         with_position: Whether the changelogs had a position.
+        ticks: Whether the last of the query's sources are the ticks.
         version: Version of the record.
     """
 
@@ -52,15 +53,19 @@ class Begin:
     sequence: int = 0
     sources: list[str] | None = None
     with_position: bool = False
+    ticks: bool = True
     version: int = 1
 
 
-def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint]) -> tuple[Begin, Cut | None]:
+def begin(
+    folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True
+) -> tuple[Begin, Cut | None]:
     """How a query begins.
 
     Args:
         folder: The checkpoint.
         points: What operators are restored from, by name.
+        ticks: Whether the query has ticks.
 
     Returns:
         The record, and the cut from which the key groups load their state, if they are still to.
@@ -69,16 +74,23 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint]) -> tuple
         CheckpointError: The checkpoint was to be restored and was not, and now it is not asked for.
         ChangelogError: A changelog cannot be restored from.
     """
-    record = _decode(folder.read(_NAME), folder.path)
-    if folder.last_commit() is not None:
-        return record or Begin(), None
-    if not points:
-        if record is not None:
-            raise CheckpointError(
-                f"the checkpoint {folder.path} is to begin with batch {record.sequence} of a changelog, and has not: "
-                "give restore_from= once more, or a new checkpoint"
-            )
-        return Begin(), None
+    record = read_begin(folder)
+    is_new = folder.last_commit() is None
+    if is_new and not points and record is not None and record.sequence:
+        raise CheckpointError(
+            f"the checkpoint {folder.path} is to begin with batch {record.sequence} of a changelog, and has not: "
+            "give restore_from= once more, or a new checkpoint"
+        )
+    if not is_new or not points:
+        if is_new or record is None:
+            record = Begin(ticks=ticks)
+            _write(folder, record)
+        return record, None
+    if (record is None or not record.sequence) and folder.names("offsets"):
+        raise CheckpointError(
+            f"a query without restore_from= has begun its first batch in the checkpoint {folder.path}, and not "
+            "finished it: give a new checkpoint"
+        )
     cut = cut_of(points)
     position = None if cut.position is None else decode_position(cut.position)
     if position is None:
@@ -86,16 +98,25 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint]) -> tuple
             "batch %d is restored without a position: the state is restored, and the source is read as its options say",
             cut.sequence,
         )
-        record = Begin(cut.sequence, cut.sequence)
+        record = Begin(cut.sequence, cut.sequence, ticks=ticks)
     else:
         # The changelogs of all operators have the position, except those that were not there yet.
         changelog = next(
             point.changelog for point in points.values() if _position_of(point.changelog, cut.sequence) == cut.position
         )
         sources = put_files(folder, changelog, position.sources)
-        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True)
+        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks)
     _write(folder, record)
     return record, cut
+
+
+def read_begin(folder: CheckpointFolder) -> Begin | None:
+    """How the query of a checkpoint began; ``None`` if `run` and `start` have never seen it.
+
+    Raises:
+        CorruptionError: The record is damaged.
+    """
+    return _decode(folder.read(_NAME), folder.path)
 
 
 def begun(session: SparkSession, checkpoint: str) -> Begin:
@@ -110,18 +131,17 @@ def begun(session: SparkSession, checkpoint: str) -> Begin:
     return _decode(bytes(found[0].content) if found else None, checkpoint) or Begin()
 
 
-def take_position(folder: CheckpointFolder, record: Begin, *, ticks: bool) -> Begin:
+def take_position(folder: CheckpointFolder, record: Begin) -> Begin:
     """Let the sources of a restored query go on where the earlier one was, now that its first batch is done.
 
     Args:
         folder: The checkpoint.
         record: How the query began.
-        ticks: Whether it has ticks in its other batches too.
     """
     assert record.sources is not None
     # The last line is that of the ticks. This may be done again, after a crash.
     lines = (folder.read("offsets/0") or b"").decode().split("\n")
-    after = [*lines[:2], *record.sources, *(lines[-1:] if ticks else [])]
+    after = [*lines[:2], *record.sources, *(lines[-1:] if record.ticks else [])]
     folder.write("offsets/0", "\n".join(after).encode())
     record = attrs.evolve(record, sources=None)
     _write(folder, record)

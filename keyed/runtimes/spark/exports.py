@@ -91,10 +91,8 @@ class Exports:
         if not self._changelogs:
             return
         if self._folder is not None:
-            last = self._folder.last_commit()
-            if last is None:
+            if self._folder.last_commit() is None:
                 return
-            self.before_batch(last + 1)
         elif not state_operators(self._session, self._checkpoint):
             return
         flush(self._session, self._checkpoint, self._changelogs)

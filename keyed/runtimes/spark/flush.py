@@ -2,7 +2,8 @@
 
 A running query exports a batch with its next one. The last batch of a query that has ended is exported here, and so is
 all of a checkpoint whose changelog is empty. The workers do it: first with what the last batch wrote, and then, for key
-groups for which that is not enough, with all they have.
+groups for which that is not enough, with all they have. Before that the driver logs where the query stood, if `run` or
+`start` have begun it and so its sources are told from the ticks.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, OperatorChanged
 from keyed.outputs import Schema
+from keyed.recovery.checkpoint import check_changelog
+from keyed.runtimes.spark.begin import read_begin
+from keyed.runtimes.spark.folder import reached
 from keyed.runtimes.spark.groups import group_ids
+from keyed.runtimes.spark.position import PositionLog
 from keyed.runtimes.spark.processor import WRITERS
-from keyed.runtimes.spark.state import Chosen, committed_metas, for_groups
+from keyed.runtimes.spark.state import Chosen, StateOperator, committed_metas, for_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +51,8 @@ class _Target:
 
 def flush(session: SparkSession, checkpoint: str, changelogs: Mapping[str, Changelog]) -> dict[str, int]:
     """Export what a checkpoint has committed and changelogs lack. See `keyed.spark_flush`."""
-    operators = {operator: meta.operator for operator, meta in committed_metas(session, checkpoint).items()}
+    metas = committed_metas(session, checkpoint)
+    operators = {operator: meta.operator for operator, meta in metas.items()}
     unknown = changelogs.keys() - operators.values()
     if unknown:
         raise OperatorChanged(
@@ -57,6 +63,7 @@ def flush(session: SparkSession, checkpoint: str, changelogs: Mapping[str, Chang
         for operator, name in operators.items()
         if name in changelogs
     }
+    _log_position(session, checkpoint, metas, {name: target.changelog for name, target in targets.items()})
     chosen = [operator for operator, name in operators.items() if name in targets]
     done: dict[tuple[int, int], Any] = {}
     for changes in (True, False):
@@ -72,6 +79,27 @@ def flush(session: SparkSession, checkpoint: str, changelogs: Mapping[str, Chang
     for row in done.values():
         newest[row.name] = min(row.commit, newest.get(row.name, row.commit))
     return newest
+
+
+def _log_position(
+    session: SparkSession,
+    checkpoint: str,
+    metas: Mapping[StateOperator, GroupMeta],
+    changelogs: Mapping[str, Changelog],
+) -> None:
+    """Log where the query stood after its last batch, into changelogs that are this query's."""
+    for meta in metas.values():
+        if meta.operator in changelogs:
+            check_changelog(changelogs[meta.operator], meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
+    folder = reached(session, checkpoint)
+    record = None if folder is None else read_begin(folder)
+    # Of a restored query that was killed right after its first batch the checkpoint does not say it yet.
+    if folder is not None and record is not None and record.sources is None:
+        sequences = {meta.operator: meta.commit for meta in metas.values()}
+        positions = PositionLog(
+            folder, changelogs, ticks=record.ticks, first_batch=record.first_batch, sequences=lambda _: sequences
+        )
+        positions.log(max(operator.batch for operator in metas))
 
 
 # What the Python workers run ------------------------------------------------------------------------------------------

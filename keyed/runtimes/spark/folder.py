@@ -20,12 +20,16 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.errors import CheckpointError
+from keyed.runtimes.spark.session import is_here, is_remote
 from keyed.runtimes.spark.sinks import local_folder
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+    from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointFolder", "open_checkpoint"]
+__all__ = ["CheckpointFolder", "open_checkpoint", "reached"]
+
+_VERSION = "v1"
 
 
 def open_checkpoint(path: str) -> CheckpointFolder | None:
@@ -45,6 +49,20 @@ def open_checkpoint(path: str) -> CheckpointFolder | None:
     except (ValueError, OSError, NotImplementedError):
         return None
     return CheckpointFolder(path, files, root)
+
+
+def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
+    """The files of a checkpoint of a session's query; ``None`` if this program does not reach them.
+
+    Over Spark Connect the server may be anywhere, and without a scheme a path may be one of any file system.
+
+    Args:
+        session: The session.
+        path: The checkpoint's folder.
+    """
+    if is_remote(session) or not (is_here(session) or ":" in path):
+        return None
+    return open_checkpoint(path)
 
 
 @attrs.frozen
@@ -106,9 +124,21 @@ class CheckpointFolder:
             raise self._failed("write", name, error) from error
 
     def offsets(self, batch: int) -> list[str] | None:
-        """The lines of the sources after a batch, ``None`` if they are not there any more."""
+        """The lines of the sources after a batch, ``None`` if they are not there any more.
+
+        Raises:
+            CheckpointError: They cannot be read, or Spark has written them in another way.
+        """
         record = self.read(f"offsets/{batch}")
-        return None if record is None else record.decode().split("\n")[2:]
+        if record is None:
+            return None
+        version, _, *lines = record.decode().split("\n")
+        if version != _VERSION:
+            raise CheckpointError(
+                f"offsets/{batch} of the checkpoint {self.path} has version {version!r}, and keyed knows {_VERSION!r}: "
+                "leave spark.sql.streaming.offsetLog.formatVersion at 1"
+            )
+        return lines
 
     def last_commit(self) -> int | None:
         """Id of the last batch that is done."""

@@ -17,10 +17,10 @@ from keyed.runtimes.spark.begin import Begin, begin, begun, take_position
 from keyed.runtimes.spark.checkpoint import checked_parallelism
 from keyed.runtimes.spark.exports import Exports
 from keyed.runtimes.spark.failures import translated
-from keyed.runtimes.spark.folder import open_checkpoint
+from keyed.runtimes.spark.folder import reached
 from keyed.runtimes.spark.metrics import operator_metrics, summed
 from keyed.runtimes.spark.plan import Plan, build, parallelism_of
-from keyed.runtimes.spark.session import check_session, check_versions, is_remote, settings
+from keyed.runtimes.spark.session import check_session, check_versions, is_here, is_remote, settings
 from keyed.runtimes.spark.ship import carried
 from keyed.runtimes.spark.sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.state import check_path
@@ -89,7 +89,7 @@ class Job:
         self._local_dir = _local_dir(self._session, options.get("local_dir"))
         self._remote = is_remote(self._session)
         # A batch DataFrame is written by this program, a stream over Spark Connect by the server.
-        self._here = _is_here(self._session) and (self.streaming or not self._remote)
+        self._here = is_here(self._session) and (self.streaming or not self._remote)
         checkpoint = options.get("checkpoint")
         if self.streaming and checkpoint is None:
             raise DefinitionError(
@@ -110,11 +110,10 @@ class Job:
         if self._changelogs:
             check_path(self._checkpoint)
         folder = None
-        # Over Spark Connect the server may be anywhere, and without a scheme a path may be one of any file system.
-        if not self._remote and (self._here or (":" in self._checkpoint and (points or self._changelogs))):
-            folder = open_checkpoint(self._checkpoint)
+        if self._here or points or self._changelogs:
+            folder = reached(self._session, self._checkpoint)
         if folder is not None:
-            self._begin, self._cut = begin(folder, points)
+            self._begin, self._cut = begin(folder, points, ticks=last.source.ticks)
         elif points:
             raise DefinitionError(
                 f"restore_from= of operator {min(points)!r}: this program does not reach the file system of the "
@@ -151,7 +150,7 @@ class Job:
     def take_position(self) -> None:
         """Let the query's sources go on where the earlier one was."""
         assert self._folder is not None
-        self._begin = take_position(self._folder, self._begin, ticks=self._last.source.ticks)
+        self._begin = take_position(self._folder, self._begin)
 
     def flush(self) -> None:
         """Export the last batch, which nothing will undo any more."""
@@ -321,10 +320,3 @@ def _partitions(session: SparkSession) -> int:
 
 def _local_dir(session: SparkSession, given: Any) -> str | None:
     return os.fspath(given) if given is not None else session.conf.get(_LOCAL_DIR, None)
-
-
-def _is_here(session: SparkSession) -> bool:
-    """Whether Spark runs on this machine alone, on its file system."""
-    master = session.conf.get("spark.master", "") or ""
-    files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
-    return master.startswith("local") and files.startswith("file:")

@@ -14,7 +14,7 @@ import msgspec
 
 from keyed.changelog.model import Changelog
 from keyed.codec.frames import frame, unframe
-from keyed.errors import CheckpointError, CorruptionError
+from keyed.errors import ChangelogFenced, CheckpointError, CorruptionError
 from keyed.runtimes.spark.files import keep_files
 from keyed.runtimes.spark.folder import CheckpointFolder
 
@@ -107,10 +107,18 @@ class PositionLog:
             if there is not None and there.batch < position.batch:
                 # The key groups committed nothing in this batch: no rows came to them, or their input has ended.
                 continue
-            keep_files(self._folder, changelog, before.sources if before is not None else [], position.sources)
-            changelog.put_position(sequence, encode_position(position))
+            known = before.sources if before is not None else []
+            try:
+                self._put(changelog, sequence, known, position)
+            except ChangelogFenced:
+                # A flush by hand has logged one since this program opened the log of positions.
+                self._put(changelog, sequence, known, position)
             self._last[operator] = sequence, position
         self._logged = batch
+
+    def _put(self, changelog: Changelog, sequence: int, known: list[str], position: SparkPosition) -> None:
+        keep_files(self._folder, changelog, known, position.sources)
+        changelog.put_position(sequence, encode_position(position))
 
     def _around(
         self, operator: str, changelog: Changelog, sequence: int

@@ -30,7 +30,7 @@ from keyed.runtimes.spark.java import require_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_session", "check_versions", "is_remote", "settings", "spark_session"]
+__all__ = ["check_session", "check_versions", "is_here", "is_remote", "settings", "spark_session"]
 
 _log = logging.getLogger(__name__)
 
@@ -155,6 +155,13 @@ def check_versions() -> None:
 def is_remote(session: Any) -> bool:
     """Whether a session is one of Spark Connect."""
     return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
+
+
+def is_here(session: SparkSession) -> bool:
+    """Whether Spark runs on this machine alone, on its file system."""
+    master = session.conf.get("spark.master", "") or ""
+    files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
+    return master.startswith("local") and files.startswith("file:")
 
 
 @contextmanager

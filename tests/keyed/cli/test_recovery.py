@@ -90,8 +90,16 @@ def test_restore_of_tables(tmp_path, capsys):
     broken_off(life, 8)
     log = life.changelog("Buckets", 0).path
     assert main(["restore", str(tmp_path / "one"), log, "--parallelism", "1"]) == 0
-    assert main(["restore", str(tmp_path / "three"), log, "--parallelism", "3"]) == 1
+    assert main(["restore", str(tmp_path / "two"), log, "--parallelism", "3"]) == 1
     assert "has tables" in capsys.readouterr().err
+    # What failed is not in the way of the next try.
+    assert main(["restore", str(tmp_path / "two"), log]) == 0
+
+
+@pytest.mark.parametrize("parallelism", ["0", "-2", "40000"])
+def test_restore_at_no_parallelism(log, tmp_path, capsys, parallelism):
+    assert main(["restore", str(tmp_path / "a"), log.path, "--parallelism", parallelism]) == 1
+    assert f"parallelism={parallelism} must be from 1" in capsys.readouterr().err
 
 
 def test_restore_at_a_time(log, tmp_path, capsys):

@@ -72,6 +72,7 @@ def killed(life: Life, compact_every: int, seconds: float | None) -> bool:
 @pytest.mark.parametrize("recovered_from", ["checkpoint", "changelog"])
 def test_killed_jobs_end_as_undisturbed_ones(tmp_path, undisturbed, recovered_from):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
+    print(f"KEYED_SEED={seed}")
     random = Random(seed)
     CONTEXT.set_forkserver_preload(["tests.keyed.recovery.jobs", "rocksdict"])
     names = random.sample(sorted(jobs.JOBS), len(jobs.JOBS))

@@ -133,6 +133,18 @@ def test_a_folder_in_use_is_refused(tmp_path, log):
         Standby(log, tmp_path / "standby")
 
 
+def test_a_changelog_that_is_away_for_a_while_is_followed_again(tmp_path, log, caplog):
+    run_count(range(60), log)
+    header, away = tmp_path / "log" / "header", tmp_path / "log" / "away"
+    with Standby(log, tmp_path / "standby") as standby:
+        header.rename(away)
+        standby.start(every=0.001)
+        assert _waited(lambda: "tries again: there is no changelog" in caplog.text)
+        away.rename(header)
+        assert _waited(lambda: standby._stores[0].position() is not None)
+        assert standby.take_over().changelog == log
+
+
 def test_what_the_thread_fails_with_is_raised_when_it_is_stopped(tmp_path, log):
     run_count(range(60), log)
     segment = sorted((tmp_path / "log" / "groups" / "00000").iterdir())[2]

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import keyed
-from keyed import CheckpointError, OperatorChanged, TimeDomain
+from keyed import ChangelogDiverged, CheckpointError, OperatorChanged, TimeDomain
 from keyed.backends import CommitStore
 from keyed.codec.keys import encode_key
 from keyed.engine.addresses import PLAIN, state_prefix
@@ -17,6 +17,8 @@ from keyed.engine.meta import decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.recovery import flush, verify_changelog, verify_checkpoint
 from keyed.recovery.describe import describe_entry
+from keyed.recovery.replay import Replay
+from keyed.recovery.verify import _first_difference
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.engine.groups import Work
 from tests.keyed.recovery import jobs
@@ -134,6 +136,20 @@ def test_the_first_entry_in_which_checkpoint_and_changelog_differ(tmp_path):
     assert problem.endswith("is b'\\x08' in the checkpoint and b'\\n' in the changelog")
 
 
+def test_the_first_row_in_which_tables_differ(tmp_path):
+    life = Life(tmp_path, "tables")
+    jobs.run(life, drain=False)
+    one, other = Replay(), Replay()
+    for commit, blocks in life.changelog("Buckets", 0).reader(0).commits():
+        content = list(blocks)
+        for replay in (one, other) if commit.sequence < 20 else (one,):
+            replay.apply(commit, content)
+    assert re.match(
+        r"row \('item\d', \d+\) of table 'buckets' is .* in the checkpoint and .* in the changelog",
+        _first_difference(one.store, other.store, commit.states),
+    )
+
+
 def test_what_cannot_be_compared_is_noted(tmp_path):
     log = MemoryChangelog()
     run_count(range(20), checkpoint=tmp_path)
@@ -164,6 +180,15 @@ def test_what_is_not_there(tmp_path):
 
 
 class TestFlush:
+    def test_the_changelog_of_another_checkpoint_is_left_as_it_is(self, tmp_path):
+        log = MemoryChangelog()
+        run_count(range(20), log, checkpoint=tmp_path / "one")
+        run_count(range(30), checkpoint=tmp_path / "other")
+        positions = list(log.positions())
+        with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
+            flush(tmp_path / "other", {"Count": log})
+        assert list(log.positions()) == positions
+
     def test_what_a_broken_off_run_has_committed(self, tmp_path):
         life = Life(tmp_path, "functions")
         broken_off(life, 5)

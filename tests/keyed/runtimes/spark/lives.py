@@ -1,8 +1,8 @@
 """Jobs with a changelog per operator, in a program that tests kill: ``python -m tests...lives FOLDER KIND``.
 
 Reads ``FOLDER/in``, one file a batch, and writes ``FOLDER/sink-<n>``. Prints the id of each batch, what the changelogs
-say of the state when all files are read, and ``DONE`` when the input has ended. `tests.keyed.recovery.jobs.Life` says
-where the checkpoint and the changelogs are, and what a life begins with.
+say of the state when all files are read and when the input has ended, and then ``DONE``. `Life` in
+`tests.keyed.recovery.jobs` says where the checkpoint and the changelogs are, and what a life begins with.
 """
 
 from __future__ import annotations
@@ -80,8 +80,14 @@ def outputs(life: Life, source: Any) -> list[Any]:
 
 
 def state(life: Life) -> dict[str, Any]:
-    """What the changelogs say of the state, as far as it does not depend on where batches are cut."""
-    return {operator: (found[0], found[1]) for operator, found in final_state(life).items()}
+    """What the changelogs say of the state, as far as it does not depend on where batches are cut.
+
+    By operator: the number of entries, their hash, and whether the input has ended.
+    """
+    return {
+        operator: [entries, hash_, any(ended for *_, ended in clocks)]
+        for operator, (entries, hash_, clocks) in final_state(life).items()
+    }
 
 
 def say(*words: object) -> None:
@@ -100,8 +106,7 @@ def main(folder: Path, kind: str) -> None:
             drain=drain,
             on_progress=lambda progress: say("BATCH", progress.batch_id),
         )
-        if not drain:
-            say("STATE", json.dumps(state(life)))
+        say("STATE", json.dumps(state(life)))
     say("DONE")
     session.stop()
 

@@ -7,7 +7,7 @@ import pytest
 from keyed import RestorePoint
 from keyed.changelog.model import Commit
 from keyed.errors import ChangelogError, CheckpointError, CorruptionError
-from keyed.runtimes.spark.begin import Begin, begin, take_position
+from keyed.runtimes.spark.begin import Begin, begin, read_begin, take_position
 from keyed.runtimes.spark.folder import open_checkpoint
 from keyed.runtimes.spark.position import SparkPosition, decode_position, encode_position
 from keyed.testing import MemoryChangelog
@@ -59,8 +59,15 @@ def first_batch(folder, ticks_alone=True):
 
 
 def test_a_new_query_begins_with_nothing(folder):
-    assert begin(folder, {}) == (Begin(), None)
-    assert folder.names("") == []
+    for ticks in (True, False):
+        assert begin(folder, {}, ticks=ticks) == (Begin(ticks=ticks), None)
+        assert read_begin(folder) == Begin(ticks=ticks)
+
+
+def test_a_query_that_was_begun_with_plain_spark_is_known_from_now_on(folder):
+    first_batch(folder, ticks_alone=False)
+    assert read_begin(folder) is None
+    assert begin(folder, {}, ticks=False) == begin(folder, {}) == (Begin(ticks=False), None)
 
 
 def test_a_query_goes_on_from_its_checkpoint_whatever_it_could_be_restored_from(folder):
@@ -72,13 +79,13 @@ def test_a_query_goes_on_from_its_checkpoint_whatever_it_could_be_restored_from(
 @pytest.mark.parametrize("ticks", [False, True])
 def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
     found = points(op=changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)}))
-    record, cut = begin(folder, found)
+    record, cut = begin(folder, found, ticks=ticks)
     assert cut is not None
     assert (cut.sequence, cut.operators["op"].sequence) == (43, 43)
-    assert record == Begin(first_batch=42, sequence=43, sources=SOURCES, with_position=True)
+    assert record == Begin(first_batch=42, sequence=43, sources=SOURCES, with_position=True, ticks=ticks)
     first_batch(folder)
-    after = take_position(folder, record, ticks=ticks)
-    assert after == Begin(first_batch=42, sequence=43, sources=None, with_position=True)
+    after = take_position(folder, record)
+    assert after == Begin(first_batch=42, sequence=43, sources=None, with_position=True, ticks=ticks)
     assert folder.offsets(0) == [*SOURCES, *([TICK] if ticks else [])]
     assert begin(folder, found) == begin(folder, {}) == (after, None)
 
@@ -88,9 +95,9 @@ def test_a_crash_between_the_first_batch_and_its_position_is_made_up_for(folder)
     first_batch(folder)
     found, cut = begin(folder, {})
     assert (found, cut) == (record, None)
-    take_position(folder, found, ticks=True)
+    take_position(folder, found)
     # And between the two files.
-    take_position(folder, found, ticks=True)
+    take_position(folder, found)
     assert folder.offsets(0) == [*SOURCES, TICK]
 
 
@@ -101,6 +108,13 @@ def test_a_restore_that_has_not_happened_is_not_forgotten(folder):
     with pytest.raises(CheckpointError, match=r"to begin with batch 43 .* give restore_from= once more"):
         begin(folder, {})
     assert begin(folder, found)[1] is not None
+
+
+def test_a_checkpoint_in_which_another_query_has_begun_is_not_restored_into(folder):
+    begin(folder, {})
+    folder.write("offsets/0", b"v1\n{}\n-\n-")
+    with pytest.raises(CheckpointError, match="has begun its first batch in the checkpoint"):
+        begin(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
 
 
 @pytest.mark.parametrize("positions", [{}, {42: encode_position(POSITION)}, {43: b"KRUN of the local runtime"}])

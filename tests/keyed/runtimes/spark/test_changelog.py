@@ -282,7 +282,8 @@ def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp
     count(source, changelog=changelog).run(out, checkpoint=tmp_path / "ck")
     count(source, restore_from=changelog).run(out, checkpoint=tmp_path / "ck2")
     write_files(tmp_path, [2])
-    monkeypatch.setattr("keyed.runtimes.spark.job._is_here", lambda _: False)
+    for module in ("job", "folder"):
+        monkeypatch.setattr(f"keyed.runtimes.spark.{module}.is_here", lambda _: False)
     seen: list[keyed.Progress] = []
     new = DirectoryChangelog(tmp_path / "new")
     with caplog.at_level(logging.WARNING):
@@ -302,6 +303,13 @@ def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
     with pytest.raises(ChangelogDiverged, match="its checkpoint is new"):
         job.run(checkpoint=tmp_path / "other")
     assert total(changelog)[0] == 1
+    # Nor does a flush leave anything in it, not even a position.
+    positions = list(changelog.positions())
+    write_files(tmp_path, [1])
+    count(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "third")
+    with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
+        keyed.spark_flush(spark, tmp_path / "third", {"count": changelog})
+    assert list(changelog.positions()) == positions
 
 
 def test_a_changelog_on_a_batch_dataframe_is_refused(spark, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keyed.errors import ChangelogDiverged, CheckpointError
+from keyed.errors import ChangelogDiverged, ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.folder import open_checkpoint
 from keyed.runtimes.spark.position import PositionLog, SparkPosition, decode_position
 from keyed.testing import MemoryChangelog
@@ -99,3 +99,26 @@ def test_the_positions_of_another_course_are_refused(folder, changelogs):
 def test_a_batch_that_the_checkpoint_has_forgotten_is_named(folder, changelogs):
     with pytest.raises(CheckpointError, match="no offsets of batch 3"):
         log_of(folder, changelogs, {3: 4}).log(3)
+
+
+def test_a_writer_that_a_flush_by_hand_has_fenced_is_opened_anew(folder):
+    class Fenced(MemoryChangelog):
+        fenced = True
+
+        def put_position(self, sequence, data):
+            if self.fenced:
+                self.fenced = False
+                raise ChangelogFenced("another one has written")
+            super().put_position(sequence, data)
+
+    changelog = Fenced()
+    changelog.prepare("a", 1)
+    commit(folder, 0, offsets(0), TICK)
+    log_of(folder, {"a": changelog}, {0: 1}).log(0)
+    assert logged(changelog) == {1: SparkPosition(0, [offsets(0)])}
+
+
+def test_offsets_that_spark_writes_in_another_way_are_refused(folder):
+    folder.write("offsets/0", b'v2\n{}\n{"0":"x"}')
+    with pytest.raises(CheckpointError, match=r"version 'v2'.*formatVersion"):
+        folder.offsets(0)
