@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import keyed
@@ -19,7 +21,7 @@ class Stores(Told):
     total = ReducingState(lambda a, b: a + b, int)
 
 
-CALLS = [
+CALLS: list[tuple[Any, list[Any]]] = [
     # What is called, and what is logged: (state, entry, value), None where it was removed.
     (lambda f: f.value.update(1), [("value", None, 1)]),
     (lambda f: f.value.value(), []),
