@@ -7,8 +7,9 @@ State ``columnar_windows``, a table with the key's columns and
 
 - for sessions ``window.start`` (in the table's key) and ``window.end``;
 - for tumbling and hopping windows the start of a slice (in the table's key), in a column that is named after the length
-  of slices, ``slice_60000``, and the offset where they have one, ``slice_60000_at_900``: slices of another length are
-  another state;
+  of slices, ``slice_60000``, the offset where they have one, ``slice_60000_at_900``, and the length of the part that
+  windows cover where there are gaps between them, ``slice_60000_first_20000``: slices of another
+  kind are another state;
 - the accumulators, ``<aggregate>.<part>``: see `windows.columnar.accumulators` and `windows.columnar.collecting`.
 """
 
@@ -96,7 +97,9 @@ class WindowBatchOperator(VectorizedFunction):
         if isinstance(assigner, HoppingWindows):
             step = hopping_slice(assigner)
             at = assigner.offset_ms % step
-            times = [f"slice_{step}_at_{at}" if at else f"slice_{step}"]
+            offset = f"_at_{at}" if at else ""
+            covered = f"_first_{assigner.size_ms}" if assigner.size_ms < step else ""
+            times = [f"slice_{step}{offset}{covered}"]
         keys = self.definition.key_names
         columns = [(key, plain_type(self._columns[key])) for key in keys]
         columns += [(time, "bigint") for time in times] + fold_of(self.definition, self._columns).columns

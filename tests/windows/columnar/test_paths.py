@@ -302,7 +302,7 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
     assert run(before, 2) == []
 
 
-def test_slices_of_another_length_are_refused_on_a_checkpoint(tmp_path):
+def test_slices_of_another_kind_are_refused_on_a_checkpoint(tmp_path):
     def run(assigner, rows):
         output = windows_of(assigner, source=pa.concat_tables([TABLE] * rows)).path("columnar").aggregate(n=Count())
         return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
@@ -310,8 +310,10 @@ def test_slices_of_another_length_are_refused_on_a_checkpoint(tmp_path):
     run(HoppingEventTimeWindows.of(60, 10), 1)
     with pytest.raises(keyed.StateSchemaChanged, match="slice_20"):
         run(HoppingEventTimeWindows.of(60, 20), 2)
-    # Windows of other sizes share the slices.
+    # Windows of other sizes share the slices, if there are no gaps between them.
     run(HoppingEventTimeWindows.of(30, 10), 2)
+    with pytest.raises(keyed.StateSchemaChanged, match="slice_10_first_4"):
+        run(HoppingEventTimeWindows.of(4, 10), 3)
 
 
 def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
