@@ -136,7 +136,7 @@ def define(
     _nested_triggers(chosen)
     evictor = evictor if evictor is not None else assigner.default_evictor()
     reason = _general_reason(assigner, chosen, evictor, aggregates, process, lateness_ms, idle_ms, open_slices)
-    return Definition(
+    definition = Definition(
         assigner,
         chosen,
         evictor,
@@ -152,6 +152,11 @@ def define(
         element_type,
         reason,
     )
+    columns = definition.row_names
+    if names is not None and process is None and len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise DefinitionError(f"results have the columns {', '.join(columns)}: {twice!r} is there twice; rename one")
+    return definition
 
 
 def hopping_slice(assigner: HoppingWindows) -> int:

@@ -14,7 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputDefinitionError
 from windows.cells import Cells
 from windows.context import WindowContext
 from windows.definition import Definition
@@ -51,10 +51,11 @@ class Emission:
         self._make: Callable[[Sequence[Any]], Any] | None = None
         self._times: dict[int, Any] | None = {} if definition.timestamps else None
         self.of_bounds: OfBounds = self._of_bounds
-        if definition.names is not None:
+        if definition.names is not None and self._process is not None:
             self._of_result = row_maker(definition.names)
+        elif definition.names is not None:
             self._make = tuple if definition.plain_rows else row_maker(definition.row_names)
-            if cells is not None and self._process is None and self._one_key and self._times is None:
+            if cells is not None and self._one_key and self._times is None:
                 self.of_bounds = _plain_rows(cells, self._make)
 
     def of_cells(self, key: Any, window: Any, cells: list[Any], at: int) -> Iterable[Any]:
@@ -80,7 +81,13 @@ class Emission:
         assert self._process is not None
         context = self._context
         context.current = window
-        return self._process.process(key, context, elements) or ()
+        result = self._process.process(key, context, elements) or ()
+        if isinstance(result, str | bytes | dict):
+            raise OutputDefinitionError(
+                f"{result!r} of type {type(result).__name__} was returned by {type(self._process).__name__}.process, "
+                "which would be taken apart into outputs; yield it, or return a list of outputs"
+            )
+        return result
 
     def _of_bounds(self, key: Any, start: int, end: int, cells: list[Any], at: int) -> Iterable[Any]:
         return self.of_cells(key, time_window(start, end), cells, at)

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from keyed import MAX_TIMESTAMP, DefinitionError, ListState, OutputTag, ReducingState, UserFunctionError, ValueState
+from keyed import (
+    MAX_TIMESTAMP,
+    DefinitionError,
+    ListState,
+    OutputDefinitionError,
+    OutputTag,
+    ReducingState,
+    UserFunctionError,
+    ValueState,
+)
 from keyed.testing import KeyedTestHarness
 from windows import (
     CollectList,
@@ -727,6 +736,9 @@ class TestIdleClosing:
         ({"allowed_lateness_ms": -1}, "allowed_lateness"),
         ({"idle_timeout_ms": 0}, "idle_timeout"),
         ({"late_tag": 5}, "OutputTag"),
+        ({"aggregate": {"key": Count()}}, "columns key, window_start, window_end, key: 'key' is there twice"),
+        ({"aggregate": {"n": Count(), "window_end": Count()}}, "'window_end' is there twice"),
+        ({"aggregate": {"n": Count()}, "key_names": ("window_start",)}, "'window_start' is there twice"),
         (
             {
                 "assigner": EventTimeSessionWindows.with_gap(5),
@@ -760,6 +772,18 @@ def test_errors_of_user_functions_name_the_key():
     op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Sum("missing"))
     with harness_of(op) as h, pytest.raises(UserFunctionError, match="missing"):
         h.process(("k", 1), 1)
+
+
+@pytest.mark.parametrize("returned", ["text", b"bytes", {"a": "dict"}])
+def test_a_window_function_returns_a_list_of_outputs(returned):
+    class Returns(ProcessWindowFunction):
+        def process(self, key, context, elements):
+            return returned
+
+    with harness_of(WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Returns())) as h:
+        h.process(("k", 1), 1)
+        with pytest.raises(OutputDefinitionError, match=r"returned by Returns.process.*yield it"):
+            h.advance_watermark(9)
 
 
 def test_two_states_of_one_name_in_a_trigger_are_refused():
