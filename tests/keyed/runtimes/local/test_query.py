@@ -156,8 +156,9 @@ def test_bad_rows_fail_the_query_or_leave_by_their_tag():
     source = [*rows(1, 2), {"k": None, "ts": 3, "v": 3}, {"k": "a", "ts": None, "v": 4}, *rows(5, start=4)]
     with pytest.raises(NullKeyError, match="on_bad_row"):
         chain(source).run()
-    with pytest.raises(TimestampError, match="on_bad_row"):
-        chain([*source[:2], source[3]]).run()
+    for time in (None, 1.5, "1970-01-01T00:00:00Z"):
+        with pytest.raises(TimestampError, match=r"int milliseconds or a datetime with a time zone.*on_bad_row"):
+            chain([*source[:2], {**source[3], "ts": time}]).run()
     for kind in (list, pd.DataFrame, pa.Table.from_pylist):
         output = chain(kind(source), on_bad_row=BAD)
         good, bad = keyed.collect_sink(), keyed.collect_sink()
