@@ -186,8 +186,8 @@ def _split(
                 "keyed.stream(..., on_bad_row=OutputTag(...))"
             )
         raise TimestampError(
-            f"operator {operator!r}: {values[wrong[0]]!r} has no usable timestamp in {source.timestamp!r}, which is int "
-            "milliseconds or a datetime with a time zone; filter such rows, or give keyed.stream(..., "
+            f"operator {operator!r}: {values[wrong[0]]!r} has no usable timestamp in {source.timestamp!r}, which is "
+            "int milliseconds or a datetime with a time zone; filter such rows, or give keyed.stream(..., "
             "on_bad_row=OutputTag(...))"
         )
     diverted = {*bad, *wrong}
