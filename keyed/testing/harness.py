@@ -434,9 +434,8 @@ def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
     """
     vectorized = isinstance(function, VectorizedFunction)
     if vectorized == (key is None or callable(key)):
-        raise DefinitionError(
-            f"key={key!r}: give key columns for a vectorised function, for others a function of elements"
-        )
+        needed = "names of key columns, as in 'user'" if vectorized else "a function, as in lambda row: row.user"
+        raise DefinitionError(f"key={key!r}: {type(function).__name__} needs {needed}")
     return () if key is None or callable(key) else (key,) if isinstance(key, str) else tuple(key)
 
 

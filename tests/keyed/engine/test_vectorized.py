@@ -300,7 +300,7 @@ def test_a_function_without_process_batch_is_refused() -> None:
     with pytest.raises(StateDefinitionError, match="give an object, not the class"):
         KeyedTestHarness(Totals, key="k")  # type: ignore[arg-type]
     for key in (None, lambda value: value):
-        with pytest.raises(DefinitionError, match="give key columns"):
+        with pytest.raises(DefinitionError, match="Totals needs names of key columns"):
             KeyedTestHarness(Totals(), key=key)
     with KeyedTestHarness(Totals(), key="k") as tests, pytest.raises(DefinitionError, match="use process_batch"):
         tests.process({"k": "a"})

@@ -12,6 +12,7 @@ from keyed import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     AggregatingState,
+    DefinitionError,
     KeyedProcessFunction,
     ListState,
     ListStateDescriptor,
@@ -444,6 +445,8 @@ def test_bad_definitions_are_refused_before_the_first_row():
         KeyedTestHarness(NoTimer())
     with pytest.raises(StateDefinitionError, match="'x' twice"):
         KeyedTestHarness(Twice())
+    with pytest.raises(DefinitionError, match=r"key='user': Count needs a function, as in lambda row: row.user"):
+        KeyedTestHarness(Count(), key="user")
     with pytest.raises(StateDefinitionError, match="must match"):
         ValueState(int, name="a/b")
 
