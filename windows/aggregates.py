@@ -354,7 +354,7 @@ class Variance(ColumnAggregate):
             return accumulator
         value = float(value)
         if accumulator is None:
-            return [1, value, 0.0]
+            return [1, value, value - value]  # NaN of NaN and of infinity, as for more values
         count = accumulator[0] + 1
         delta = value - accumulator[1]
         mean = accumulator[1] + delta / count

@@ -87,6 +87,12 @@ def test_results(aggregate, values, expected):
     assert result(aggregate, values) == expected
 
 
+@pytest.mark.parametrize("values", [[math.nan], [math.inf], [1.0, math.nan], [-math.inf, 1.0]])
+def test_variance_is_nan_where_a_value_is_not_finite(values):
+    """As Spark's var_pop, also for a single value."""
+    assert math.isnan(result(Variance(sample=False), values))
+
+
 def test_ties_of_top_k_go_by_value_ascending():
     values = [("late", 3), ("b", 5), ("a", 5), ("c", 5), ("low", 1)]
     for order in (values, values[::-1]):
