@@ -116,6 +116,11 @@ class KeyGroup:
         self._replica.catch_up(self._log, meta, self._where)
         return meta, self._replica.store
 
+    def counters(self) -> dict[str, int]:
+        """The counters as they are committed; none before the first commit."""
+        record = self._log.read_meta()
+        return {} if record is None else decode_meta(record, f"{self._where}, meta record").counters
+
     def flush(self) -> None:
         """Export the last commit, which nothing will undo any more, to the changelog.
 

@@ -105,6 +105,10 @@ class Operator:
             changelog.put_position(batches, position)
             self._exported = batches
 
+    def counters(self) -> dict[str, int]:
+        """The counters after the last batch, summed over the key groups, also if an earlier run has run it."""
+        return self.metrics or _summed(group.counters() for group in self.groups)
+
     def flush(self) -> None:
         """Export the last batch."""
         if self.stage.changelog is not None:
@@ -198,11 +202,18 @@ def merge(results: list[BatchResult]) -> BatchResult:
     if len(results) == 1:
         return results[0]
     main, side = type(results[0].main)(), dict[str, Any]()
-    metrics: dict[str, int] = {}
     for result in results:
         main.extend(result.main)  # type: ignore[arg-type]
         for tag, emitted in result.side.items():
             side.setdefault(tag, type(emitted)()).extend(emitted)
-        for name, value in result.metrics.items():
-            metrics[name] = metrics.get(name, 0) + value
-    return BatchResult(main, side, min(result.watermark for result in results), metrics)
+    watermark = min(result.watermark for result in results)
+    return BatchResult(main, side, watermark, _summed(result.metrics for result in results))
+
+
+def _summed(counters: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sums of counters by name."""
+    sums: dict[str, int] = {}
+    for group in counters:
+        for name, value in group.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums

@@ -180,7 +180,7 @@ class LocalQuery:
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
-        metrics = {operator.stage.name: operator.metrics for operator in operators}
+        metrics = {operator.stage.name: operator.counters() for operator in operators}
         return RunResult(values, position.batches - before, metrics, self._restored)
 
     def _next(self, source: Iterator[Rows]) -> Rows | None:

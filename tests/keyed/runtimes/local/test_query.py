@@ -84,6 +84,15 @@ def test_draining_again_does_nothing_and_new_rows_are_refused(tmp_path):
         chain([*source, *rows(4, start=3)]).run(checkpoint=tmp_path)
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_run_without_new_rows_has_the_counters_of_the_last_batch(tmp_path, parallelism):
+    source = rows(1, 2, 3)
+    first = chain(source, parallelism=parallelism).run(checkpoint=tmp_path)
+    again = chain(source, parallelism=parallelism).run(checkpoint=tmp_path)
+    assert (again.batches, again.metrics) == (0, first.metrics)
+    assert chain([], parallelism=parallelism).run(drain=False).metrics == {"Sum": {}}
+
+
 def test_a_source_that_has_lost_rows_is_refused(tmp_path):
     source = rows(1, 2, 3, 4)
     chain(source).run(checkpoint=tmp_path)
