@@ -50,7 +50,7 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "mid-record": (files, "write", _half_written),
     "after append before fsync": (files, "fsync", _die),
     "after fsync before commit": (files, "link", _die),
-    "after commit before the folder is synced": (files, "_sync_folder", _die),
+    "after commit before the folder is synced": (files, "sync_folder", _die),
     "after the position before the export": (DirectoryChangelog, "put_position", _die),
     "before the checkpoint's commit": (CommitStore, "make_durable", _die),
     "mid-compaction": (compaction, "remove", _die),
@@ -58,7 +58,7 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "mid-restore": (loader, "encode_rows", _die),
     "mid-restore, between two meta records": (loader.Loader, "write_meta", _die),
 }
-AFTER = {"after commit before the folder is synced", "after the position before the export"}
+AFTER = {"after the position before the export"}
 
 
 def dying(point: str, nth: int) -> None:
