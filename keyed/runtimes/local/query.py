@@ -69,6 +69,7 @@ class LocalQuery:
             )
         self._last = last
         self._outputs = outputs
+        _check_types(last, outputs)
         self._checkpoint = options.get("checkpoint")
         self._drain = options.get("drain", self._checkpoint is None)
         self._on_progress = options.get("on_progress")
@@ -300,6 +301,21 @@ def _log_progress(progress: RestoreProgress) -> None:
         progress.groups,
         progress.records,
     )
+
+
+def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
+    """Refuse column types that Spark would refuse, whatever the sinks.
+
+    Raises:
+        OutputDefinitionError: A type is not known, or no values can be written to it.
+    """
+    tags = [bound.output.tag for bound in outputs]
+    schemas = [stage.output for stage in last.chain] + [tag.schema for tag in tags if tag is not None]
+    for schema in schemas:
+        if schema is not None:
+            from keyed.arrow import arrow_schema
+
+            arrow_schema(schema)
 
 
 def run(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> RunResult:

@@ -327,3 +327,11 @@ def test_an_unknown_option_and_an_unusable_source_are_refused():
             chain(source).run()
     with pytest.raises(DefinitionError, match="'k'"):
         chain(pd.DataFrame({"ts": [1]})).run()
+
+
+@pytest.mark.parametrize("tag", [None, OutputTag("bad", "v strng")])
+def test_a_type_that_spark_does_not_know_is_refused_before_the_first_row(tag):
+    stream = keyed.stream(iter(lambda: pytest.fail("a row was read"), None)).key_by("k")
+    output = stream.process(Sum(), "v strng" if tag is None else "v bigint")
+    with pytest.raises(keyed.OutputDefinitionError, match="column 'v': 'strng' is not a Spark type"):
+        (output if tag is None else output.side_output(tag)).run()
