@@ -31,6 +31,7 @@ __all__ = [
     "Source",
     "Stage",
     "Stream",
+    "check_parallelism",
     "run",
     "spark_flush",
     "spark_metrics",
@@ -43,6 +44,16 @@ __all__ = [
 Order = Literal["event_time", "arrival"]
 Store = Literal["memory", "rocksdb"]
 Keys = tuple[str, ...] | Callable[[Any], Any]
+
+
+def check_parallelism(parallelism: int) -> None:
+    """Check a number of key groups.
+
+    Raises:
+        DefinitionError: It is out of its range.
+    """
+    if type(parallelism) is not int or not 1 <= parallelism <= 32768:
+        raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
 
 
 @attrs.frozen(eq=False)
@@ -191,8 +202,8 @@ class KeyedStream:
             raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
         if store not in ("memory", "rocksdb"):
             raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
-        if parallelism is not None and (not isinstance(parallelism, int) or not 1 <= parallelism <= 32768):
-            raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
+        if parallelism is not None:
+            check_parallelism(parallelism)
         if changelog is not None and not isinstance(changelog, Changelog):
             raise DefinitionError(f"changelog={changelog!r} is not a changelog")
         if restore_from is not None and not isinstance(restore_from, RestorePoint):

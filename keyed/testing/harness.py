@@ -32,7 +32,7 @@ from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
-from keyed.streams import OperatorSpec
+from keyed.streams import OperatorSpec, check_parallelism
 from keyed.testing.changelog import MemoryChangelog
 from keyed.ttl import TimeDomain
 from keyed.vectorized import VectorizedFunction, combines
@@ -92,8 +92,7 @@ class KeyedTestHarness:
         check_function(function)
         if backend not in ("memory", "rocksdb"):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
-        if type(parallelism) is not int or not 1 <= parallelism <= 32768:
-            raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
+        check_parallelism(parallelism)
         self._spec = OperatorSpec(
             _OPERATOR, function, True, None, "arrival", parallelism, _key_columns(function, key), changelog=changelog
         )

@@ -8,8 +8,8 @@ State ``columnar_windows``, a table with the key's columns and
 - for sessions ``window.start`` (in the table's key) and ``window.end``;
 - for tumbling and hopping windows the start of a slice (in the table's key), in a column that is named after the length
   of slices, ``slice_60000``, the offset where they have one, ``slice_60000_at_900``, and the length of the part that
-  windows cover where there are gaps between them, ``slice_60000_first_20000``: slices of another
-  kind are another state;
+  windows cover where there are gaps between them, ``slice_60000_first_20000``: slices of another kind are another
+  state;
 - the accumulators, ``<aggregate>.<part>``: see `windows.columnar.accumulators` and `windows.columnar.collecting`.
 """
 

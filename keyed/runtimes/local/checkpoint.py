@@ -14,7 +14,7 @@ from keyed.backends import CommitStore, MemoryStore
 from keyed.engine.loader import Loader
 from keyed.engine.log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.errors import ChangelogError, CheckpointError, DefinitionError
+from keyed.errors import ChangelogError, CheckpointError
 from keyed.functions import KeyedProcessFunction
 from keyed.ids import random_id
 from keyed.recovery.cut import cut_of, header_of
@@ -22,7 +22,7 @@ from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.results import Restored, RestoreProgress
 from keyed.runtimes.local.position import Position, decode_position, encode_position, is_position
-from keyed.streams import OperatorSpec
+from keyed.streams import OperatorSpec, check_parallelism
 
 __all__ = ["restore_checkpoint"]
 
@@ -63,8 +63,8 @@ def restore_checkpoint(
         ChangelogError: A changelog cannot be restored from.
         CorruptionError: A changelog is damaged.
     """
-    if parallelism is not None and not 1 <= parallelism <= 32768:
-        raise DefinitionError(f"parallelism={parallelism} must be from 1 to 32768")
+    if parallelism is not None:
+        check_parallelism(parallelism)
     if Path(path).is_dir() and any(Path(path).iterdir()):
         raise CheckpointError(f"{os.fspath(path)} is not empty; give a new folder for the checkpoint")
     by_name = {header_of(point.changelog).operator: point for point in points}

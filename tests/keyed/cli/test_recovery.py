@@ -99,7 +99,7 @@ def test_restore_of_tables(tmp_path, capsys):
 @pytest.mark.parametrize("parallelism", ["0", "-2", "40000"])
 def test_restore_at_no_parallelism(log, tmp_path, capsys, parallelism):
     assert main(["restore", str(tmp_path / "a"), log.path, "--parallelism", parallelism]) == 1
-    assert f"parallelism={parallelism} must be from 1" in capsys.readouterr().err
+    assert f"parallelism={parallelism} must be an int from 1 to 32768" in capsys.readouterr().err
 
 
 def test_restore_at_a_time(log, tmp_path, capsys):
