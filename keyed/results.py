@@ -18,7 +18,7 @@ class Progress:
         rows: Rows that it read from the source.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
-        metrics: Cumulative counters by operator and name (`keyed.engine.metrics`).
+        metrics: Cumulative counters by operator and name (`keyed.engine.counters`).
     """
 
     batch_id: int

@@ -371,13 +371,13 @@ def spark_session(app_name: str = "keyed", **options: Any) -> Any:
     Args:
         app_name: Name of the application.
         options: ``master``, ``parallelism`` (number of key groups) and ``config`` (Spark settings), as
-            `keyed.runtimes.spark.session.spark_session` has them.
+            `keyed.runtimes.spark.session.spark_session.spark_session` has them.
 
     Raises:
         SessionError: A package or setting rules keyed out.
         JavaNotFound: There is no Java 17 or newer.
     """
-    return importlib.import_module("keyed.runtimes.spark.session").spark_session(app_name, **options)
+    return importlib.import_module("keyed.runtimes.spark.session.spark_session").spark_session(app_name, **options)
 
 
 def spark_metrics(progress: Any) -> dict[str, dict[str, int]]:
@@ -389,7 +389,7 @@ def spark_metrics(progress: Any) -> dict[str, dict[str, int]]:
     Returns:
         By operator: its counters, ``watermark`` and ``processing_time``.
     """
-    metrics: dict[str, dict[str, int]] = importlib.import_module("keyed.runtimes.spark.metrics").operator_metrics(
+    metrics: dict[str, dict[str, int]] = importlib.import_module("keyed.runtimes.spark.query.metrics").operator_metrics(
         progress
     )
     return metrics
@@ -416,7 +416,7 @@ def spark_flush(
         ChangelogDiverged: A changelog is not this checkpoint's.
         ChangelogError: It cannot be written.
     """
-    flush = importlib.import_module("keyed.runtimes.spark.flush").flush
+    flush = importlib.import_module("keyed.runtimes.spark.checkpoint.spark_flush").flush
     done: dict[str, int] = flush(session, os.fspath(checkpoint), changelogs)
     return done
 
@@ -439,7 +439,7 @@ def spark_verify(
         CheckpointError: There is no checkpoint, or it has no such operator.
         ChangelogError: The changelog was never written, or cannot be read.
     """
-    verify = importlib.import_module("keyed.runtimes.spark.verify").verify
+    verify = importlib.import_module("keyed.runtimes.spark.checkpoint.spark_verify").verify
     return verify(session, os.fspath(checkpoint), operator, changelog)
 
 
@@ -464,7 +464,7 @@ def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
 def _runtime(source: Source) -> Any:
     """The module that runs chains over this kind of source; imported by name so that the API stays light."""
     spark = is_dataframe(source.data)
-    return importlib.import_module("keyed.runtimes.spark.query" if spark else "keyed.runtimes.local")
+    return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
 
 
 def _keys(keys: tuple[str | Callable[[Any], Any], ...]) -> Keys:

@@ -58,7 +58,7 @@ class TableState(State):
     ) -> None:
         super().__init__(name, ttl)
         is_arrow = type(schema).__module__.partition(".")[0] == "pyarrow" and hasattr(schema, "names")
-        #: The columns: a `pyarrow.Schema`, or a `Schema`, which `keyed.arrow.arrow_schema` turns into one.
+        #: The columns: a `pyarrow.Schema`, or a `Schema`, which `keyed.arrow.write.arrow_schema` turns into one.
         self.schema: Schema | pa.Schema = schema if is_arrow else schema_of(schema)
         self.key = (key,) if isinstance(key, str) else tuple(key)
         names = tuple(self.schema.names)

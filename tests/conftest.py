@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the test run, set up by keyed's own helper, in two threads."""
-    from keyed.runtimes.spark.session import spark_session
+    from keyed.runtimes.spark.session.spark_session import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
     config = {

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 import pytest
 
 from docs.generate import ROOT, pages
-from keyed.engine.metrics import COUNTERS, GAUGES
+from keyed.engine.counters import COUNTERS, GAUGES
 
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "tests" / "README.md", *DOCS.rglob("*.md")])
@@ -201,15 +201,16 @@ def test_every_counter_is_documented():
 
 
 def test_every_option_of_run_and_start_is_documented():
-    from keyed.runtimes.local import query
-    from keyed.runtimes.spark import job
+    from keyed.runtimes.local import local_query as query
+    from keyed.runtimes.spark.query import job
 
     options = {*get_type_hints(query.Options), *get_type_hints(job.Options)}
     assert options - rows_of_tables(REFERENCE / "options.md") == set()
 
 
 def test_every_setting_of_the_session_is_documented():
-    from keyed.runtimes.spark import job, session
+    from keyed.runtimes.spark.query import job
+    from keyed.runtimes.spark.session import spark_session as session
 
     names = {*session._SQL, *session._LOCAL, session._PARTITIONS, session._JAVA_OPTIONS, job._LOCAL_DIR}
     assert names - rows_of_tables(REFERENCE / "options.md") == set()

@@ -29,17 +29,18 @@ MAY_IMPORT = {
     "codec": {"errors", "rows"},
     "durations": {"errors"},
     "ids": set(),
+    "arrow": {*BASE, "api"},
+    "tables": {*BASE, "api", "arrow"},
+    "content": {*BASE, "tables"},
+    "changelog": {*BASE, "content"},
     "api": {*BASE, "changelog"},
     "keyed": {*BASE, "api", "changelog", "recovery"},
-    "columnar": {*BASE, "api"},
-    "engine": {*BASE, "api", "changelog", "columnar"},
-    "backends": {*BASE, "api", "columnar", "engine"},
-    "recovery": {*BASE, "api", "columnar", "engine", "backends", "changelog"},
-    "runtimes": {*BASE, "api", "columnar", "engine", "backends", "changelog", "recovery"},
-    "changelog": {"errors", "codec", "durations", "ids"},
-    "tables": {"errors", "codec", "changelog", "backends"},
-    "testing": {*BASE, "keyed", "api", "columnar", "engine", "backends", "recovery", "runtimes", "changelog", "tables"},
-    "cli": {*BASE, "keyed", "api", "engine", "backends", "recovery", "runtimes", "changelog", "tables"},
+    "engine": {*BASE, "api", "arrow", "content", "changelog", "tables"},
+    "stores": {*BASE, "api", "content", "engine", "tables"},
+    "recovery": {*BASE, "api", "content", "tables", "engine", "stores", "changelog"},
+    "runtimes": {*BASE, "api", "arrow", "content", "tables", "engine", "stores", "changelog", "recovery"},
+    "testing": {*BASE, "keyed", "api", "content", "tables", "engine", "stores", "recovery", "runtimes", "changelog"},
+    "cli": {*BASE, "keyed", "api", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
 # The one place where the API reaches a runtime: when a chain is run, by name.
 IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes."}
@@ -295,22 +296,22 @@ def test_dependencies_have_one_direction():
         ("keyed.codec.keys", "from keyed.state import ValueState"),
         ("keyed.codec.keys", "from .. import state"),
         ("keyed.state", "from keyed.engine import addresses"),
-        ("keyed.state", "def f():\n    from keyed.engine.addresses import PLAIN"),
+        ("keyed.state", "def f():\n    from keyed.content.addresses import PLAIN"),
         ("keyed.state", "import importlib\nimportlib.import_module('keyed.runtimes.local')"),
         ("keyed.state", "import importlib\nimportlib.import_module(name)"),
         ("keyed.streams", "import importlib\nimportlib.import_module('keyed.engine')"),
-        ("keyed.engine.group", "from keyed.backends.memory import MemoryStore"),
-        ("keyed.engine.group", "from keyed import KeyedError"),
-        ("keyed.backends.memory", "from keyed.runtimes import local"),
+        ("keyed.engine.key_group", "from keyed.stores.memory_store import MemoryStore"),
+        ("keyed.engine.key_group", "from keyed import KeyedError"),
+        ("keyed.stores.memory_store", "from keyed.runtimes import local"),
         ("keyed.runtimes.local", "from keyed.testing import KeyedTestHarness"),
         ("keyed.runtimes.local", "import keyed.cli"),
         ("keyed.runtimes.local", "import windows"),
         ("keyed.changelog.records", "from keyed.engine.segment import Change"),
         ("keyed.testing.harness", "import examples.top_n"),
-        ("windows.operator", "from keyed.engine.segment import Change"),
-        ("windows.operator", "from keyed.state import ValueState"),
-        ("windows.operator", "from keyed import no_such_name"),
-        ("windows.operator", "import examples"),
+        ("windows.window_operator", "from keyed.engine.segment import Change"),
+        ("windows.window_operator", "from keyed.state import ValueState"),
+        ("windows.window_operator", "from keyed import no_such_name"),
+        ("windows.window_operator", "import examples"),
         ("examples.top_n", "import tests.conftest"),
     ],
 )
@@ -319,9 +320,13 @@ def test_a_wrong_direction_is_seen(module, source):
 
 
 def test_right_directions_are_allowed():
-    assert not wrong_direction("keyed.engine.group", ast.parse("from keyed.codec.keys import x\nimport keyed.errors"))
+    assert not wrong_direction(
+        "keyed.engine.key_group", ast.parse("from keyed.codec.keys import x\nimport keyed.errors")
+    )
     assert not wrong_direction("keyed.streams", ast.parse("importlib.import_module('keyed.runtimes.local')"))
-    assert not wrong_direction("windows.operator", ast.parse("import keyed\nimport windows.triggers\nimport attrs"))
+    assert not wrong_direction(
+        "windows.window_operator", ast.parse("import keyed\nimport windows.triggers\nimport attrs")
+    )
     assert not wrong_direction("keyed.runtimes.spark", ast.parse("from .java import x"), package=True)
 
 
@@ -371,12 +376,12 @@ def test_nothing_pickles_or_evaluates():
         ("keyed.codec.keys", "import pickle"),
         ("keyed.codec.keys", "from pickle import loads"),
         ("keyed.codec.keys", "from pyspark import cloudpickle"),
-        ("keyed.runtimes.spark.query", "import cloudpickle"),
-        ("keyed.runtimes.spark.query", "from pyspark import cloudpickle\ncloudpickle.dumps(1)"),
-        ("keyed.runtimes.spark.query", "from pyspark.cloudpickle import dumps"),
+        ("keyed.runtimes.spark.query.spark_query", "import cloudpickle"),
+        ("keyed.runtimes.spark.query.spark_query", "from pyspark import cloudpickle\ncloudpickle.dumps(1)"),
+        ("keyed.runtimes.spark.query.spark_query", "from pyspark.cloudpickle import dumps"),
         ("keyed.codec.keys", "eval('1')"),
         ("keyed.codec.keys", "import builtins\nbuiltins.exec('1')"),
-        ("windows.operator", "import yaml\nyaml.load('1')"),
+        ("windows.window_operator", "import yaml\nyaml.load('1')"),
     ],
 )
 def test_unsafe_code_is_seen(module, source):
@@ -385,7 +390,7 @@ def test_unsafe_code_is_seen(module, source):
 
 def test_registration_with_cloudpickle_is_allowed_where_spark_is():
     source = "from pyspark import cloudpickle\ncloudpickle.register_pickle_by_value(keyed)"
-    assert not unsafe_code("keyed.runtimes.spark.query", ast.parse(source))
+    assert not unsafe_code("keyed.runtimes.spark.query.spark_query", ast.parse(source))
 
 
 def test_the_engine_has_no_clock_no_chance_and_no_files():
@@ -397,7 +402,7 @@ def test_the_engine_has_no_clock_no_chance_and_no_files():
     ["import time", "from time import sleep", "import random", "datetime.now()", "uuid.uuid4()", "open('x')"],
 )
 def test_an_impure_engine_is_seen(source):
-    assert impure_engine("keyed.engine.group", ast.parse(source))
+    assert impure_engine("keyed.engine.key_group", ast.parse(source))
 
 
 def test_modules_are_short():

@@ -44,9 +44,6 @@ from windows.collecting import (
     Latest,
     TopK,
 )
-from windows.columnar.operator import (
-    WindowBatchOperator,
-)
 from windows.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -55,12 +52,9 @@ from windows.evictors import (
     TimeEvictor,
     TimestampedValue,
 )
-from windows.functions import (
+from windows.process_function import (
     ProcessWindowContext,
     ProcessWindowFunction,
-)
-from windows.operator import (
-    WindowOperator,
 )
 from windows.sketches import (
     ApproxCountDistinct,
@@ -86,10 +80,16 @@ from windows.triggers import (
     TriggerContext,
     TriggerResult,
 )
+from windows.vectorized.batch_operator import (
+    WindowBatchOperator,
+)
 from windows.window import (
     GlobalWindow,
     TimeWindow,
     Window,
+)
+from windows.window_operator import (
+    WindowOperator,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from keyed import MAX_TIMESTAMP, DefinitionError, KeyedStream, milliseconds_of
 from windows.evictors import CountEvictor, Evictor
-from windows.merging import merge_time_windows
+from windows.merge_plan import merge_time_windows
 from windows.triggers import (
     CountTrigger,
     EventTimeTrigger,

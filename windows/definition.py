@@ -33,7 +33,7 @@ from keyed import (
 from windows.aggregates import Aggregate
 from windows.assigners import HoppingWindows, MergingWindowAssigner, SessionWindows, WindowAssigner
 from windows.evictors import Evictor
-from windows.functions import ProcessWindowFunction
+from windows.process_function import ProcessWindowFunction
 from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from windows.window import GlobalWindow
 

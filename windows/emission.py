@@ -16,9 +16,9 @@ from typing import Any
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputDefinitionError
 from windows.cells import Cells
-from windows.context import WindowContext
 from windows.definition import Definition
 from windows.window import GlobalWindow, time_window
+from windows.window_context import WindowContext
 
 __all__ = ["Emission", "row_maker"]
 

@@ -24,12 +24,12 @@ from keyed import (
 )
 from windows.assigners import MergingWindowAssigner
 from windows.cells import Cells
-from windows.context import TimerContext, WindowContext
 from windows.definition import Definition
 from windows.emission import Emission
 from windows.evictors import TimestampedValue
-from windows.functions import ProcessWindowFunction
-from windows.merging import Merge, plan_merge
+from windows.merge_plan import Merge, plan_merge
+from windows.process_function import ProcessWindowFunction
+from windows.window_context import TimerContext, WindowContext
 
 __all__ = ["GeneralWindows"]
 

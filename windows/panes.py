@@ -16,11 +16,11 @@ from typing import Any
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueStateDescriptor
 from windows.assigners import HoppingWindows
 from windows.cells import Cells
-from windows.context import WindowContext
 from windows.definition import Definition, hopping_slice
 from windows.emission import Emission
 from windows.general import divert, no_timestamp
 from windows.quick import quick_fire, quick_process
+from windows.window_context import WindowContext
 
 __all__ = ["PaneWindows"]
 

@@ -11,14 +11,14 @@ import attrs
 from keyed import DefinitionError, KeyedStream, Output, OutputTag, Schema, milliseconds_of
 from windows.aggregates import Reduce
 from windows.assigners import HoppingWindows, WindowAssigner
-from windows.columnar.operator import WindowBatchOperator
 from windows.definition import hopping_slice
 from windows.evictors import Evictor
-from windows.functions import ProcessWindowFunction
-from windows.operator import WindowOperator
+from windows.output_schema import input_columns, is_spark, key_names, output_ddl, row_timestamps, upstream_delay
 from windows.paths import Path, row_reason
-from windows.schema import input_columns, is_spark, key_names, output_ddl, row_timestamps, upstream_delay
+from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
+from windows.vectorized.batch_operator import WindowBatchOperator
+from windows.window_operator import WindowOperator
 
 __all__ = ["WindowedStream", "explain"]
 

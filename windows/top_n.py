@@ -83,7 +83,7 @@ class TopN(VectorizedFunction):
         """The last row of each key and item."""
         import pyarrow as pa
 
-        from windows.columnar.groups import grouped, plain_column
+        from windows.vectorized.row_groups import grouped, plain_column
 
         groups = grouped([plain_column(rows.column(name)) for name in (*self.keys, self.item)])
         return rows if groups.count == rows.num_rows else rows.take(pa.array(groups.last_rows()))
@@ -93,7 +93,7 @@ class TopN(VectorizedFunction):
         import numpy as np
         import pyarrow as pa
 
-        from windows.columnar.groups import grouped, integers, pc, plain_column
+        from windows.vectorized.row_groups import grouped, integers, pc, plain_column
 
         ids = grouped([plain_column(rows.column(name)) for name in self.keys]).ids
         order = pc.sort_indices(

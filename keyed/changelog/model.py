@@ -1,9 +1,9 @@
 """What a changelog is to those who write and read it, whatever it is kept in.
 
-A changelog holds the entries of one operator (`keyed.engine.addresses`), in one *log* per key group. A group's log is a
-row of *commits*. Each stands for one committed batch of the group: blocks of changes, ended by a commit marker. Commits
-are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one batch in
-all groups. The newest sequence that all groups have is the newest state that can be restored.
+A changelog holds the entries of one operator (`keyed.content.addresses`), in one *log* per key group. A group's log is
+a row of *commits*. Each stands for one committed batch of the group: blocks of changes, ended by a commit marker.
+Commits are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one
+batch in all groups. The newest sequence that all groups have is the newest state that can be restored.
 
 Beside the groups' logs a changelog keeps *positions*: what the runner says of its sources after a batch, as bytes that
 only the runner understands. What a position builds on and compaction must not take is kept under a name.
@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-from keyed.codec.blocks import Block, Change, TableBlock
+from keyed.content.blocks import Block, Change, TableBlock
 
 __all__ = [
     "Block",
@@ -70,7 +70,7 @@ class Commit:
         snapshot: The commit holds the whole state, not what changed. What came before is of no account to the state.
         records: Number of changes and table rows in it. Writers count them.
         entries: Number of live entries after it: of states, timers and tables.
-        hash: Order-independent hash of the live entries after it, as text (`keyed.codec.entry_hash`).
+        hash: Order-independent hash of the live entries after it, as text (`keyed.content.entry_hash`).
         watermark: The group's watermark after it.
         processing_time: The group's processing time after it. Retention and ``until=`` a time go by it.
         ended: Whether the input has ended (drain).

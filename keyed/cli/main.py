@@ -6,7 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from keyed.cli import compact, flush, restore, standby, verify
+from keyed.cli import compact_command as compact
+from keyed.cli import flush_command as flush
+from keyed.cli import restore_command as restore
+from keyed.cli import standby_command as standby
+from keyed.cli import verify_command as verify
 from keyed.errors import KeyedError
 
 __all__ = ["main", "parser"]

@@ -12,10 +12,10 @@
 """
 
 from keyed.codec.frames import FRAME_OVERHEAD, frame, iter_frames, unframe
-from keyed.codec.hashing import group_of, key_hash, spark_hash_expression
+from keyed.codec.key_hash import group_of, key_hash, spark_hash_expression
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.map_keys import KeyCodec, map_key_codec
-from keyed.codec.schema import StateSchema, check_compatible, describe_type
+from keyed.codec.state_schema import StateSchema, check_compatible, describe_type
 from keyed.codec.values import ValueCodec, value_codec
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from keyed.columns import column_values, table_rows
+from keyed.arrow.read import column_values, table_rows
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class BatchResult:
         main: The main output.
         side: Side outputs by tag name.
         watermark: The group's watermark after the batch.
-        metrics: Cumulative counters of the group by name, see `keyed.engine.metrics`.
+        metrics: Cumulative counters of the group by name, see `keyed.engine.counters`.
     """
 
     main: Emitted | EmittedTables

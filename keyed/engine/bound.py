@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.keys import encode_key
+from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.durations import MAX_TIMESTAMP
-from keyed.engine.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.errors import EncodingError, StateAccessError
 from keyed.state import State
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType

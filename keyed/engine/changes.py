@@ -1,21 +1,21 @@
 """Collects the changes of a batch: leaves out those that change nothing, and counts what is live after them.
 
 Where the operator has a changelog, `HashedChanges` also says how the hash of the live entries changes
-(`keyed.codec.entry_hash`); without one nothing is hashed.
+(`keyed.content.entry_hash`); without one nothing is hashed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyed.codec.entry_hash import MODULUS, hash_sum
-from keyed.engine.addresses import TIMER_PROCESSING, decode_time
-from keyed.engine.segment import Change
-from keyed.engine.store import ReadStore
+from keyed.content.addresses import TIMER_PROCESSING, decode_time
+from keyed.content.blocks import Change
+from keyed.content.entry_hash import MODULUS, hash_sum
+from keyed.content.local_store import ReadStore
 
 if TYPE_CHECKING:
-    from keyed.columnar.chunks import TableDelta
-    from keyed.columnar.overlay import NetChange
+    from keyed.tables.chunks import TableDelta
+    from keyed.tables.overlay import NetChange
 
 __all__ = ["OVERHEAD", "Changes", "HashedChanges"]
 
@@ -126,7 +126,7 @@ class HashedChanges(Changes):
     def write_table(self, net: NetChange) -> None:
         super().write_table(net)
         if net.delta is not None:
-            from keyed.columnar.hashing import rows_hash
+            from keyed.tables.row_hash import rows_hash
 
             state_id = net.delta.state_id
             self._table_hash += rows_hash(net.new, state_id) - rows_hash(net.old, state_id)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyed.engine.log import GroupLog
+from keyed.content.blocks import Change
+from keyed.content.local_store import ReadStore
+from keyed.engine.bound_tables import LiveRows
+from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.engine.segment import Change, decode_row
-from keyed.engine.store import ReadStore
-from keyed.engine.tables import LiveRows
+from keyed.engine.segment import decode_row
 
 if TYPE_CHECKING:
-    from keyed.columnar.chunks import TableDelta
+    from keyed.tables.chunks import TableDelta
 
 __all__ = ["clean"]
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
-from keyed.engine.context import EngineContext, EngineTimerService
+from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.streams import OperatorSpec

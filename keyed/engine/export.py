@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from keyed.changelog.model import Block, ChangelogWriter, Commit
-from keyed.codec.blocks import TableChange
-from keyed.codec.entry_hash import hash_text
-from keyed.engine.contents import contents, contents_hash
-from keyed.engine.log import GroupLog
+from keyed.content.blocks import TableChange
+from keyed.content.contents import contents, contents_hash
+from keyed.content.entry_hash import hash_text
+from keyed.content.local_store import ReadStore
+from keyed.engine.counters import COUNTERS
+from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.engine.metrics import COUNTERS
 from keyed.engine.segment import CHANGES, TABLE, decode_row
-from keyed.engine.store import ReadStore
 from keyed.errors import ChangelogDiverged, CorruptionError
 
 __all__ = ["check_course", "check_new", "export"]

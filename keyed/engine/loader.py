@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from keyed.codec.blocks import TableBlock, TableChange
-from keyed.codec.entry_hash import MODULUS, hash_sum, hash_text
-from keyed.engine.addresses import TIMER_PROCESSING
+from keyed.content.addresses import TIMER_PROCESSING
+from keyed.content.blocks import Change, TableBlock, TableChange
+from keyed.content.contents import contents, delta_of_block, table_keys
+from keyed.content.entry_hash import MODULUS, hash_sum, hash_text
+from keyed.content.local_store import LocalStore
 from keyed.engine.changes import OVERHEAD
-from keyed.engine.contents import contents, delta_of_block, table_keys
-from keyed.engine.log import GroupLog
+from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.replica import position_of
-from keyed.engine.segment import Change, encode_rows
-from keyed.engine.store import LocalStore
+from keyed.engine.segment import encode_rows
 
 if TYPE_CHECKING:
-    from keyed.columnar.chunks import TableDelta
+    from keyed.tables.chunks import TableDelta
 
 __all__ = ["Loader"]
 
@@ -74,8 +74,8 @@ class Loader:
         entries = timers = size = total = 0
         for block in contents(self._store, meta.states):
             if isinstance(block, TableBlock):
-                from keyed.columnar.hashing import rows_hash
-                from keyed.columnar.layout import row_bytes
+                from keyed.tables.layout import row_bytes
+                from keyed.tables.row_hash import rows_hash
 
                 rows = delta_of_block(block, keys, "a restored table").upserts
                 assert rows is not None

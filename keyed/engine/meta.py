@@ -40,10 +40,10 @@ class GroupMeta:
         processing_time: Milliseconds.
         ended: Whether the input has ended (drain).
         states: Descriptions of the states by name, with their ids.
-        counters: Cumulative counters and present values by name, see `keyed.engine.metrics`.
+        counters: Cumulative counters and present values by name, see `keyed.engine.counters`.
         previous: Identity of the attempt that made the commit before the last one.
         commit_rows: Log rows that the last commit appended: what a changelog is given of it.
-        hash: Hash of the live entries as text (`keyed.codec.entry_hash`), kept while there is a changelog; else empty.
+        hash: Hash of the live entries as text (`keyed.content.entry_hash`) while there is a changelog; else empty.
     """
 
     log_id: str

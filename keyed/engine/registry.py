@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed.codec.schema import StateSchema, check_compatible
+from keyed.codec.state_schema import StateSchema, check_compatible
+from keyed.engine.bound_lists import BoundListState
+from keyed.engine.bound_maps import BoundMapState
+from keyed.engine.bound_tables import BoundTableState, check_key
+from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
 from keyed.engine.changes import Changes
-from keyed.engine.lists import BoundListState
-from keyed.engine.maps import BoundMapState
 from keyed.engine.scope import Scope
-from keyed.engine.tables import BoundTableState, check_key
-from keyed.engine.values import BoundAggregatingState, BoundReducingState, BoundValueState
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
 from keyed.functions import Function, declared_states
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyed.codec.blocks import Block, TableChange
-from keyed.engine.log import GroupLog
+from keyed.content.blocks import Block, Change, TableChange
+from keyed.content.local_store import LocalStore
+from keyed.engine.bound_tables import decoded
+from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.engine.segment import Change, Row, decode_row
-from keyed.engine.store import LocalStore
-from keyed.engine.tables import decoded
+from keyed.engine.segment import Row, decode_row
 from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from keyed.columnar.chunks import TableDelta
+    from keyed.tables.chunks import TableDelta
 
 __all__ = ["Pending", "Replica", "position_of"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.keys import encode_key
+from keyed.content.addresses import TTL_PROCESSING
 from keyed.durations import MIN_TIMESTAMP
-from keyed.engine.addresses import TTL_PROCESSING
 
 if TYPE_CHECKING:
-    from keyed.engine.store import ReadStore
+    from keyed.content.local_store import ReadStore
 
 __all__ = ["Scope"]
 

@@ -12,10 +12,10 @@ merely behind.
 
 Readers skip no block: an unknown kind is corruption, or a newer version, and stops them. Kinds and their bodies:
 
-    1 CHANGES     changes, as `keyed.codec.blocks` has them
+    1 CHANGES     changes, as `keyed.content.blocks` has them
     2 REAPPENDED  the same; live entries of cleaned rows. They stand before the changes of their segment, change
                   nothing that a reader of the whole log has, and are never exported.
-    3 TABLE       changes of a table state, as `keyed.codec.blocks` has them
+    3 TABLE       changes of a table state, as `keyed.content.blocks` has them
     4 TABLE_REAPPENDED  the same, with written rows alone: live rows of a table, as REAPPENDED
 """
 
@@ -26,7 +26,8 @@ from collections.abc import Iterator, Sequence
 import attrs
 import msgspec
 
-from keyed.codec.blocks import (
+from keyed.codec.frames import frame, unframe
+from keyed.content.blocks import (
     BLOCK_BYTES,
     Change,
     TableChange,
@@ -36,10 +37,9 @@ from keyed.codec.blocks import (
     decode_table_change,
     table_change_body,
 )
-from keyed.codec.frames import frame, unframe
 from keyed.errors import CorruptionError
 
-__all__ = ["CHANGES", "REAPPENDED", "TABLE", "TABLE_REAPPENDED", "Change", "Row", "decode_row", "encode_rows"]
+__all__ = ["CHANGES", "REAPPENDED", "TABLE", "TABLE_REAPPENDED", "Row", "decode_row", "encode_rows"]
 
 CHANGES = 1
 REAPPENDED = 2

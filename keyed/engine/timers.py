@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from keyed.codec.keys import decode_key, encode_key
+from keyed.content.addresses import decode_time, encode_time, named_timer_sub, timer_prefix, timer_sub
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.engine.addresses import decode_time, encode_time, named_timer_sub, timer_prefix, timer_sub
 from keyed.engine.changes import Changes
 from keyed.engine.scope import Scope
 from keyed.errors import DefinitionError

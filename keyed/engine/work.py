@@ -1,6 +1,6 @@
 """What a key group does with a batch, for the two kinds of functions: rows and whole columns.
 
-`RowWork` is here, `keyed.engine.vectorized.VectorizedWork` is the other one.
+`RowWork` is here, `keyed.engine.vectorized_work.VectorizedWork` is the other one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import attrs
 
-from keyed.engine.addresses import TTL_EVENT, TTL_PROCESSING
+from keyed.content.addresses import TTL_EVENT, TTL_PROCESSING
 from keyed.engine.batch import Batch, Emitted, EmittedTables
 from keyed.engine.changes import Changes
-from keyed.engine.context import EngineContext, EngineTimerService
 from keyed.engine.driver import Driver
+from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.functions import KeyedProcessFunction
@@ -29,7 +29,7 @@ class Done:
     Attributes:
         main: The main output.
         side: Side outputs by tag name.
-        counters: What to add to the counters (`keyed.engine.metrics`).
+        counters: What to add to the counters (`keyed.engine.counters`).
     """
 
     main: Emitted | EmittedTables

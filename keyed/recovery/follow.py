@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 from keyed.changelog.model import Blocks, ChangelogReader, Commit
-from keyed.codec.blocks import Change, TableBlock
-from keyed.engine.contents import delta_of_block, table_keys
-from keyed.engine.store import LocalStore
+from keyed.content.blocks import Change, TableBlock
+from keyed.content.contents import delta_of_block, table_keys
+from keyed.content.local_store import LocalStore
 from keyed.errors import HistoryCompacted
 
 __all__ = ["follow"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keyed.codec.migration import with_fields
-from keyed.codec.schema import StateSchema
-from keyed.engine.addresses import PLAIN, TIMER_PROCESSING
-from keyed.engine.segment import Change
+from keyed.codec.state_schema import StateSchema
+from keyed.content.addresses import PLAIN, TIMER_PROCESSING
+from keyed.content.blocks import Change
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.restoring import StateMigration
 

@@ -12,14 +12,14 @@ import attrs
 
 from keyed.changelog.model import Blocks, Changelog, Commit
 from keyed.codec.arrow_streams import read_stream
-from keyed.codec.blocks import TableBlock
 from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key, decode_key_at
 from keyed.codec.map_keys import map_key_codec
-from keyed.codec.schema import StateSchema
 from keyed.codec.stand_ins import value_reader
+from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
-from keyed.engine.addresses import PLAIN, TIMER_PROCESSING, decode_time
+from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time
+from keyed.content.blocks import TableBlock
 from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
 from keyed.recovery.cut import header_of, newest_sequence
 

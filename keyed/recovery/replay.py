@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from keyed.backends import MemoryStore
 from keyed.changelog.model import Blocks, Commit
-from keyed.codec.blocks import Change, TableBlock
-from keyed.codec.entry_hash import MODULUS
+from keyed.content.blocks import Change, TableBlock
+from keyed.content.contents import delta_of_block, table_keys
+from keyed.content.entry_hash import MODULUS
 from keyed.engine.changes import HashedChanges
-from keyed.engine.contents import delta_of_block, table_keys
+from keyed.stores import MemoryStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from keyed.columnar.chunks import TableDelta
+    from keyed.tables.chunks import TableDelta
 
 __all__ = ["Replay"]
 
@@ -63,8 +63,8 @@ class Replay:
         self.store.apply("replay", 1, changes.changes)
 
     def _change_rows(self, delta: TableDelta) -> None:
-        from keyed.columnar.chunks import TableDelta
-        from keyed.columnar.hashing import rows_hash
+        from keyed.tables.chunks import TableDelta
+        from keyed.tables.row_hash import rows_hash
 
         for removed, written in ((delta.removed, None), (None, delta.upserts)):
             rows = removed if removed is not None else written
@@ -83,7 +83,7 @@ class Replay:
 
     def _rows(self, delta: TableDelta, rows: pa.Table) -> pa.Table | None:
         """The rows that are there under the keys of ``rows``."""
-        from keyed.columnar.chunks import in_hash_order
+        from keyed.tables.chunks import in_hash_order
 
         table = self.store.table(delta.state_id)
         if table is None:

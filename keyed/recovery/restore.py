@@ -14,21 +14,21 @@ from typing import Any, Protocol
 
 import attrs
 
-from keyed.backends import open_rocks_store
 from keyed.changelog.model import Block, Commit, TableBlock
-from keyed.codec.entry_hash import MODULUS, hash_of_text
-from keyed.codec.hashing import group_of, key_hash
-from keyed.engine.addresses import key_of
-from keyed.engine.contents import contents, delta_of_block, table_keys
+from keyed.codec.key_hash import group_of, key_hash
+from keyed.content.addresses import key_of
+from keyed.content.blocks import Change
+from keyed.content.contents import contents, delta_of_block, table_keys
+from keyed.content.entry_hash import MODULUS, hash_of_text
+from keyed.engine.counters import COUNTERS
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
-from keyed.engine.metrics import COUNTERS
-from keyed.engine.segment import Change
 from keyed.errors import CorruptionError
 from keyed.recovery.cut import Restoration
 from keyed.recovery.follow import follow
 from keyed.recovery.migrate import Migration
 from keyed.results import RestoreProgress
+from keyed.stores import open_rocks_store
 from keyed.streams import OperatorSpec
 
 __all__ = ["Loadable", "load", "restore"]
@@ -40,7 +40,7 @@ _TELL = 100_000
 
 
 class Loadable(Protocol):
-    """A key group that can be loaded, such as a `keyed.engine.group.KeyGroup` without state."""
+    """A key group that can be loaded, such as a `keyed.engine.key_group.KeyGroup` without state."""
 
     @property
     def index(self) -> int:
@@ -187,7 +187,7 @@ class _Route:
             if loader is not None:
                 loader.add_rows(delta)
             return
-        from keyed.columnar.batches import group_indices
+        from keyed.tables.batches import group_indices
 
         parts = dict.fromkeys(self._loaders, delta)
         for name in ("removed", "upserts"):

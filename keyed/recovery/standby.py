@@ -16,12 +16,12 @@ from typing import Self
 
 import attrs
 
-from keyed.backends import RocksStore, open_rocks_store
 from keyed.changelog.model import Changelog, ChangelogReader
 from keyed.errors import ChangelogError, HistoryCompacted, LocalStoreError
 from keyed.recovery.cut import newest_sequence
 from keyed.recovery.follow import follow
 from keyed.restoring import RestorePoint
+from keyed.stores import RocksStore, open_rocks_store
 
 __all__ = ["Lag", "Standby"]
 

@@ -13,15 +13,15 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Changelog, ChangelogReader, Commit
-from keyed.codec.entry_hash import hash_text
-from keyed.engine.contents import contents, contents_hash
-from keyed.engine.log import GroupLog
+from keyed.content.contents import contents, contents_hash
+from keyed.content.describe import describe_entry
+from keyed.content.entry_hash import hash_text
+from keyed.content.local_store import ReadStore
+from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.engine.store import ReadStore
 from keyed.errors import CorruptionError, HistoryCompacted
-from keyed.recovery.checkpoint import Checkpoint, committed
 from keyed.recovery.cut import header_of
-from keyed.recovery.describe import describe_entry
+from keyed.recovery.local_checkpoint import Checkpoint, committed
 from keyed.recovery.replay import Replay
 
 __all__ = ["Verified", "verify_changelog", "verify_checkpoint", "verify_group"]

@@ -13,17 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from keyed.backends import MemoryStore, open_rocks_store
-from keyed.backends.commits import MemoryCommitStore
 from keyed.changelog.model import Changelog
-from keyed.codec.hashing import group_of, key_hash
+from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
+from keyed.content.contents import table_keys
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.engine.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
 from keyed.engine.batch import Batch, Emitted, EmittedTables
-from keyed.engine.contents import table_keys
-from keyed.engine.group import KeyGroup
+from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError, TimestampError
@@ -32,8 +30,10 @@ from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
+from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores.commit_store import MemoryCommitStore
 from keyed.streams import OperatorSpec, check_parallelism
-from keyed.testing.changelog import MemoryChangelog
+from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.ttl import TimeDomain
 from keyed.vectorized import VectorizedFunction, combines
 
@@ -163,7 +163,7 @@ class KeyedTestHarness:
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
-        from keyed.columnar.batches import check_keys, combined, group_indices, in_time_order, with_times
+        from keyed.tables.batches import check_keys, combined, group_indices, in_time_order, with_times
 
         function, keys = self._spec.function, self._spec.keys
         if not isinstance(function, VectorizedFunction):
@@ -243,7 +243,7 @@ class KeyedTestHarness:
         return count + sum(table.num_rows for table in tables if table is not None)
 
     def metrics(self) -> dict[str, int]:
-        """The counters, summed over key groups (`keyed.engine.metrics`)."""
+        """The counters, summed over key groups (`keyed.engine.counters`)."""
         total: dict[str, int] = {}
         for group in self._groups:
             meta, _ = group.committed()

@@ -1,4 +1,4 @@
-"""Tests of what local stores do with table states; `keyed.testing.conformance.LocalStoreConformance` includes them."""
+"""Tests of what local stores do with table states, part of `keyed.testing.store_conformance.LocalStoreConformance`."""
 
 # A test's name states its claim; chance here is for tests.
 # ruff: noqa: D102, S311
@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from keyed.backends import Change, LocalStore
+from keyed.stores import Change, LocalStore
 
 if TYPE_CHECKING:
-    from keyed.columnar.chunks import TableDelta
+    from keyed.tables.chunks import TableDelta
 
 __all__ = ["TableConformance"]
 
@@ -32,7 +32,7 @@ def _table(rows: _Rows) -> Any:
 def _delta(
     state_id: int = 1, written: _Rows | None = None, removed: list[Any] | None = None, ranges: Any = ()
 ) -> TableDelta:
-    from keyed.columnar.chunks import TableDelta
+    from keyed.tables.chunks import TableDelta
 
     keys = None if removed is None else _table(dict.fromkeys(removed, 0)).select(_KEYS)
     return TableDelta(state_id, _KEYS, tuple(ranges), keys, None if written is None else _table(written))

@@ -24,7 +24,7 @@ from windows import (
     WindowAssigner,
     WindowOperator,
 )
-from windows.merging import merge_time_windows
+from windows.merge_plan import merge_time_windows
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult
 DOMAINS = pytest.mark.parametrize("domain", [EVENT, PROCESSING])

@@ -19,7 +19,7 @@ import attrs
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import ChangelogWriter, Commit
 from keyed.codec.keys import encode_key
-from keyed.engine.addresses import PLAIN, state_prefix
+from keyed.content.addresses import PLAIN, state_prefix
 from tests.support.kafka import Broker
 
 __all__ = ["main"]

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 import keyed
-from keyed.backends import MemoryCommitStore, MemoryStore, open_rocks_store
 from keyed.engine.batch import Batch
-from keyed.engine.group import KeyGroup
+from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
+from keyed.stores import MemoryCommitStore, MemoryStore, open_rocks_store
 from keyed.streams import OperatorSpec
 
 __all__ = ["main"]

@@ -20,10 +20,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from keyed.backends.commits import MemoryCommitStore
-from keyed.changelog.directory.files import OpenFile
-from keyed.changelog.directory.segment import Segment, SegmentFile
-from keyed.changelog.kafka.records import Keys
+from keyed.changelog.directory.disk import OpenFile
+from keyed.changelog.directory.segment_file import Segment, SegmentFile
+from keyed.changelog.kafka.kafka_records import Keys
 from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.records import (
     decode_commit,
@@ -36,25 +35,26 @@ from keyed.changelog.records import (
     encode_position,
 )
 from keyed.codec.arrow_streams import read_stream, write_stream
-from keyed.codec.blocks import TableBlock, decode_changes, decode_table, decode_table_change
-from keyed.codec.entry_hash import hash_of_text, hash_text
 from keyed.codec.frames import FRAME_OVERHEAD, frame, iter_frames, unframe
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.migration import with_fields
-from keyed.codec.schema import StateSchema
 from keyed.codec.stand_ins import value_reader
-from keyed.codec.table_entries import TableEntries
+from keyed.codec.state_schema import StateSchema
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.values import value_codec
-from keyed.columnar.layout import Layout
+from keyed.content.blocks import TableBlock, decode_changes, decode_table, decode_table_change
+from keyed.content.entry_hash import hash_of_text, hash_text
+from keyed.content.table_entries import TableEntries
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
 from keyed.rows import row_class
-from keyed.runtimes.local import position as local_position
-from keyed.runtimes.spark import position as spark_position
+from keyed.runtimes.local import local_position
+from keyed.runtimes.spark.checkpoint import spark_position
+from keyed.stores.commit_store import MemoryCommitStore
 from keyed.table_state import TableState
+from keyed.tables.layout import Layout
 from tests.keyed.codec.support import PICKLES
 
 COUNT = int(os.environ.get("KEYED_FUZZ", "100000"))

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from keyed.errors import JavaNotFound
-from keyed.runtimes.spark.java import require_java_home
+from keyed.runtimes.spark.session.java import require_java_home
 
 __all__ = ["BROKER", "CONNECTOR", "NoJars", "fetch"]
 

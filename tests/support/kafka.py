@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 from keyed.errors import JavaNotFound
-from keyed.runtimes.spark.java import require_java_home
+from keyed.runtimes.spark.session.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
 
 __all__ = ["ADDRESS", "PASSWORD", "USER", "Broker", "NoBroker", "certificate"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windows import TimeWindow
-from windows.merging import merge_time_windows, plan_merge
+from windows.merge_plan import merge_time_windows, plan_merge
 
 W = TimeWindow
 

@@ -8,6 +8,6 @@
 - `files`: what is done to the disk, and what its errors become.
 """
 
-from keyed.changelog.directory.changelog import DirectoryChangelog
+from keyed.changelog.directory.directory_changelog import DirectoryChangelog
 
 __all__ = ["DirectoryChangelog"]

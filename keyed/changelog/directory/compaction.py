@@ -19,12 +19,12 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.directory.files import publish, remove
-from keyed.changelog.directory.group import GroupFolder, Listing
-from keyed.changelog.directory.segment import Segment
-from keyed.changelog.directory.tables import fold_tables
+from keyed.changelog.directory.disk import publish, remove
+from keyed.changelog.directory.fold_tables import fold_tables
+from keyed.changelog.directory.group_folder import GroupFolder, Listing
+from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Block, Change, Commit, TableBlock
-from keyed.codec.entry_hash import hash_sum, hash_text
+from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import CorruptionError, KeyedError
 
 __all__ = ["BackgroundCompaction", "Compacted", "Limits", "compact_group"]
@@ -218,7 +218,7 @@ def _checked(blocks: Iterable[Block], marker: Commit, path: Path, stopped: Calla
             entries += len(block)
             total = hash_sum(block, total)
         yield block
-    # Rows of tables are hashed by `keyed.columnar`, so there the number of entries has to do.
+    # Rows of tables are hashed by `keyed.tables`, so there the number of entries has to do.
     if entries != marker.entries or not (has_tables or hash_text(total) == marker.hash):
         raise CorruptionError(
             f"compaction was given up, because commit {marker.sequence} says that there are {marker.entries} entries "

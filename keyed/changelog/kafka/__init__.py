@@ -7,6 +7,6 @@
 - `client`: Kafka's clients, their settings, and what their errors become.
 """
 
-from keyed.changelog.kafka.changelog import KafkaChangelog
+from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 
 __all__ = ["KafkaChangelog"]

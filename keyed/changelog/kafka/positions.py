@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from xxhash import xxh3_128_digest
 
 from keyed.changelog.kafka.client import Cluster
-from keyed.changelog.kafka.records import KEPT, POSITION, kept_key, position_key
+from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import LogHeader
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position

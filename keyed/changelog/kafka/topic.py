@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.kafka.client import Cluster, Trouble, translated
-from keyed.changelog.kafka.records import HEADER
+from keyed.changelog.kafka.kafka_records import HEADER
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import LogHeader
 from keyed.changelog.records import decode_header, encode_header

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keyed.changelog.kafka.client import Cluster, Trouble, translated
-from keyed.changelog.kafka.records import Headers
+from keyed.changelog.kafka.kafka_records import Headers
 from keyed.errors import ChangelogError
 
 __all__ = ["Transactions"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from keyed.columns import milliseconds, table_chunks, table_rows
+from keyed.arrow.read import milliseconds, table_chunks, table_rows
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, NullKeyError, TimestampError
@@ -119,7 +119,7 @@ def _table_batches(stage: Stage, table: Any, position: int, size: int) -> Iterat
     for start in range(position, table.num_rows, size):
         batch = table.slice(start, size)
         if isinstance(stage.function, VectorizedFunction):
-            from keyed.runtimes.local.tables import source_rows
+            from keyed.runtimes.local.table_rows import source_rows
 
             yield source_rows(stage, batch, lambda bad: _checked(stage, table_rows(bad), _times(source, bad)))
             continue

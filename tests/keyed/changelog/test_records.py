@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.changelog.directory.files import OpenFile
-from keyed.changelog.directory.segment import Segment, SegmentFile
+from keyed.changelog.directory.disk import OpenFile
+from keyed.changelog.directory.segment_file import Segment, SegmentFile
 from keyed.changelog.model import Change, Commit, LogHeader, TableBlock
 from keyed.changelog.records import (
     decode_commit,
@@ -22,11 +22,11 @@ from keyed.changelog.records import (
     encode_kept,
     encode_position,
 )
-from keyed.codec.entry_hash import hash_sum, hash_text
 from keyed.codec.frames import frame
 from keyed.codec.keys import encode_key
-from keyed.codec.schema import StateSchema
-from keyed.engine.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
+from keyed.codec.state_schema import StateSchema
+from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
+from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES
 

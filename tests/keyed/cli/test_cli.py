@@ -11,7 +11,7 @@ import pytest
 from docs.generate import ROOT
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main, parser
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 
 
 @pytest.fixture

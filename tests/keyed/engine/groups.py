@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
-from keyed.backends import MemoryCommitStore, MemoryStore
 from keyed.engine.batch import Batch, BatchResult
-from keyed.engine.group import KeyGroup
+from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
+from keyed.stores import MemoryCommitStore, MemoryStore
 from keyed.streams import OperatorSpec
 
 OPERATOR = "op"

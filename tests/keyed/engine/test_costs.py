@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
-from keyed.backends import MemoryStore
+from keyed.stores import MemoryStore
 from tests.keyed.engine.groups import Group
 
 

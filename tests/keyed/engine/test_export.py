@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from keyed import ChangelogDiverged, ChangelogError
-from keyed.backends import MemoryCommitStore, MemoryStore
-from keyed.codec.entry_hash import hash_sum, hash_text
-from keyed.engine import changes, group
+from keyed.content.entry_hash import hash_sum, hash_text
+from keyed.engine import changes
+from keyed.engine import key_group as group
 from keyed.engine.batch import Batch
-from keyed.engine.group import KeyGroup
+from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
+from keyed.stores import MemoryCommitStore, MemoryStore
 from keyed.streams import OperatorSpec
 from keyed.testing import MemoryChangelog
 from tests.keyed.engine.groups import OPERATOR, Work, random_element

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.codec.frames import frame
+from keyed.content.blocks import Change
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
-from keyed.engine.segment import CHANGES, REAPPENDED, Change, decode_row, encode_rows
+from keyed.engine.segment import CHANGES, REAPPENDED, decode_row, encode_rows
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES
 

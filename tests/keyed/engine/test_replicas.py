@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyed.backends import MemoryStore, open_rocks_store
 from keyed.engine import cleaning
 from keyed.errors import CorruptionError, LocalStoreError
+from keyed.stores import MemoryStore, open_rocks_store
 from tests.keyed.engine.groups import Group, random_element
 
 SEEDS = st.integers(0, 2**32)

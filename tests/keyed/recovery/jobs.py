@@ -19,7 +19,7 @@ import keyed
 import windows as w
 from keyed import TIMESTAMP_COLUMN, OutputTag, TableState, VectorizedFunction
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.codec.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from tests.keyed.runtimes.local import job
 from tests.keyed.runtimes.local.job import LATE, Source
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from keyed.backends import CommitStore
-from keyed.changelog.directory import DirectoryChangelog, compaction, files, writer
+from keyed.changelog.directory import DirectoryChangelog, compaction
+from keyed.changelog.directory import directory_writer as writer
+from keyed.changelog.directory import disk as files
 from keyed.engine import loader
+from keyed.stores import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 

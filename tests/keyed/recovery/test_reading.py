@@ -16,7 +16,7 @@ from keyed.changelog import DirectoryChangelog
 from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted, StateSchemaChanged
 from keyed.recovery import read_changelog
 from keyed.testing import KeyedTestHarness
-from keyed.testing.changelogs import SampleGroup
+from keyed.testing.changelog_conformance import SampleGroup
 
 NEW_YEAR = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 

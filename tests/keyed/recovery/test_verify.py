@@ -10,15 +10,15 @@ import pytest
 
 import keyed
 from keyed import ChangelogDiverged, CheckpointError, OperatorChanged, TimeDomain
-from keyed.backends import CommitStore
 from keyed.codec.keys import encode_key
-from keyed.engine.addresses import PLAIN, state_prefix
+from keyed.content.addresses import PLAIN, state_prefix
+from keyed.content.describe import describe_entry
 from keyed.engine.meta import decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.recovery import flush, verify_changelog, verify_checkpoint
-from keyed.recovery.describe import describe_entry
 from keyed.recovery.replay import Replay
 from keyed.recovery.verify import _first_difference
+from keyed.stores import CommitStore
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.engine.groups import Work
 from tests.keyed.recovery import jobs

@@ -1,7 +1,7 @@
 """The changelog in memory does what every changelog does."""
 
 from keyed.testing import MemoryChangelog
-from keyed.testing.changelogs import ChangelogConformance
+from keyed.testing.changelog_conformance import ChangelogConformance
 
 
 class TestMemoryChangelog(ChangelogConformance):

@@ -5,7 +5,7 @@ from random import Random
 
 from keyed.changelog.directory import DirectoryChangelog, compaction
 from keyed.errors import ChangelogFenced
-from keyed.testing.changelogs import SampleGroup
+from keyed.testing.changelog_conformance import SampleGroup
 
 
 def main(path, seed, until):

@@ -6,7 +6,7 @@ import attrs
 
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import CorruptionError
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 
 
 def made(path, *commits, keys=50, seed=1, **options):

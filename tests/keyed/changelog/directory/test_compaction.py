@@ -11,7 +11,7 @@ import pytest
 from keyed.changelog.directory import DirectoryChangelog, compaction
 from keyed.changelog.directory.compaction import BackgroundCompaction, Limits
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, DefinitionError, HistoryCompacted
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.directory.support import check, compact_all, files_of, made
 
 SECOND = 1000

@@ -1,7 +1,7 @@
 """The directory log does what every changelog does."""
 
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.testing.changelogs import ChangelogConformance
+from keyed.testing.changelog_conformance import ChangelogConformance
 
 
 class TestDirectoryChangelog(ChangelogConformance):

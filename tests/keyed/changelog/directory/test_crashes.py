@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from keyed.errors import HistoryCompacted
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.directory.support import check, made
 
 CALLS = ("open", "write", "fsync", "link", "unlink", "close", "mkdir")

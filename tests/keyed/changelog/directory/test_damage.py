@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from keyed.errors import ChangelogError, CorruptionError
-from keyed.testing.changelogs import state_of
+from keyed.testing.changelog_conformance import state_of
 from tests.keyed.changelog.directory.support import blocks_of, check, check_reader, compact_all, files_of, made
 
 TAIL = 64 << 10

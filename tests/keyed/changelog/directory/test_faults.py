@@ -11,7 +11,7 @@ import pytest
 
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.testing.changelogs import state_of
+from keyed.testing.changelog_conformance import state_of
 from tests.keyed.changelog.directory.support import check, files_of, made
 
 WRITING = ("close", "link", "mkdir", "open", "write", "fsync", "unlink")

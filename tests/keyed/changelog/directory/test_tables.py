@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from keyed.codec.arrow_streams import read_stream, write_stream
-from keyed.codec.blocks import TableBlock
+from keyed.content.blocks import TableBlock
 from keyed.errors import CorruptionError
 from tests.keyed.changelog.directory.support import compact_all, made
 

@@ -12,7 +12,7 @@ import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.errors import ChangelogError
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import new_topic
 
 QUIET = {"log_level": 0}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.testing.changelogs import ChangelogConformance
+from keyed.testing.changelog_conformance import ChangelogConformance
 from tests.keyed.changelog.kafka.topics import new_topic
 
 

@@ -14,7 +14,7 @@ import pytest
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka.client import translated
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import grant, new_topic
 from tests.support.kafka import PASSWORD, USER, certificate
 

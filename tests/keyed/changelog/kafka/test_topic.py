@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.changelog.kafka import changelog as module
+from keyed.changelog.kafka import kafka_changelog as module
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.records import decode_commit, decode_header, decode_position
-from keyed.codec.hashing import key_hash
-from keyed.engine.addresses import key_of
+from keyed.codec.key_hash import key_hash
+from keyed.content.addresses import key_of
 from keyed.errors import ChangelogError
-from keyed.testing.changelogs import SampleGroup
+from keyed.testing.changelog_conformance import SampleGroup
 from tests.keyed.changelog.kafka.topics import alter, create, described, made, messages, new_topic, produce
 
 NUMBER = struct.Struct(">Q")

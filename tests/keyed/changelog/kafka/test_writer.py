@@ -15,10 +15,10 @@ from keyed.changelog.model import TableBlock
 from keyed.changelog.records import encode_commit
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.keys import encode_key
-from keyed.codec.schema import StateSchema
-from keyed.columnar.layout import Layout
+from keyed.codec.state_schema import StateSchema
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError
-from keyed.testing.changelogs import SampleGroup, state_of
+from keyed.tables.layout import Layout
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import alter, create, delete, delete_records, messages, new_topic, produce
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl, TimeDomain, ValueState
-from keyed.runtimes.local import query
+from keyed.runtimes.local import local_query as query
 from keyed.runtimes.local.source import Rows, batches
 
 LATE = OutputTag("late")

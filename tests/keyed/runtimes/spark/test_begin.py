@@ -7,9 +7,9 @@ import pytest
 from keyed import RestorePoint
 from keyed.changelog.model import Commit
 from keyed.errors import ChangelogError, CheckpointError, CorruptionError
-from keyed.runtimes.spark.begin import Begin, begin, read_begin, take_position
-from keyed.runtimes.spark.folder import open_checkpoint
-from keyed.runtimes.spark.position import SparkPosition, decode_position, encode_position
+from keyed.runtimes.spark.checkpoint.begin import Begin, begin, read_begin, take_position
+from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
+from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition, decode_position, encode_position
 from keyed.testing import MemoryChangelog
 
 SOURCES = ['{"topic":{"0":5}}', '{"sourceVersion":1,"index":2}']

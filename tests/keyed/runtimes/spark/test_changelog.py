@@ -19,9 +19,9 @@ from keyed import (
 )
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
-from keyed.codec.entry_hash import MODULUS, hash_of_text
+from keyed.content.entry_hash import MODULUS, hash_of_text
 from keyed.recovery import verify_changelog
-from keyed.testing.changelogs import state_of
+from keyed.testing.changelog_conformance import state_of
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     COUNTED,

@@ -4,7 +4,7 @@ import pytest
 
 from keyed import errors
 from keyed.errors import CorruptionError, KeyedError, NullKeyError, QueryFailed, UserFunctionError
-from keyed.runtimes.spark.failures import translated
+from keyed.runtimes.spark.query.failures import translated
 
 JOB = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 \
 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): \

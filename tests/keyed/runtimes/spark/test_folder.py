@@ -3,7 +3,7 @@
 import pytest
 
 from keyed.errors import CheckpointError
-from keyed.runtimes.spark.folder import CheckpointFolder, open_checkpoint
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder, open_checkpoint
 
 
 def memory() -> CheckpointFolder:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from keyed.errors import JavaNotFound, KeyedError
-from keyed.runtimes.spark import java
+from keyed.runtimes.spark.session import java
 
 FAKE = """\
 #!/bin/sh
@@ -263,7 +263,7 @@ def test_where_no_cache_can_be_written_the_shim_is_temporary(tmp_path, monkeypat
 def test_many_processes_may_make_the_shim_at_once(tmp_path, monkeypatch, package):
     program = make_java(tmp_path / "packaged", "25.0.2", vector=False)
     monkeypatch.setenv("JAVA_HOME", str(program.parent.parent))
-    find = "from keyed.runtimes.spark.java import find_java_home; print(find_java_home())"
+    find = "from keyed.runtimes.spark.session.java import find_java_home; print(find_java_home())"
 
     def run(_: int) -> str:
         done = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=True)

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed import TIMESTAMP_COLUMN, VectorizedFunction
-from keyed.codec.hashing import group_of, key_hash
+from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
-from keyed.runtimes.spark.groups import group_ids
-from keyed.runtimes.spark.pack import Packer
-from keyed.runtimes.spark.unpack import batch_of, read_payloads
-from keyed.runtimes.spark.wire import HASH, NOTE, TIMESTAMP, GroupMark, chunk_note, output_id, read_chunk
+from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.worker.pack import Packer
+from keyed.runtimes.spark.worker.unpack import batch_of, read_payloads
+from keyed.runtimes.spark.worker.wire import HASH, NOTE, TIMESTAMP, GroupMark, chunk_note, output_id, read_chunk
 
 CLOCK_NOW = 1_700_000_000_000
 
@@ -122,7 +122,7 @@ def test_microseconds_are_rounded_down_before_the_epoch_too():
 
 
 def test_chunks_of_many_rows_keep_their_order(monkeypatch):
-    monkeypatch.setattr("keyed.runtimes.spark.pack._ROWS_PER_GROUP", 10)
+    monkeypatch.setattr("keyed.runtimes.spark.worker.pack._ROWS_PER_GROUP", 10)
     chance = random.Random(3)
     rows = [(f"k{chance.randrange(20)}", i, chance.randrange(1000)) for i in range(500)]
     tasks = [[rows[start : start + 37] for start in range(0, 500, 37)]]
@@ -319,7 +319,7 @@ def test_rows_are_combined_once_a_task_and_group_up_to_a_number_of_bytes(monkeyp
     pack(once, tasks)
     assert len(once.combiner.calls) == 2
     assert sum(once.combiner.calls) == 20_000
-    monkeypatch.setattr("keyed.runtimes.spark.pack._MAX_BYTES", 100_000)
+    monkeypatch.setattr("keyed.runtimes.spark.worker.pack._MAX_BYTES", 100_000)
     bounded = packer(parallelism=2, combiner=Sums())
     pack(bounded, tasks)
     assert len(bounded.combiner.calls) > 4

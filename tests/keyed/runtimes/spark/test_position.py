@@ -3,8 +3,8 @@
 import pytest
 
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CheckpointError
-from keyed.runtimes.spark.folder import open_checkpoint
-from keyed.runtimes.spark.position import PositionLog, SparkPosition, decode_position
+from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
+from keyed.runtimes.spark.checkpoint.spark_position import PositionLog, SparkPosition, decode_position
 from keyed.testing import MemoryChangelog
 
 TICK = '{"offset":1,"timestamp":1000}'

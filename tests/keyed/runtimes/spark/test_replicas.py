@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from keyed.backends import MemoryStore, RocksStore
 from keyed.engine.replica import Replica
-from keyed.runtimes.spark.log import SparkGroupLog
-from keyed.runtimes.spark.replicas import ReplicaCache, default_local_dir
+from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
+from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
+from keyed.stores import MemoryStore, RocksStore
 
 
 def test_a_store_in_memory_is_kept_from_batch_to_batch_by_log():

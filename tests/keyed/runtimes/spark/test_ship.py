@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark import cloudpickle
 
 import keyed
-from keyed.runtimes.spark.ship import Carrier, carried, parcel_for
+from keyed.runtimes.spark.session.ship import Carrier, carried, parcel_for
 from tests.keyed.runtimes.spark.functions import Count
 
 ROOT = Path(__file__).parents[4]

@@ -6,7 +6,7 @@ import sys
 # In a process of its own, because what is frozen stays so.
 SETTLED = """
 import gc
-from keyed.runtimes.spark.workers import settle
+from keyed.runtimes.spark.worker.settle import settle
 
 settle()
 first = gc.get_freeze_count()

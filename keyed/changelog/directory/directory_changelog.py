@@ -1,0 +1,267 @@
+"""`DirectoryChangelog`: a changelog as files in a folder.
+
+Layout of the folder, in which no file is ever replaced::
+
+    header                                   header (`keyed.changelog.records`)
+    groups/00000/, groups/00001/, ...        a key group each (`keyed.changelog.directory.group_folder`)
+    positions/00000000000000000007.position  what the runner says of its sources after sequence 7
+    kept/<name>                              what else it keeps (both in `keyed.changelog.records`)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from keyed.changelog.directory.compaction import BackgroundCompaction, Compacted, Limits, compact_group
+from keyed.changelog.directory.directory_reader import DirectoryReader
+from keyed.changelog.directory.directory_writer import DirectoryWriter
+from keyed.changelog.directory.disk import file_sizes, make_folder, publish, read_file, remove
+from keyed.changelog.directory.group_folder import GroupFolder
+from keyed.changelog.model import LogHeader
+from keyed.changelog.records import (
+    decode_header,
+    decode_kept,
+    decode_position,
+    encode_header,
+    encode_kept,
+    encode_position,
+)
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, DefinitionError
+from keyed.ids import random_id
+
+__all__ = ["DirectoryChangelog"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_POSITION = re.compile(r"(\d{20})\.position")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_POSITIONS_BETWEEN_DROPS = 256
+_HOUR_MS = 60 * 60 * 1000
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise DefinitionError(f"DirectoryChangelog({path!r}): give the path of a folder")
+    if _URI.match(os.fspath(path)):
+        raise DefinitionError(
+            f"DirectoryChangelog({path!r}): a changelog is kept in a folder, and this is a URI; give the path at which "
+            "its file system is mounted, or use KafkaChangelog"
+        )
+    return os.path.abspath(path)  # noqa: PTH100 - links are kept
+
+
+def _lag(value: Duration) -> int:
+    return milliseconds_of(value, "DirectoryChangelog(compaction_lag)")
+
+
+def _history(value: int | None) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise DefinitionError(f"DirectoryChangelog(history_bytes={value!r}): give a number of bytes, or None")
+    return value
+
+
+@attrs.frozen
+class DirectoryChangelog:
+    """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
+
+    Each commit of a key group is a file, which is published whole and never replaced. Old ones are folded into one that
+    holds the whole state: as the log grows, beside the job, and by `compact`.
+
+    Args:
+        path: The folder; created with its parents. One operator has it for itself. The same path has to lead to it on
+            all machines, on a file system with hard links.
+        compaction_lag: Commits younger than this are kept as they are, so that a past state can be restored and readers
+            can go on from where they were: `int` milliseconds or `timedelta` of processing time. (Kafka's
+            ``min.compaction.lag.ms``.)
+        history_bytes: If the commits of a key group have more bytes than this, compaction leaves the newest half of so
+            many, younger or not; ``None`` is no limit.
+        auto_compact: Whether writers compact as the log grows, in a thread beside the job. If not, run `compact`.
+
+    Raises:
+        DefinitionError: A parameter breaks its rule.
+    """
+
+    path: str = attrs.field(converter=_absolute)
+    compaction_lag: int = attrs.field(default=_HOUR_MS, converter=_lag, kw_only=True)
+    history_bytes: int | None = attrs.field(default=None, converter=_history, kw_only=True)
+    auto_compact: bool = attrs.field(default=True, kw_only=True)
+
+    def prepare(self, operator: str, parallelism: int) -> LogHeader:
+        """Create the changelog, or check that what is there is this operator's.
+
+        Args:
+            operator: Name of the operator.
+            parallelism: Number of its key groups.
+
+        Raises:
+            ChangelogError: It belongs to another operator or number of key groups, or cannot be created.
+        """
+        if not _NAME.fullmatch(operator):
+            raise ChangelogError(f"operator={operator!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
+        root = Path(self.path)
+        header = self.header()
+        if header is None:
+            make_folder(root)
+            new = LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)
+            publish(root / "header", [encode_header(new)])
+            # Another driver may have been faster.
+            header = self._present()
+        if (header.operator, header.parallelism) != (operator, parallelism):
+            raise ChangelogError(
+                f"{self.path} is the changelog of operator {header.operator!r} with {header.parallelism} key groups, "
+                f"not of {operator!r} with {parallelism}; give each operator and number of key groups its own folder"
+            )
+        for name in ("groups", "positions", "kept"):
+            make_folder(root / name)
+        return header
+
+    def header(self) -> LogHeader | None:
+        """The identity of the changelog, or ``None`` if it was not created yet."""
+        path = Path(self.path, "header")
+        record = read_file(path)
+        return None if record is None else decode_header(record, str(path))
+
+    def writer(self, group: int) -> DirectoryWriter:
+        """Open the writer of a key group.
+
+        Raises:
+            ChangelogError: The changelog does not exist, or not where this process runs; or it cannot be written.
+        """
+        folder = self._group(group)
+        return DirectoryWriter(folder, BackgroundCompaction(folder, self._limits) if self.auto_compact else None)
+
+    def reader(self, group: int) -> DirectoryReader:
+        """Open a reader of a key group.
+
+        Raises:
+            ChangelogError: The changelog does not exist, or not where this process runs.
+        """
+        return DirectoryReader(self._group(group))
+
+    def compact(self) -> list[Compacted]:
+        """Fold what is older than the compaction lag, now. A job may be running.
+
+        Returns:
+            What there is of each key group after it.
+
+        Raises:
+            CorruptionError: The log of a group is damaged, or its state is not what its commits say; nothing of that
+                group was removed.
+            ChangelogError: The disk fails.
+        """
+        groups = range(self._present().parallelism)
+        done = [compact_group(self._group(group), self._limits) for group in groups]
+        self._drop_positions()
+        return done
+
+    def put_position(self, sequence: int, data: bytes) -> None:
+        """Remember the runner's position after a batch. The same one again is left as it is.
+
+        Raises:
+            ChangelogDiverged: Another position is kept for this sequence.
+            ChangelogError: It cannot be written.
+        """
+        self._present()
+        path = self._position(sequence)
+        if not publish(path, [encode_position(sequence, data)]) and self._read_position(sequence) != data:
+            raise ChangelogDiverged(
+                f"{path}: another position is kept for batch {sequence}; give changelog= an empty folder, which starts "
+                "with a snapshot"
+            )
+        if sequence % _POSITIONS_BETWEEN_DROPS == 0:
+            self._drop_positions()
+
+    def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The positions after a sequence, in order. Compaction removes those before the bases of all groups.
+
+        Raises:
+            CorruptionError: A position is damaged.
+            ChangelogError: The folder cannot be read.
+        """
+        for sequence in self._sequences():
+            if sequence > after and (data := self._read_position(sequence)) is not None:
+                yield sequence, data
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep something of the runner's. The same again is left as it is.
+
+        Raises:
+            ChangelogDiverged: Something else is kept under the name.
+            ChangelogError: It cannot be written.
+        """
+        if not _KEPT.fullmatch(name):
+            raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
+        self._present()
+        path = Path(self.path, "kept", name)
+        record = encode_kept(name, data)
+        if not publish(path, [record]) and read_file(path) != record:
+            raise ChangelogDiverged(f"{path}: something else is kept under this name; give changelog= an empty folder")
+
+    def kept(self) -> Iterator[tuple[str, bytes]]:
+        """What is kept, in order of names.
+
+        Raises:
+            CorruptionError: Something of it is damaged.
+            ChangelogError: The folder cannot be read.
+        """
+        folder = Path(self.path, "kept")
+        for name in sorted(file_sizes(folder)):
+            if _KEPT.fullmatch(name):
+                yield name, self._read_kept(folder / name)
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.compaction_lag, self.history_bytes)
+
+    def _present(self) -> LogHeader:
+        """The header, which has to be there."""
+        header = self.header()
+        if header is None:
+            raise ChangelogError(
+                f"there is no changelog in {self.path}, or it is not to be seen from here; if a job has written it on "
+                "several machines, give a path that leads to the same folder on all of them"
+            )
+        return header
+
+    def _group(self, group: int) -> GroupFolder:
+        header = self._present()
+        if not 0 <= group < header.parallelism:
+            raise ChangelogError(f"{self.path} has {header.parallelism} key groups; there is no group {group}")
+        return GroupFolder(Path(self.path, "groups", f"{group:05d}"), header.log_id, group)
+
+    def _position(self, sequence: int) -> Path:
+        return Path(self.path, "positions", f"{sequence:020d}.position")
+
+    def _sequences(self) -> list[int]:
+        names = file_sizes(Path(self.path, "positions"))
+        return sorted(int(match[1]) for match in map(_POSITION.fullmatch, names) if match)
+
+    def _read_position(self, sequence: int) -> bytes | None:
+        """A position, unless compaction has removed it."""
+        path = self._position(sequence)
+        record = read_file(path)
+        if record is None:
+            return None
+        found, data = decode_position(record, str(path))
+        if found != sequence:
+            raise CorruptionError(f"the position is that of sequence {found}", where=str(path))
+        return data
+
+    @staticmethod
+    def _read_kept(path: Path) -> bytes:
+        name, data = decode_kept(read_file(path) or b"", str(path))
+        if name != path.name:
+            raise CorruptionError(f"the record is that of {name!r}", where=str(path))
+        return data
+
+    def _drop_positions(self) -> None:
+        """Remove positions of states that no group can go back to."""
+        least = min(self._group(group).listing().base for group in range(self._present().parallelism))
+        remove(self._position(sequence) for sequence in self._sequences() if sequence < least)

@@ -1,0 +1,133 @@
+"""Writes the log of one key group into its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from keyed.changelog.directory.compaction import BackgroundCompaction
+from keyed.changelog.directory.disk import exists, make_folder, publish, remove_leftovers, sync_folder
+from keyed.changelog.directory.group_folder import GroupFolder, Listing
+from keyed.changelog.directory.segment_file import Segment
+from keyed.changelog.model import Blocks, Commit
+from keyed.errors import ChangelogDiverged, ChangelogFenced
+
+__all__ = ["DirectoryWriter"]
+
+
+class DirectoryWriter:
+    """The `keyed.changelog.model.ChangelogWriter` of a key group.
+
+    Writers are not told of each other. Who publishes a sequence first has written it; another one finds the same commit
+    there, and need not write it, or a different one, and is refused.
+
+    Args:
+        folder: The group's folder; created if missing.
+        compaction: What folds the log as it grows, if anything is to.
+
+    Raises:
+        CorruptionError: The newest commit is damaged, and not merely torn.
+        ChangelogError: The folder cannot be used.
+    """
+
+    def __init__(self, folder: GroupFolder, compaction: BackgroundCompaction | None) -> None:
+        self._folder = folder
+        self._compaction = compaction
+        self._listing: Listing
+        self._last: Commit | None
+        #: How often segments after the newest whole one were written, all of them torn.
+        self._torn: dict[int, int]
+        make_folder(folder.path)
+        self._look()
+        remove_leftovers(folder.path, self._listing.temporary)
+        if compaction is not None:
+            compaction.begin(self._listing)
+
+    def last(self) -> Commit | None:
+        last = self._last
+        if last is None or exists(self._folder.segment(last.sequence + 1)) or not self._is_there(last.sequence):
+            # Another writer has gone on, as when the group was moved to another worker and back.
+            self._look()
+        return self._last
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)
+        if self._why_not(commit) is not None:
+            # Another writer may have gone on meanwhile.
+            self._look()
+            if self._last is not None and commit.sequence <= self._last.sequence:
+                return self._existing(commit)
+            if (reason := self._why_not(commit)) is not None:
+                raise ChangelogDiverged(
+                    f"{self._folder.path}: {reason}; give changelog= an empty folder, which starts with a snapshot"
+                )
+        path = self._folder.segment(commit.sequence, self._torn.get(commit.sequence, -1) + 1)
+        segment = Segment(commit, blocks)
+        published = publish(path, segment)
+        if published and self._compaction is not None:
+            self._compaction.grown(segment.bytes)
+        if published and self._last is not None and self._is_there(self._last.sequence):
+            self._last, self._path = segment.commit, path
+            return segment.commit
+        # Another writer was faster; or is so far ahead that this sequence is compacted and its name was free again; or
+        # this is the first commit, with nothing before it to tell by.
+        self._look()
+        return self._existing(commit)
+
+    def close(self) -> None:
+        if self._compaction is not None:
+            self._compaction.close()
+
+    def _look(self) -> None:
+        """Take in what is in the folder."""
+        self._listing, self._last = self._folder.look()
+        # Whoever published the newest commit may have died before it was durable, and we are about to build on it.
+        sync_folder(self._folder.path)
+        newest = 0 if self._last is None else self._last.sequence
+        segments = self._listing.segments
+        self._torn = {sequence: again for sequence, (again, _) in segments.items() if sequence > newest}
+        self._path = self._path_of(newest)
+
+    def _path_of(self, sequence: int) -> Path:
+        """Where the listing has a sequence."""
+        if sequence in self._listing.segments:
+            return self._folder.segment(sequence, self._listing.segments[sequence][0])
+        return self._folder.base(sequence)
+
+    def _is_there(self, sequence: int) -> bool:
+        """Whether the newest commit is still there, or the base made of it."""
+        return exists(self._path) or exists(self._folder.base(sequence))
+
+    def _why_not(self, commit: Commit) -> str | None:
+        """Why a commit does not follow the newest one."""
+        last = self._last
+        if commit.snapshot:
+            return None if last is None or commit.sequence > last.sequence else f"commit {last.sequence} is there"
+        if last is None:
+            return None if commit.sequence == 1 else f"commit {commit.sequence} does not begin a log"
+        if commit.sequence != last.sequence + 1:
+            return f"commit {commit.sequence} does not follow commit {last.sequence}"
+        if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
+            return f"commit {commit.sequence} follows another commit {last.sequence} than is there"
+        return None
+
+    def _existing(self, commit: Commit) -> Commit:
+        """The commit of the same sequence that is there."""
+        path = self._path_of(commit.sequence)
+        try:
+            with self._folder.opened(path, commit.sequence) as (found, _):
+                if found is not None and found.attempt == commit.attempt:
+                    return found
+        except FileNotFoundError:
+            found = None
+        if found is None:
+            newest = 0 if self._last is None else self._last.sequence
+            raise ChangelogFenced(
+                f"{path}: another writer has gone on, to commit {newest}, while commit {commit.sequence} was written; "
+                "if this is no left-over attempt, open the writer again"
+            )
+        raise ChangelogDiverged(
+            f"{path}: there is another commit {commit.sequence}, of attempt {found.attempt} and not {commit.attempt}; "
+            "give changelog= an empty folder, which starts with a snapshot"
+        )

@@ -1,0 +1,197 @@
+"""The folder of one key group in a directory log, and what is in it.
+
+    00000000000000000007.segment     the commit of sequence 7
+    00000000000000000007-1.segment   the same once more, because the file above is torn; -2, -3, ... if need be
+    00000000000000000007.base        the whole state after the commit of sequence 7, which compaction left
+    .*.tmp                           files that are being written, or were when their writer died
+
+A base makes all segments up to its sequence, and all bases before it, leftovers, which nobody reads any more. Sequences
+after it follow one another without a gap, except that a snapshot may follow on anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import attrs
+
+from keyed.changelog.directory.disk import OpenFile, file_sizes
+from keyed.changelog.directory.segment_file import SegmentFile
+from keyed.changelog.model import Commit
+from keyed.errors import ChangelogError, CorruptionError
+
+__all__ = ["GroupFolder", "Listing"]
+
+_TRIES = 10
+_NAME = re.compile(r"(\d{20})(?:-([1-9]\d{0,8}))?\.segment|(\d{20})\.base")
+
+
+@attrs.frozen
+class Listing:
+    """The files of a key group at a moment.
+
+    Attributes:
+        base: Sequence of the newest base; 0 if there is none.
+        base_bytes: Its size.
+        segments: By sequence, in order, those after the base: how often each was written anew, and the bytes of all.
+        leftovers: Names of files that are not read any more.
+        temporary: Names of files that are being written, or were.
+    """
+
+    base: int
+    base_bytes: int
+    segments: dict[int, tuple[int, int]]
+    leftovers: list[str]
+    temporary: list[str]
+
+    @property
+    def history_bytes(self) -> int:
+        """Bytes of all segments after the base."""
+        return sum(size for _, size in self.segments.values())
+
+
+class GroupFolder:
+    """The folder of one key group.
+
+    Args:
+        path: The folder.
+        log_id: Identity of the changelog that it is part of.
+        group: Index of the key group.
+    """
+
+    def __init__(self, path: Path, log_id: str, group: int) -> None:
+        self.path = path
+        self.log_id = log_id
+        self.group = group
+
+    def base(self, sequence: int) -> Path:
+        """The base after a sequence."""
+        return self.path / f"{sequence:020d}.base"
+
+    def segment(self, sequence: int, again: int = 0) -> Path:
+        """The segment of a sequence, and of its writing: 0 is the first."""
+        return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
+
+    def listing(self) -> Listing:
+        """What is in the folder.
+
+        Raises:
+            ChangelogError: It cannot be read.
+        """
+        bases: dict[int, int] = {}
+        segments: dict[int, tuple[int, int]] = {}
+        names: list[tuple[int, str]] = []
+        temporary = []
+        for name, size in file_sizes(self.path).items():
+            match = _NAME.fullmatch(name)
+            if match is None:
+                temporary.append(name)
+                continue
+            sequence = int(match[1] or match[3])
+            names.append((sequence, name))
+            if match[3]:
+                bases[sequence] = size
+            else:
+                again, known = segments.get(sequence, (0, 0))
+                segments[sequence] = (max(again, int(match[2] or 0)), known + size)
+        base = max(bases, default=0)
+        return Listing(
+            base,
+            bases.get(base, 0),
+            {sequence: segments[sequence] for sequence in sorted(segments) if sequence > base},
+            [name for sequence, name in names if sequence <= base and name != self.base(base).name],
+            temporary,
+        )
+
+    @contextmanager
+    def opened(self, path: Path, sequence: int) -> Iterator[tuple[Commit | None, SegmentFile]]:
+        """Open a segment or base, with its marker; the marker is ``None`` if it is torn.
+
+        Raises:
+            FileNotFoundError: It is gone.
+            CorruptionError: It is damaged, or is not what its name says.
+            ChangelogError: It cannot be read.
+        """
+        with OpenFile(path) as file:
+            segment = SegmentFile(file)
+            commit = segment.commit()
+            if commit is not None:
+                found = (commit.log_id, commit.group, commit.sequence)
+                if found != (self.log_id, self.group, sequence):
+                    raise CorruptionError(
+                        f"commit {found} of another log or place: (log id, group, sequence) should be "
+                        f"{(self.log_id, self.group, sequence)}",
+                        where=str(path),
+                    )
+            yield commit, segment
+
+    def look(self) -> tuple[Listing, Commit | None]:
+        """What is in the folder, and the newest commit that is whole.
+
+        Raises:
+            CorruptionError: The newest commit is damaged, and not merely torn.
+            ChangelogError: The folder cannot be read.
+        """
+        for _ in range(_TRIES):
+            listing = self.listing()
+            with suppress(FileNotFoundError):  # Compaction removed what was listed.
+                return listing, self._newest(listing)
+        raise ChangelogError(f"{self.path} changes faster than it can be read; try again")
+
+    def _newest(self, listing: Listing) -> Commit | None:
+        for sequence in reversed(listing.segments):
+            with self.opened(self.segment(sequence, listing.segments[sequence][0]), sequence) as (commit, _):
+                if commit is not None:
+                    return commit
+        if not listing.base:
+            return None
+        with self.opened(self.base(listing.base), listing.base) as (commit, _):
+            return self._whole(commit, self.base(listing.base))
+
+    def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[Commit, SegmentFile, Path]]:
+        """The commits of a listing in order, each with its file open until the next is asked for.
+
+        Args:
+            listing: What is in the folder.
+            after: Begin after this sequence; if it lies before the base, begin with the base.
+            until: End with this sequence.
+
+        Raises:
+            FileNotFoundError: Compaction removed what was listed.
+            CorruptionError: A file is damaged, or one is missing or torn between others.
+            ChangelogError: A file cannot be read.
+        """
+        before: Commit | None = None
+        if after < listing.base:
+            path = self.base(listing.base)
+            with self.opened(path, listing.base) as (commit, segment):
+                before = self._whole(commit, path)
+                yield before, segment, path
+            after = listing.base
+        torn: Path | None = None
+        for sequence, (again, _) in listing.segments.items():
+            if not after < sequence <= until:
+                continue
+            path = self.segment(sequence, again)
+            with self.opened(path, sequence) as (commit, segment):
+                if commit is None:
+                    torn = torn or path
+                    continue
+                if not commit.snapshot:
+                    if torn is not None:
+                        raise CorruptionError("the segment is torn, and others follow", where=str(torn))
+                    if sequence != after + 1:
+                        raise CorruptionError(f"the segment of sequence {after + 1} is missing", where=str(self.path))
+                    if before is not None and commit.previous != before.attempt:
+                        raise CorruptionError(f"the commit does not follow on that of {after}", where=str(path))
+                yield commit, segment, path
+            before, after, torn = commit, sequence, None
+
+    @staticmethod
+    def _whole(commit: Commit | None, path: Path) -> Commit:
+        if commit is None:
+            raise CorruptionError("the base is torn, and what it was made of is gone", where=str(path))
+        return commit

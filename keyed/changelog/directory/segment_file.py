@@ -1,0 +1,227 @@
+"""The file of a commit: a *segment*, or a *base*, which is a segment that holds the whole state in order.
+
+A file is a row of frames (`keyed.codec.frames`), all of version 1, numbers big-endian::
+
+    KCLB  block   msgpack of [kind: int, body], body as `keyed.content.blocks` has it
+          kind    1 changes, 2 table rows
+    ...
+    KCLC  commit marker (`keyed.changelog.records`)
+    KCLE  end     offset of the marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in the
+                  file | flags u8: 1 if the changes are in the order of their addresses, each address once
+
+The end has a fixed size, so the marker is found without reading the blocks. Its checksum is over all frames, because a
+file may also lose, repeat or exchange what is whole by itself.
+
+A file without a good end was not written to its end. It is *torn* if it is cut short or ends in zeros, which is what a
+crash of the machine leaves where the disk did not do what it was told; all else is corruption.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+import attrs
+import msgspec
+
+from keyed.changelog.directory.disk import OpenFile
+from keyed.changelog.model import Block, Blocks, Change, Commit, TableBlock
+from keyed.changelog.records import COMMIT, decode_commit, encode_commit
+from keyed.codec.frames import FRAME_OVERHEAD, frame, frame_length, unframe
+from keyed.content.blocks import columns_of, cut, decode_changes, decode_table
+from keyed.errors import CorruptionError
+
+__all__ = ["Segment", "SegmentFile"]
+
+_BLOCK, _END = b"KCLB", b"KCLE"
+_VERSION = 1
+_CHANGES, _TABLE = 1, 2
+_SORTED = 1
+_TAIL = Struct(">QIB")
+_TAIL_BYTES = FRAME_OVERHEAD + _TAIL.size
+_CHUNK_BYTES = 1 << 20
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
+
+
+class Segment:
+    """A segment to be written: to be iterated over, once, for its bytes.
+
+    Args:
+        commit: The marker.
+        blocks: The content.
+
+    Attributes:
+        commit: The marker as it was written, with the number of records; known after the iteration.
+        bytes: Bytes of the file; known then too.
+    """
+
+    def __init__(self, commit: Commit, blocks: Blocks) -> None:
+        self.commit = commit
+        self.bytes = 0
+        self._blocks = blocks
+        self._sorted = commit.snapshot
+        self._last: tuple[bytes, bytes] = (b"", b"")
+
+    def __iter__(self) -> Iterator[bytes]:
+        records = offset = checksum = 0
+        chunk: list[bytes] = []
+        size = 0
+        for kind, count, body in self._bodies():
+            record = frame(_BLOCK, _VERSION, _encode((kind, body)))
+            records += count
+            offset += len(record)
+            checksum = _add(record, checksum)
+            chunk.append(record)
+            size += len(record)
+            if size >= _CHUNK_BYTES:
+                yield b"".join(chunk)
+                chunk, size = [], 0
+        self.commit = attrs.evolve(self.commit, records=records)
+        marker = encode_commit(self.commit)
+        tail = _TAIL.pack(offset, _add(marker, checksum), _SORTED if self._sorted else 0)
+        end = b"".join((*chunk, marker, frame(_END, _VERSION, tail)))
+        self.bytes = offset + len(end) - size
+        yield end
+
+    def _bodies(self) -> Iterator[tuple[int, int, object]]:
+        """Kind, number of records and body of each block."""
+        for block in self._blocks:
+            if isinstance(block, TableBlock):
+                yield _TABLE, block.rows, attrs.astuple(block)
+                continue
+            for _, changes in cut(block):
+                self._sorted = self._sorted and self._follows(changes)
+                yield _CHANGES, len(changes), columns_of(changes)
+
+    def _follows(self, changes: Sequence[Change]) -> bool:
+        """Whether changes are in order, and follow those before."""
+        last = self._last
+        for prefix, sub, _ in changes:
+            address = (prefix, sub)
+            if address <= last:
+                return False
+            last = address
+        self._last = last
+        return True
+
+
+class SegmentFile:
+    """A segment that is read.
+
+    Args:
+        file: The file, open.
+    """
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._where = str(file.path)
+        self._end: tuple[int, int, int] | None = None
+
+    def commit(self) -> Commit | None:
+        """The commit marker, or ``None`` if the file is torn.
+
+        Raises:
+            CorruptionError: The end, or the marker, is damaged.
+            ChangelogError: The disk fails.
+        """
+        self._end = end = self._read_end()
+        return None if end is None else decode_commit(self._frame(COMMIT, end[0]), self._where)
+
+    def blocks(self) -> Iterator[Block]:
+        """The content, once the marker was asked for. The file is checked to its end before the first block is given.
+
+        Raises:
+            CorruptionError: The file is damaged.
+            ChangelogError: The disk fails.
+        """
+        assert self._end is not None, "the marker was not asked for, or the segment is torn"
+        marker, expected, _ = self._end
+        checksum = 0
+        for _, record in self._frames(marker):
+            checksum = _add(record, checksum)
+        if _add(self._frame(COMMIT, marker), checksum) != expected:
+            raise CorruptionError("blocks are missing, or not in their order", where=self._where, offset=0)
+        for offset, record in self._frames(marker):
+            yield self._block(record, offset)
+
+    def is_sorted(self) -> bool:
+        """Whether all changes are in the order of their addresses, each address once."""
+        return self._end is not None and bool(self._end[2] & _SORTED)
+
+    def _block(self, record: bytes, offset: int) -> Block:
+        where = f"{self._where} at byte {offset}"
+        try:
+            kind, body = _decode(memoryview(record)[FRAME_OVERHEAD:])
+        except (ValueError, RecursionError) as error:
+            raise CorruptionError(f"a block is malformed: {error}", where=self._where, offset=offset) from error
+        if kind == _CHANGES:
+            return decode_changes(body, where)
+        if kind == _TABLE:
+            return decode_table(body, where)
+        raise CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)
+
+    def _read_end(self) -> tuple[int, int, int] | None:
+        """Offset of the marker, checksum and flags; ``None`` if the file is torn."""
+        at = max(self._file.size - _TAIL_BYTES, 0)
+        tail = self._file.read(at, _TAIL_BYTES)
+        try:
+            payload = self._checked(_END, tail, at)
+        except CorruptionError:
+            if not any(tail) or self._is_cut():
+                return None
+            raise
+        offset, checksum, flags = _TAIL.unpack(payload)
+        if offset + FRAME_OVERHEAD > at:
+            raise CorruptionError("the end names no commit marker", where=self._where, offset=at)
+        return offset, checksum, flags
+
+    def _is_cut(self) -> bool:
+        """Whether the file ends within a frame, or before one that should follow.
+
+        Raises:
+            CorruptionError: A frame before that is damaged.
+        """
+        offset = 0
+        while (record := self._record(offset)) is not None:
+            self._checked(_BLOCK if record[:4] != COMMIT else COMMIT, record, offset)
+            offset += len(record)
+        return True
+
+    def _frames(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """The blocks, each with its offset; ``end`` is that of the marker."""
+        offset = 0
+        while offset < end:
+            record = self._frame(_BLOCK, offset)
+            yield offset, record
+            offset += len(record)
+
+    def _frame(self, kind: bytes, offset: int) -> bytes:
+        """The frame at an offset, checked."""
+        record = self._record(offset)
+        if record is None:
+            raise CorruptionError(f"a {kind.decode()} record is cut short", where=self._where, offset=offset)
+        self._checked(kind, record, offset)
+        return record
+
+    def _record(self, offset: int) -> bytes | None:
+        """The frame at an offset, not checked; ``None`` if the file ends within it."""
+        head = self._file.read(offset, FRAME_OVERHEAD)
+        if len(head) < FRAME_OVERHEAD:
+            return None
+        length = frame_length(head)
+        start = offset + FRAME_OVERHEAD
+        return head + self._file.read(start, length) if start + length <= self._file.size else None
+
+    def _checked(self, kind: bytes, record: bytes, offset: int) -> bytes:
+        """The payload of a frame."""
+        try:
+            return unframe(kind, record, where=self._where)[1]
+        except CorruptionError as error:
+            raise CorruptionError(error.message, where=self._where, offset=offset) from error
+
+
+def _add(record: bytes, checksum: int) -> int:
+    """A checksum of checksums with that of one more frame."""
+    return zlib.crc32(memoryview(record)[FRAME_OVERHEAD - 4 : FRAME_OVERHEAD], checksum)

@@ -1,0 +1,197 @@
+"""A changelog as a compacted topic of a Kafka cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from keyed.changelog.kafka.client import Cluster, check_settings
+from keyed.changelog.kafka.kafka_reader import KafkaReader
+from keyed.changelog.kafka.kafka_writer import KafkaWriter
+from keyed.changelog.kafka.positions import Positions, read_kept, read_positions
+from keyed.changelog.kafka.topic import make_or_check, partitions, read_header, write_headers
+from keyed.changelog.model import LogHeader
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import ChangelogError, DefinitionError
+
+__all__ = ["KafkaChangelog"]
+
+_HOUR_MS = 3_600_000
+#: Segments smaller than Kafka's 1 GB: the one that is written to is never compacted.
+_NEW = {"segment.bytes": str(100 << 20)}
+#: The writers of positions that this process has open, with the time of their last use.
+_positions: dict[KafkaChangelog, tuple[Positions, float]] = {}
+#: One that was not used for so long is closed: its query has ended.
+_IDLE_SECONDS = 900.0
+
+
+def _pairs(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(dict(settings).items()))
+
+
+def _lag(value: Duration) -> int:
+    return milliseconds_of(value, "KafkaChangelog(compaction_lag)")
+
+
+def _retention(value: Duration) -> int:
+    return milliseconds_of(value, "KafkaChangelog(tombstone_retention)")
+
+
+def _timeout(value: Duration) -> int:
+    return milliseconds_of(value, "KafkaChangelog(timeout)", least=1)
+
+
+def _as_kafka_says(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _close_positions(changelog: KafkaChangelog) -> None:
+    positions, _ = _positions.pop(changelog, (None, 0.0))
+    if positions is not None:
+        positions.close()
+
+
+def _names(settings: tuple[tuple[str, Any], ...]) -> str:
+    """Names only: the values may be secrets."""
+    return repr([name for name, _ in settings])
+
+
+@attrs.frozen
+class KafkaChangelog:
+    """A changelog in Kafka: a compacted topic with a partition for each key group, and one more for positions.
+
+    The topic is created when a query starts, or checked if it is there. Every commit is a transaction.
+
+    Args:
+        topic: The topic; one for each operator.
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        replication_factor: Number of replicas; by default, the broker's ``default.replication.factor``.
+        compaction_lag: Commits younger than this are kept as they are, so that a past state can be restored and readers
+            can go on from where they were: `int` milliseconds or `timedelta` (``min.compaction.lag.ms``).
+        tombstone_retention: For how long removals are kept beyond compaction, which has to be longer than it takes to
+            read a partition: `int` milliseconds or `timedelta` (``delete.retention.ms``).
+        topic_settings: Other settings of the topic, such as ``{"min.insync.replicas": 2}``.
+        settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. They go
+            wherever the query's key groups run. What transactions depend on is set by keyed and cannot be given.
+        timeout: For how long an operation waits for a broker before it fails: `int` milliseconds or `timedelta`.
+
+    Raises:
+        DefinitionError: A parameter is out of its range, or a setting is keyed's own.
+    """
+
+    topic: str
+    bootstrap: str = attrs.field(kw_only=True)
+    replication_factor: int | None = attrs.field(default=None, kw_only=True)
+    compaction_lag: int = attrs.field(default=_HOUR_MS, converter=_lag, kw_only=True)
+    tombstone_retention: int = attrs.field(default=24 * _HOUR_MS, converter=_retention, kw_only=True)
+    topic_settings: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_pairs, kw_only=True)
+    settings: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_pairs, kw_only=True, repr=_names)
+    timeout: int = attrs.field(default=60_000, converter=_timeout, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.topic or not self.bootstrap:
+            raise DefinitionError(f"topic={self.topic!r} and bootstrap={self.bootstrap!r} must not be empty")
+        replicas = self.replication_factor
+        if replicas is not None and (type(replicas) is not int or replicas < 1):
+            raise DefinitionError(f"replication_factor={replicas!r} must be an int of at least 1, or None")
+        taken = dict(self.topic_settings).keys() & self._topic_settings().keys()
+        if taken:
+            raise DefinitionError(
+                f"topic_settings={sorted(taken)}: keyed sets these itself, by compaction_lag and "
+                "tombstone_retention; leave them out"
+            )
+        check_settings(dict(self.settings))
+
+    def prepare(self, operator: str, parallelism: int) -> LogHeader:
+        """See `Changelog.prepare`."""
+        cluster = self._cluster()
+        _close_positions(self)
+        # Before the topic, which may have another number of partitions for just that reason.
+        header = self.header()
+        if header is not None and (header.operator, header.parallelism) != (operator, parallelism):
+            raise ChangelogError(
+                f"topic {self.topic!r} is the changelog of operator {header.operator!r} with {header.parallelism} key "
+                f"groups, and the query has {operator!r} with {parallelism}; give changelog= another topic, and "
+                "restore_from= this one to go on with its state"
+            )
+        asked = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
+        make_or_check(cluster, self.topic, parallelism + 1, self.replication_factor, asked, _NEW)
+        return header or write_headers(cluster, self.topic, operator, parallelism)
+
+    def header(self) -> LogHeader | None:
+        """See `Changelog.header`."""
+        cluster = self._cluster()
+        count = len(partitions(cluster, self.topic))
+        return read_header(cluster, self.topic, count - 1) if count else None
+
+    def writer(self, group: int) -> KafkaWriter:
+        """See `Changelog.writer`."""
+        return KafkaWriter(self._cluster(), self.topic, self._prepared(group), group)
+
+    def reader(self, group: int) -> KafkaReader:
+        """See `Changelog.reader`."""
+        return KafkaReader(self._cluster(), self.topic, self._prepared(group), group)
+
+    def put_position(self, sequence: int, data: bytes) -> None:
+        """See `Changelog.put_position`."""
+        with self._open_positions() as positions:
+            positions.put(sequence, data)
+
+    def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """See `Changelog.positions`."""
+        kept = read_positions(self._cluster(), self.topic, self._prepared())
+        return iter(sorted(item for item in kept.items() if item[0] > after))
+
+    def keep(self, name: str, data: bytes) -> None:
+        """See `Changelog.keep`."""
+        with self._open_positions() as positions:
+            positions.keep(name, data)
+
+    def kept(self) -> Iterator[tuple[str, bytes]]:
+        """See `Changelog.kept`."""
+        return iter(sorted(read_kept(self._cluster(), self.topic, self._prepared()).items()))
+
+    @contextmanager
+    def _open_positions(self) -> Iterator[Positions]:
+        """What writes positions."""
+        # Out of the table meanwhile: after an error the next one sees what became of it.
+        positions, _ = _positions.pop(self, (None, 0.0))
+        if positions is None:
+            positions = Positions(self._cluster(), self.topic, self._prepared())
+        try:
+            yield positions
+        except BaseException:
+            positions.close()
+            raise
+        now = time.monotonic()
+        _positions[self] = positions, now
+        for other in [other for other, (_, used) in _positions.items() if used < now - _IDLE_SECONDS]:
+            _close_positions(other)
+
+    def _prepared(self, partition: int | None = None) -> LogHeader:
+        """The header of a partition, by default of the one with the positions.
+
+        Raises:
+            ChangelogError: There is none.
+        """
+        header = self.header() if partition is None else read_header(self._cluster(), self.topic, partition)
+        if header is None:
+            raise ChangelogError(f"topic {self.topic!r} is no changelog yet; a query that starts with it makes it one")
+        if partition is not None and partition >= header.parallelism:
+            raise ChangelogError(f"topic {self.topic!r} has {header.parallelism} key groups, and no group {partition}")
+        return header
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self.bootstrap, dict(self.settings), self.timeout / 1000)
+
+    def _topic_settings(self) -> dict[str, str]:
+        """The settings of the topic that keyed asks for."""
+        return {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": str(self.compaction_lag),
+            "delete.retention.ms": str(self.tombstone_retention),
+        }

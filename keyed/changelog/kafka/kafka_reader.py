@@ -1,0 +1,252 @@
+"""Reads a key group's log: whole commits, in order, each once; what compaction left of older ones as a snapshot.
+
+How the compacted part of a log is told from the rest is said in `keyed.changelog.kafka.kafka_records`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyed.changelog.kafka.client import Cluster
+from keyed.changelog.kafka.kafka_fold import Fold, blocks_of, tables_of
+from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, Keys, base_of, sequence_of
+from keyed.changelog.model import Blocks, Commit, LogHeader
+from keyed.changelog.records import decode_commit, decode_header
+from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+__all__ = ["KafkaReader", "newest_marker"]
+
+#: Records read for the newest marker at first; sixteen times as many each time that it is not among them.
+_TAIL = 64
+_NEAR = 50_000
+_LAG = "min.compaction.lag.ms"
+#: How far apart the clocks of broker and reader may be.
+_SKEW_MS = 60_000
+
+
+@attrs.frozen
+class Marker:
+    """A commit's marker as it stands in the topic.
+
+    Attributes:
+        commit: The commit.
+        base: Sequence of the newest snapshot up to it.
+        offset: Its offset.
+        time_ms: When it was written.
+    """
+
+    commit: Commit
+    base: int
+    offset: int
+    time_ms: int
+
+
+def newest_marker(cluster: Cluster, consumer: Consumer, topic: str, header: LogHeader, group: int) -> Marker | None:
+    """The newest marker of a key group, or ``None`` if there is none.
+
+    Raises:
+        CorruptionError: The marker fails its checks.
+        ChangelogError: The partition cannot be read.
+    """
+    low, high = cluster.offsets(consumer, topic, group)
+    start, size = high, _TAIL
+    while start > low:
+        start, size = max(low, high - size), size * 16
+        newest = None
+        for messages in cluster.read(consumer, topic, group, start):
+            for message in messages:
+                if message.key() == COMMIT:
+                    newest = message
+        if newest is not None:
+            return _marker(newest, header, group, f"topic {topic!r}, partition {group}")
+    return None
+
+
+def _marker(message: Message, header: LogHeader, group: int, where: str) -> Marker:
+    place = f"{where}, offset {message.offset()}"
+    commit = decode_commit(message.value() or b"", place)
+    if (commit.log_id, commit.group) != (header.log_id, group):
+        raise CorruptionError(
+            f"a commit of group {commit.group} of changelog {commit.log_id} stands in changelog {header.log_id}",
+            where=place,
+        )
+    return Marker(commit, base_of(message.headers(), place), message.offset() or 0, message.timestamp()[1])
+
+
+class KafkaReader:
+    """A `ChangelogReader` on a partition.
+
+    The compacted part of a log is held in memory while it is read, and so is each commit.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        header: The header of the partition.
+        group: Index of the key group, which is that of the partition.
+
+    Attributes:
+        near: So many records from what is looked for, reading on is faster than looking further.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, header: LogHeader, group: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._header = header
+        self._group = group
+        self._where = f"topic {topic!r}, partition {group}"
+        self._keys = Keys(header.operator, self._where)
+        self.near = _NEAR
+        #: Consumers that are connected and not in use.
+        self._idle: list[Consumer] = []
+        #: The commit that was handed out last, and the offset after its marker.
+        self._reached = (0, 0)
+
+    def last(self) -> Commit | None:
+        """See `ChangelogReader.last`."""
+        with self._consumer() as consumer:
+            marker = newest_marker(self._cluster, consumer, self._topic, self._header, self._group)
+        return None if marker is None else marker.commit
+
+    def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
+        """See `ChangelogReader.commits`."""
+        with self._consumer() as consumer:
+            found = self._from(consumer, after) if after else self._from_start(consumer, until)
+            for marker, commit, blocks in found:
+                if until is not None and commit.sequence > until:
+                    return
+                yield commit, blocks
+                self._reached = (commit.sequence, marker.offset + 1)
+                if commit.sequence == until:
+                    return
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        consumer = self._idle.pop() if self._idle else self._cluster.consumer()
+        yield consumer
+        self._idle.append(consumer)
+
+    def _from_start(self, consumer: Consumer, until: int | None) -> Iterator[tuple[Marker, Commit, Blocks]]:
+        """All commits; what compaction left comes as a snapshot.
+
+        Compaction may have stopped anywhere in the commit that follows the first marker. So a state is only a beginning
+        if the commit after it is whole; otherwise that one becomes part of the state.
+        """
+        low, _ = self._cluster.offsets(consumer, self._topic, self._group)
+        parts = self._parts(consumer, low)
+        fold = Fold(self._keys, self._where)
+        beginning = marker = None
+        for marker, messages in parts:
+            commit = marker.commit
+            if beginning is not None and self._is_whole(commit, messages):
+                parts = chain([(marker, messages)], parts)
+                break
+            untouched = not fold and commit.sequence == marker.base and self._is_whole(commit, messages)
+            fold.add(messages)
+            beginning = None
+            if untouched:
+                beginning = marker, commit, self._blocks(commit, messages)
+            elif (state := fold.state(commit, marker.base)) is not None:
+                beginning = marker, attrs.evolve(commit, snapshot=True, records=commit.entries), state
+        if beginning is None:
+            if marker is not None:
+                raise CorruptionError(
+                    f"the records up to commit {marker.commit.sequence} make {len(fold)} entries, and its marker says "
+                    f"{marker.commit.entries}; read again, and if it stays so the log is damaged",
+                    where=self._where,
+                )
+            return
+        commit = beginning[1]
+        if until is not None and commit.sequence > until:
+            raise HistoryCompacted(
+                f"{self._where}: until={until} is before commit {commit.sequence}, the oldest state that there is; "
+                "give a later one, and the next topic a longer compaction_lag"
+            )
+        yield beginning
+        yield from self._following(parts, commit.sequence, commit.attempt)
+
+    def _from(self, consumer: Consumer, after: int) -> Iterator[tuple[Marker, Commit, Blocks]]:
+        """The commits after a sequence."""
+        start = self._reached[1] if after == self._reached[0] else self._offset_near(consumer, after)
+        yield from self._following(self._parts(consumer, start), after, None)
+
+    def _following(
+        self, parts: Iterator[tuple[Marker, list[Message]]], after: int, attempt: str | None
+    ) -> Iterator[tuple[Marker, Commit, Blocks]]:
+        """The commits after a sequence, each of which follows the one before or is a snapshot."""
+        for marker, messages in parts:
+            commit = marker.commit
+            if commit.sequence <= after:
+                attempt = commit.attempt if commit.sequence == after else None
+                continue
+            follows = commit.sequence == after + 1 and attempt in {None, commit.previous}
+            if not (follows or commit.snapshot) or not self._is_whole(commit, messages):
+                raise self._broken(marker, after, len(messages))
+            yield marker, commit, self._blocks(commit, messages)
+            after, attempt = commit.sequence, commit.attempt
+
+    def _blocks(self, commit: Commit, messages: list[Message]) -> Blocks:
+        return blocks_of(messages, self._keys, tables_of(commit.states, self._where))
+
+    def _is_whole(self, commit: Commit, messages: list[Message]) -> bool:
+        """Whether records are all those of a commit. They are in the order of their commits: the first one tells."""
+        if len(messages) != commit.records:
+            return False
+        return not messages or sequence_of(messages[0].headers(), self._where) == commit.sequence
+
+    def _broken(self, marker: Marker, after: int, found: int) -> CorruptionError | HistoryCompacted:
+        """The error for a commit that is not whole, or does not follow."""
+        commit = marker.commit
+        said = (
+            f"after commit {after} stands commit {commit.sequence} with {found} records, and its marker says "
+            f"{commit.records} after attempt {commit.previous!r}"
+        )
+        age_ms = time.time() * 1000 - marker.time_ms
+        if age_ms + _SKEW_MS < int(self._cluster.topic_settings(self._topic)[_LAG]):
+            where = f"{self._where}, offset {marker.offset}"
+            return CorruptionError(f"{said}; compaction has not been there yet", where=where)
+        return HistoryCompacted(f"{self._where}: {said}: compaction was there; read again from the start (after=0)")
+
+    def _parts(self, consumer: Consumer, start: int) -> Iterator[tuple[Marker, list[Message]]]:
+        """The records from an offset on, up to and with each marker."""
+        part: list[Message] = []
+        for messages in self._cluster.read(consumer, self._topic, self._group, start):
+            for message in messages:
+                key = message.key() or b""
+                if key[:1] == ENTRY:
+                    part.append(message)
+                elif key == COMMIT:
+                    yield _marker(message, self._header, self._group, self._where), part
+                    part = []
+                elif key == HEADER:
+                    self._check_header(decode_header(message.value() or b"", self._where))
+                else:
+                    where = f"{self._where}, offset {message.offset()}"
+                    raise CorruptionError(f"{key[:40]!r} is no key of a changelog's record", where=where)
+
+    def _check_header(self, header: LogHeader) -> None:
+        if header != self._header:
+            raise ChangelogError(
+                f"{self._where} is now changelog {header.log_id}, it was {self._header.log_id}: the topic was made "
+                "anew; open a new reader"
+            )
+
+    def _offset_near(self, consumer: Consumer, after: int) -> int:
+        """An offset before the commit that follows a sequence, and not far before it: found by halving."""
+        low, high = self._cluster.offsets(consumer, self._topic, self._group)
+        while high - low > self.near:
+            middle = (low + high) // 2
+            first = next(self._cluster.read(consumer, self._topic, self._group, middle), None)
+            if first is not None and sequence_of(first[0].headers(), self._where) <= after:
+                low = middle
+            else:
+                high = middle
+        return low

@@ -1,0 +1,155 @@
+"""What the topic of a changelog holds, and its bytes.
+
+A changelog with n key groups has a topic of n + 1 partitions: partition g is the log of key group g, and the last one
+keeps the positions, apart, so that they can be read without a group's log. The topic is compacted, so a record's key
+decides how long it lives: until a later record of the same key, or if its value is null, until readers have had time to
+see it. Keys, big-endian::
+
+    H                                       header of the partition; its first record
+    C                                       marker of a commit; the last record of the commit
+    P | slot (u8)                           position, slot = sequence mod 64
+    K | name (UTF-8)                        what is kept under a name; in the partition of the positions
+    E | length of operator (u16) | operator (UTF-8) | hash of the user's key (i64) | length of prefix (u32)
+      | prefix | sub                        an entry
+
+Values: of H, C, P and K the records of `keyed.changelog.records`; of E the value of the entry, or null if it was
+removed.
+Prefix and sub are those of `keyed.content.addresses`, and rows of tables are entries as `keyed.content.table_entries`
+has them. The hash is that of `keyed.codec.key_hash`, whose `group_of` tells the key group among any number of them.
+
+Headers of E and C::
+
+    group      u32
+    sequence   u64
+    batch      identity of the attempt that was committed (`Commit.attempt`), UTF-8
+    base       C only: u64, sequence of the newest snapshot up to this commit
+
+Every commit is one transaction, so readers of what is committed see all of it, next to each other, or nothing.
+
+All markers of a partition have one key. Within the compaction lag all of them are there, and each tells how many
+records its commit has; below it, compaction leaves one, and so much of the entries before it as a later record did not
+replace. A reader that folds the entries from the start therefore has the state of the first marker at which the number
+and the hash of the entries fit; records older than the snapshot that ``base`` names do not count. What follows that
+marker was not touched, and its counts are held against it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from keyed.changelog.model import Commit
+from keyed.codec.key_hash import encoded_key_hash
+from keyed.errors import CorruptionError
+
+__all__ = [
+    "COMMIT",
+    "ENTRY",
+    "HEADER",
+    "KEPT",
+    "POSITION",
+    "Headers",
+    "Keys",
+    "base_of",
+    "entry_headers",
+    "kept_key",
+    "marker_headers",
+    "position_key",
+    "sequence_of",
+]
+
+HEADER, COMMIT, POSITION, KEPT, ENTRY = b"H", b"C", b"P", b"K", b"E"
+#: Newest positions that compaction never takes.
+_SLOTS = 64
+
+Headers = list[tuple[str, str | bytes | None]]
+_LENGTH, _HASH_AND_LENGTH = Struct(">H"), Struct(">qI")
+_GROUP, _NUMBER = Struct(">I"), Struct(">Q")
+#: Where the user's key begins in a prefix, by the prefix's kind: after kind and state id, or of a timer after its kind.
+_KEY_AT = {1: 3, 2: 3, 3: 3, 4: 1, 5: 1}
+
+
+def position_key(sequence: int) -> bytes:
+    """The key of a position's record."""
+    return POSITION + bytes((sequence % _SLOTS,))
+
+
+def kept_key(name: str) -> bytes:
+    """The key of the record of something that is kept."""
+    return KEPT + name.encode()
+
+
+class Keys:
+    """The keys of the records of an operator's entries.
+
+    Args:
+        operator: Name of the operator.
+        where: For messages.
+    """
+
+    def __init__(self, operator: str, where: str) -> None:
+        name = operator.encode()
+        self._operator = operator
+        self._where = where
+        self._head = ENTRY + _LENGTH.pack(len(name)) + name
+
+    def key(self, prefix: bytes, sub: bytes) -> bytes:
+        """The key of the record of an entry."""
+        hashed = encoded_key_hash(prefix, _KEY_AT[prefix[0]])
+        return self._head + _HASH_AND_LENGTH.pack(hashed, len(prefix)) + prefix + sub
+
+    def address(self, key: bytes) -> tuple[bytes, bytes]:
+        """The prefix and the sub of the entry whose record has a key.
+
+        Raises:
+            CorruptionError: It is no such key, or that of another operator.
+        """
+        at = len(self._head)
+        start = at + _HASH_AND_LENGTH.size
+        if len(key) > start and key.startswith(self._head):
+            end = start + _HASH_AND_LENGTH.unpack_from(key, at)[1]
+            if start < end <= len(key):
+                return key[start:end], key[end:]
+        raise CorruptionError(f"{key[:60]!r} is no key of an entry of operator {self._operator!r}", where=self._where)
+
+
+def entry_headers(commit: Commit) -> Headers:
+    """The headers of the records of a commit."""
+    return [
+        ("group", _GROUP.pack(commit.group)),
+        ("sequence", _NUMBER.pack(commit.sequence)),
+        ("batch", commit.attempt.encode()),
+    ]
+
+
+def marker_headers(commit: Commit, base: int) -> Headers:
+    """The headers of a commit's marker."""
+    return [*entry_headers(commit), ("base", _NUMBER.pack(base))]
+
+
+def sequence_of(headers: Any, where: str) -> int:
+    """The sequence that the headers of a record name.
+
+    Raises:
+        CorruptionError: They name none.
+    """
+    return _number(headers, 1, "sequence", where)
+
+
+def base_of(headers: Any, where: str) -> int:
+    """The sequence of the newest snapshot, as the headers of a marker name it.
+
+    Raises:
+        CorruptionError: They name none.
+    """
+    return _number(headers, 3, "base", where)
+
+
+def _number(headers: Any, index: int, name: str, where: str) -> int:
+    if headers is not None and len(headers) > index and headers[index][0] == name:
+        value = headers[index][1]
+        # A header of somebody else may have no value.
+        if value is not None and len(value) == _NUMBER.size:
+            number: int = _NUMBER.unpack(value)[0]
+            return number
+    raise CorruptionError(f"a record has no header {name!r}: keyed did not write it", where=where)

@@ -1,0 +1,171 @@
+"""Writes a key group's log: one transaction for each commit, by a producer that is kept open.
+
+The transactional id is that of the log and the group: who takes it fences the writers before, and what they left open
+is aborted. Only then the end of the log is read, so nothing can come between what is read and what is appended. After
+any error the producer is given up; the next append takes the id anew and reads what became of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from keyed.changelog.kafka.client import Cluster
+from keyed.changelog.kafka.kafka_fold import tables_of
+from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
+from keyed.changelog.kafka.kafka_records import COMMIT, Keys, entry_headers, marker_headers
+from keyed.changelog.kafka.topic import read_header
+from keyed.changelog.kafka.transactions import Transactions
+from keyed.changelog.model import Block, Blocks, Commit, LogHeader, TableBlock
+from keyed.changelog.records import encode_commit
+from keyed.content.table_entries import TableEntries
+from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, HistoryCompacted
+
+__all__ = ["KafkaWriter"]
+
+
+class KafkaWriter:
+    """A `ChangelogWriter` on a partition.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        header: The header of the partition.
+        group: Index of the key group, which is that of the partition.
+
+    Raises:
+        ChangelogError: The broker does not answer, or refuses.
+        CorruptionError: The end of the log cannot be read.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, header: LogHeader, group: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._header = header
+        self._group = group
+        self._where = f"topic {topic!r}, partition {group}"
+        self._keys = Keys(header.operator, self._where)
+        self._transactions: Transactions | None = None
+        self._last: Commit | None = None
+        # The sequence of the newest snapshot, and the offset after the newest marker.
+        self._base = self._end = 0
+        self._open()
+
+    def last(self) -> Commit | None:
+        """See `ChangelogWriter.last`."""
+        self._open()
+        return self._last
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        """See `ChangelogWriter.append`."""
+        transactions, last = self._open(), self._last
+        commit = attrs.evolve(commit, log_id=commit.log_id or self._header.log_id, group=self._group)
+        if last is not None and commit.sequence <= last.sequence:
+            return self._existing(commit, last)
+        reason = self._why_not(commit, last)
+        if reason is not None:
+            raise ChangelogDiverged(f"{self._where}: {reason}; give changelog= an empty topic")
+        try:
+            return self._append(transactions, commit, blocks)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """See `ChangelogWriter.close`."""
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.close()
+
+    def _open(self) -> Transactions:
+        """Take the id and read the end of the log, unless that is done."""
+        if self._transactions is None:
+            transactions = Transactions(self._cluster, f"keyed-{self._header.log_id}-{self._group}", self._where)
+            try:
+                self._check_header()
+                consumer = self._cluster.consumer()
+                marker = newest_marker(self._cluster, consumer, self._topic, self._header, self._group)
+            except BaseException:
+                transactions.close()
+                raise
+            self._last, self._base, self._end = None, 0, 0
+            if marker is not None:
+                self._last, self._base, self._end = marker.commit, marker.base, marker.offset + 1
+            self._transactions = transactions
+        return self._transactions
+
+    def _check_header(self) -> None:
+        """Check that the topic is still the one that the writer was opened for."""
+        header = read_header(self._cluster, self._topic, self._group)
+        if header != self._header:
+            now = "empty" if header is None else header.log_id
+            raise ChangelogDiverged(
+                f"{self._where} was changelog {self._header.log_id}, and is now {now}: the topic was deleted and made "
+                "anew. Start the query again, with an empty topic"
+            )
+
+    def _why_not(self, commit: Commit, last: Commit | None) -> str | None:
+        """Why a commit does not belong to this log, or does not follow its last one."""
+        if commit.log_id != self._header.log_id:
+            return f"this is changelog {self._header.log_id}, and the commit is for {commit.log_id}, which is gone"
+        if commit.snapshot:
+            return None
+        if last is None:
+            return None if commit.sequence == 1 else f"commit {commit.sequence} does not begin a log"
+        if commit.sequence != last.sequence + 1:
+            return f"commit {commit.sequence} does not follow commit {last.sequence}"
+        if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
+            return f"commit {commit.sequence} follows another commit {last.sequence} than is there"
+        return None
+
+    def _existing(self, commit: Commit, last: Commit) -> Commit:
+        """The commit of the same sequence that is there."""
+        found: Commit | None = last
+        if commit.sequence < last.sequence:
+            reader = KafkaReader(self._cluster, self._topic, self._header, self._group)
+            try:
+                found = next((there for there, _ in reader.commits(commit.sequence - 1, commit.sequence)), None)
+            except HistoryCompacted:
+                found = None
+        if found is None or found.sequence != commit.sequence:
+            raise ChangelogFenced(
+                f"{self._where}: the log has gone on to commit {last.sequence}, and commit {commit.sequence} is "
+                "compacted; if this is no left-over attempt, open the writer again"
+            )
+        if found.attempt != commit.attempt:
+            raise ChangelogDiverged(
+                f"{self._where}: there is another commit {commit.sequence}, of attempt {found.attempt} and not "
+                f"{commit.attempt}; give changelog= an empty topic"
+            )
+        return found
+
+    def _append(self, transactions: Transactions, commit: Commit, blocks: Blocks) -> Commit:
+        topic, group = self._topic, self._group
+        tables = tables_of(commit.states, self._where)
+        transactions.begin()
+        headers = entry_headers(commit)
+        count = sum(transactions.send(topic, group, self._records(block, tables), headers) for block in blocks)
+        commit = attrs.evolve(commit, records=count)
+        base = commit.sequence if commit.snapshot or self._last is None else self._base
+        transactions.send(topic, group, [(COMMIT, encode_commit(commit))], marker_headers(commit, base))
+        # The marker was sent last, so its offset is where the log now ends.
+        end = transactions.deliver() + 1
+        if end <= self._end:
+            raise ChangelogDiverged(
+                f"{self._where}: the log ended at offset {self._end}, and now at {end}: the topic was deleted and made "
+                "anew, or records were lost; nothing was committed. Give changelog= an empty topic"
+            )
+        transactions.commit()
+        self._last, self._base, self._end = commit, base, end
+        return commit
+
+    def _records(self, block: Block, tables: Mapping[bytes, TableEntries]) -> Iterator[tuple[bytes, bytes | None]]:
+        """The records of a block: keys and values."""
+        key = self._keys.key
+        if not isinstance(block, TableBlock):
+            return ((key(prefix, sub), value) for prefix, sub, value in block)
+        table = tables.get(block.state_id.to_bytes(2, "big"))
+        if table is None:
+            raise CorruptionError(f"there are rows of state {block.state_id}, which is no table", where=self._where)
+        return ((key(prefix, sub), value) for prefix, sub, value in table.changes(block))

@@ -1,0 +1,154 @@
+"""What states an operator has, as JSON in the checkpoint, and whether a changed program may go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import attrs
+
+from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
+from keyed.errors import CorruptionError, StateSchemaChanged
+
+__all__ = ["StateSchema", "check_compatible", "describe_type"]
+
+KINDS = ("value", "list", "map", "reducing", "aggregating", "table")
+
+
+@attrs.frozen
+class StateSchema:
+    """The description of one state.
+
+    Attributes:
+        name: Name of the state.
+        kind: One of `KINDS`.
+        key: Fingerprint of the map keys' type; the key columns of a table; None of others.
+        value: Fingerprint of the type of values, elements, map values or accumulators; of a table one of its columns,
+            as of a class whose fields have defaults.
+        ttl: None, or a dict with ``time_domain`` (``"processing_time"`` or ``"event_time"``), ``milliseconds`` and
+            whatever else is worth printing.
+    """
+
+    name: str
+    kind: str
+    key: Any
+    value: Any
+    ttl: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, name: str, kind: str, key: Any, value: Any, ttl: Any = None) -> Self:
+        """Describe a declaration.
+
+        Args:
+            name: Name of the state.
+            kind: One of `KINDS`.
+            key: The map keys' type; ignored if it is no map.
+            value: The type of the values.
+            ttl: None or a `keyed.state.StateTtl`.
+
+        Raises:
+            EncodingError: A type cannot be encoded.
+        """
+        assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
+        return cls(name, kind, describe_type(key) if kind == "map" else None, describe_type(value), _describe_ttl(ttl))
+
+    @classmethod
+    def of_table(cls, name: str, key: list[str], columns: Any, ttl: Any = None) -> Self:
+        """Describe a table: its key columns, and the fingerprint of its columns (`keyed.tables.layout.Layout`)."""
+        return cls(name, "table", key, columns, _describe_ttl(ttl))
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as JSON."""
+        return {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read what `to_json` gave.
+
+        Raises:
+            CorruptionError: It is something else.
+        """
+        try:
+            schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"])
+            assert schema.kind in KINDS
+            assert isinstance(schema.name, str)
+            str(schema)
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptionError(f"the description of a state is malformed ({error!r}): {data!r:.200}") from error
+        return schema
+
+    def __str__(self) -> str:
+        types = format_type(self.value)
+        if self.kind == "map":
+            types = f"{format_type(self.key)} -> {types}"
+        if self.kind == "table":
+            types = f"{types} by {', '.join(self.key)}"
+        ttl = f", {self.ttl['milliseconds']} ms of {self.ttl['time_domain']} to live" if self.ttl else ""
+        return f"{self.kind} state {self.name!r} of {types}{ttl}"
+
+
+def _describe_ttl(ttl: Any) -> dict[str, Any] | None:
+    if ttl is None:
+        return None
+    return {
+        "milliseconds": ttl.milliseconds,
+        "time_domain": ttl.time_domain.value,
+        "update": ttl.update.value,
+        "visibility": ttl.visibility.value,
+    }
+
+
+def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> None:
+    """Check that the stored states of an operator can be read with its present declarations.
+
+    Compatible are: the same states; new states; unions, enums and literals with more members; attrs classes,
+    dataclasses and Structs with more fields that have defaults, in any order; named tuples with such fields at the end;
+    other names of classes; another length of the time to live.
+
+    Args:
+        old: The states that are stored.
+        new: The states that are declared.
+
+    Raises:
+        StateSchemaChanged: A state is no longer declared, or its kind, types, or clock of its time to live changed.
+    """
+    declared = {schema.name: schema for schema in new}
+    for stored in old:
+        schema = declared.get(stored.name)
+        reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
+        if reason is not None:
+            raise StateSchemaChanged(
+                f"the state {stored.name!r} does not fit what is stored: {reason}.\n"
+                f"  stored:   {stored}\n"
+                f"  declared: {schema or 'nothing'}\n"
+                f"{_other_kind_of_function(stored, declared)}"
+                "Declare it as it was, and what is new under another name; restore from a changelog with migrate="
+                "keyed.StateMigration(...), which renames states and adds fields; or start with a new checkpoint"
+            )
+
+
+def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSchema]) -> str:
+    """What to do where a function over rows took the place of one over whole columns, or the other way round."""
+    is_table = stored.kind == "table"
+    if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
+        return ""
+    kind, path = ("whole columns", "columnar") if is_table else ("rows", "row")
+    return f'It was kept by a function over {kind}, and this one is not: windows go on with .path("{path}"). '
+
+
+def _why(old: StateSchema, new: StateSchema) -> str | None:
+    if old.kind != new.kind:
+        return f"{old.kind} state became {new.kind} state"
+    clocks = [schema.ttl["time_domain"] if schema.ttl else None for schema in (old, new)]
+    if clocks[0] != clocks[1]:
+        names = [clock or "none" for clock in clocks]
+        return f"the clock of its time to live changed from {names[0]} to {names[1]}, which stores values differently"
+    if old.kind == "map" and (reason := why_incompatible(old.key, new.key, as_key=True)):
+        return f"the type of its keys changed: {reason}"
+    if old.kind == "table" and old.key != new.key:
+        return f"its key changed from {', '.join(old.key)} to {', '.join(new.key)}"
+    if old.kind == "table" and old.value["stream_keys"] != new.value["stream_keys"]:
+        return "the columns of key_by changed, so its rows would belong to other key groups"
+    if reason := why_incompatible(old.value, new.value):
+        return f"the type of its values changed: {reason}"
+    return None

@@ -1,0 +1,1 @@
+"""What a key group holds: addresses, entries and rows of tables, blocks of changes, and their hash."""

@@ -1,0 +1,187 @@
+"""Rows of tables as entries, for changelogs that keep a record an entry, and back.
+
+A row of a table state is the entry
+
+    prefix   kind (u8) | state id (u16 BE) | encoded key of the stream | encoded None
+    sub      the table's other key columns as an encoded tuple; empty if there are none
+    value    msgpack of a map from the names of all other columns to their values; with a time to live after the
+             8 bytes of the due time
+
+as `keyed.content.addresses` lays out entries: its kind is that of a state with or without a time to live. Values are
+msgpack's own; a decimal is its text, and dates, times, timestamps and durations are the integer that Arrow has for them
+in the unit of the column. The types of the columns are in the description of the state.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from keyed.codec.arrow_streams import read_stream, write_stream
+from keyed.codec.keys import decode_key, decode_key_at, encode_key
+from keyed.content.blocks import Change, TableBlock
+from keyed.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TableEntries"]
+
+_HEAD = Struct(">BH")
+_DUE = Struct(">Q")
+_SIGN = 1 << 63
+_KINDS = {None: 1, "processing_time": 2, "event_time": 3}
+_DUE_COLUMN = "__keyed_due"
+_NO_NAMESPACE = encode_key(None)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+class TableEntries:
+    """Converts the rows of one table state.
+
+    Args:
+        state: Its description with its id, as commits of a changelog have it (`keyed.codec.state_schema.StateSchema`).
+        where: For messages.
+
+    Raises:
+        CorruptionError: It describes no table.
+    """
+
+    def __init__(self, state: dict[str, Any], where: str) -> None:
+        import pyarrow as pa
+
+        self._where = where
+        try:
+            self.state_id = int(state["id"])
+            self._keys: list[str] = state["schema"]["key"]
+            columns, ttl = state["schema"]["value"], state["schema"]["ttl"]
+            self._stream_keys = self._keys[: columns["stream_keys"]]
+            self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(columns["arrow"])))
+            kind = _KINDS[ttl["time_domain"] if ttl else None]
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise CorruptionError(f"{state!r:.200} does not describe a table ({error!r})", where=where) from error
+        self._has_due = ttl is not None
+        self._head = _HEAD.pack(kind, self.state_id)
+        self._rest = self._keys[len(self._stream_keys) :]
+        self._values = [name for name in self._schema.names if name not in (*self._keys, _DUE_COLUMN)]
+
+    def changes(self, block: TableBlock) -> list[Change]:
+        """The entries that a block of rows removes and writes, in this order.
+
+        Raises:
+            CorruptionError: The rows cannot be read.
+        """
+        changes: list[Change] = []
+        if block.removed is not None:
+            removed = read_stream(block.removed, self._where)
+            changes += [(prefix, sub, None) for prefix, sub in self._addresses(removed)]
+        if block.written is not None:
+            written = read_stream(block.written, self._where)
+            there = [name for name in self._values if name in written.column_names]
+            values: Iterable[bytes] = map(_encode, self._plain(written, there).to_pylist())
+            if self._has_due:
+                times: list[Any] = written.column(_DUE_COLUMN).to_pylist()
+                due = (_DUE.pack(time + _SIGN) for time in times)
+                values = (time + value for time, value in zip(due, values, strict=True))
+            changes += [(*address, value) for address, value in zip(self._addresses(written), values, strict=True)]
+        return changes
+
+    def block(self, changes: Sequence[Change]) -> TableBlock:
+        """The block of rows that entries are.
+
+        Args:
+            changes: Entries of this table, each address once.
+
+        Raises:
+            CorruptionError: One of them is no entry of this table.
+        """
+        removed = [change for change in changes if change[2] is None]
+        written = [change for change in changes if change[2] is not None]
+        try:
+            return TableBlock(
+                self.state_id,
+                len(changes),
+                write_stream(self._key_table(removed)) if removed else None,
+                write_stream(self._row_table(written)) if written else None,
+            )
+        except Exception as error:
+            # msgspec, struct and Arrow raise many types.
+            raise CorruptionError(f"malformed row of table {self.state_id}: {error}", where=self._where) from error
+
+    def _addresses(self, rows: pa.Table) -> list[tuple[bytes, bytes]]:
+        columns = [rows.column(name).to_pylist() for name in self._stream_keys]
+        keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        head, tail = self._head, _NO_NAMESPACE
+        prefixes = [head + encode_key(key) + tail for key in keys]
+        if not self._rest:
+            return [(prefix, b"") for prefix in prefixes]
+        rest = self._plain(rows, self._rest)
+        subs = map(encode_key, zip(*(column.to_pylist() for column in rest.columns), strict=True))
+        return list(zip(prefixes, subs, strict=True))
+
+    def _plain(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+        """Columns in types whose Python values msgpack and the codec of keys have."""
+        import pyarrow as pa
+
+        fields = [pa.field(name, _plain_type(self._schema.field(name).type)) for name in names]
+        return rows.select(list(names)).cast(pa.schema(fields))
+
+    def _key_table(self, changes: Sequence[Change]) -> pa.Table:
+        import pyarrow as pa
+
+        start = _HEAD.size
+        keys = []
+        for prefix, sub, _ in changes:
+            if not prefix.startswith(self._head):
+                raise ValueError(f"prefix {prefix[:20]!r}")
+            key = decode_key_at(prefix, start)[0]
+            stream = (key,) if len(self._stream_keys) == 1 else key
+            rest = decode_key(sub) if self._rest else ()
+            keys.append((*stream, *rest))
+        columns = []
+        for name, values in zip(self._keys, zip(*keys, strict=True), strict=True):
+            type_ = self._schema.field(name).type
+            plain = type_ if name in self._stream_keys else _plain_type(type_)
+            columns.append(pa.array(values, plain).cast(type_))
+        return pa.table(columns, names=self._keys)
+
+    def _row_table(self, changes: Sequence[Change]) -> pa.Table:
+        import pyarrow as pa
+
+        keys = self._key_table(changes)
+        start = _DUE.size if self._has_due else 0
+        values = [_decode(value[start:]) for _, _, value in changes if value is not None]
+        columns: dict[str, Any] = {name: keys.column(name) for name in self._keys}
+        for name in self._values:
+            type_ = self._schema.field(name).type
+            columns[name] = pa.array([value.get(name) for value in values], _plain_type(type_)).cast(type_)
+        if self._has_due:
+            due = [_DUE.unpack_from(value)[0] - _SIGN for _, _, value in changes if value is not None]
+            columns[_DUE_COLUMN] = pa.array(due, pa.int64())
+        return pa.table({name: columns[name] for name in self._schema.names})
+
+
+def _plain_type(type_: Any) -> Any:
+    """The type with the same information whose Python values msgpack has."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_decimal(type_):
+        return pa.string()
+    if types.is_temporal(type_):
+        return pa.int32() if type_.bit_width == 32 else pa.int64()
+    if types.is_float16(type_):
+        return pa.float32()
+    if types.is_struct(type_):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in type_])
+    if types.is_map(type_):
+        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
+    if types.is_list(type_) or types.is_large_list(type_):
+        make = pa.list_ if types.is_list(type_) else pa.large_list
+        return make(type_.value_field.with_type(_plain_type(type_.value_type)))
+    return type_

@@ -1,0 +1,119 @@
+"""List state over a key group's entries.
+
+An element is an entry of its own under (commit number, index in the commit), both big-endian, so appending reads and
+rewrites nothing and elements sort by the order in which they were added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from keyed.codec.values import value_codec
+from keyed.content.addresses import list_sub
+from keyed.engine.bound import BoundState
+from keyed.errors import EncodingError
+from keyed.state import ListState
+
+if TYPE_CHECKING:
+    from keyed.engine.changes import Changes
+    from keyed.engine.scope import Scope
+
+__all__ = ["BoundListState"]
+
+
+class _Cell:
+    """The list of one key: what the store holds, if it was read, and what the batch did to it."""
+
+    __slots__ = ("appended", "cleared", "stored")
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[bytes, Any]] | None = None
+        self.cleared = False
+        self.appended: list[Any] = []
+
+
+class BoundListState(BoundState, ListState[Any]):
+    """`ListState` in a key group."""
+
+    _cells: dict[Any, _Cell]
+
+    def __init__(self, declaration: ListState[Any], scope: Scope, state_id: int) -> None:
+        self.bind(declaration, scope, state_id)
+        codec = value_codec(declaration.type)
+        self.encode, self.decode = codec.encode, codec.decode
+
+    def activate(self) -> None:
+        self._views, self._views_by_value = {}, {}
+        self.__dict__["_cells"] = {}
+
+    def namespace(self, namespace: Any) -> Self:
+        return self.view(namespace)  # type: ignore[no-any-return]
+
+    def _cell(self) -> _Cell:
+        key = self._scope.key
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = _Cell()
+        return cell
+
+    def _item(self, value: Any) -> Any:
+        if value is None:
+            raise EncodingError(f"list state {self.name!r}: elements cannot be None; leave it out")
+        return value if self.ttl is None else (value, self.due_time())
+
+    def get(self) -> list[Any]:
+        cell = self._cell()
+        if cell.cleared:
+            stored: list[tuple[bytes, Any]] = []
+        else:
+            if cell.stored is None:
+                scan = self._scope.store.scan(self.prefix(self._scope.key))
+                cell.stored = [(sub, self.unwrap(raw, self.decode)) for sub, raw in scan]
+            stored = cell.stored
+        if self.ttl is None:
+            return [item for _, item in stored] + cell.appended
+        if self._refreshes:
+            cell.stored = stored = [(sub, (value, self.refreshed(due))) for sub, (value, due) in stored]
+            cell.appended = [(value, self.refreshed(due)) for value, due in cell.appended]
+        items = [item for _, item in stored] + cell.appended
+        return [value for value, due in items if not self.expired(due)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
+    def add(self, value: Any) -> None:
+        self._cell().appended.append(self._item(value))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        # All of them first: making them may fail, or use this very list.
+        items = [self._item(value) for value in values]
+        self._cell().appended += items
+
+    def update(self, values: Iterable[Any]) -> None:
+        items = [self._item(value) for value in (values if values is not None else ())]
+        cell = self._cell()
+        cell.cleared = True
+        cell.appended = items
+
+    def clear(self) -> None:
+        cell = self._cell()
+        cell.cleared = True
+        cell.appended = []
+
+    def flush(self, changes: Changes) -> None:
+        for view in self.bound_views():
+            view._flush(changes)
+
+    def _flush(self, changes: Changes) -> None:
+        commit, encode = self._scope.commit, self.encode
+        for key, cell in self._cells.items():
+            prefix = self.prefix(key)
+            if cell.cleared:
+                for sub, _ in self._scope.store.scan(prefix):
+                    self.write(changes, prefix, sub, None)
+            elif self._refreshes and cell.stored:
+                for sub, item in cell.stored:
+                    self.write(changes, prefix, sub, self.wrap(item, encode))
+            for index, item in enumerate(cell.appended):
+                self.write(changes, prefix, list_sub(commit, index), self.wrap(item, encode))

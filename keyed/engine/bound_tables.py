@@ -1,0 +1,235 @@
+"""`TableState` in a key group, and what the parts of the engine do with the tables of its log.
+
+pyarrow is imported with `keyed.tables`, so only where there are tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keyed.content.blocks import TableChange
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.engine.bound import kind_of
+from keyed.errors import StateAccessError, StateDefinitionError
+from keyed.table_state import MergeHow, Predicate, TableState
+from keyed.ttl import StateVisibility, TimeDomain
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from keyed.content.local_store import ReadStore
+    from keyed.engine.changes import Changes
+    from keyed.engine.scope import Scope
+    from keyed.tables.chunks import TableDelta
+    from keyed.tables.overlay import Overlay
+
+__all__ = ["BoundTableState", "LiveRows", "check_key", "decoded", "encoded"]
+
+
+def check_key(state: TableState, keys: Sequence[str], operator: str) -> None:
+    """Check that the rows of a table belong to keys.
+
+    Raises:
+        StateDefinitionError: Its key does not start with the key columns of the stream.
+    """
+    if state.key[: len(keys)] != tuple(keys):
+        raise StateDefinitionError(
+            f"table state {state.name!r} of operator {operator!r}: its key {', '.join(state.key)} must start with the "
+            f"columns of key_by, {', '.join(keys)}"
+        )
+
+
+def encoded(deltas: Sequence[TableDelta]) -> list[TableChange]:
+    """Changes of tables as blocks of the log."""
+    if not deltas:
+        return []
+    from keyed.content.table_blocks import blocks_of
+
+    return [change for delta in deltas for change in blocks_of(delta)]
+
+
+def decoded(changes: Sequence[TableChange], where: str) -> list[TableDelta]:
+    """Blocks of the log as changes of tables.
+
+    Raises:
+        CorruptionError: The rows of one cannot be read.
+    """
+    if not changes:
+        return []
+    from keyed.content.table_blocks import delta_of
+
+    return [delta_of(change, where) for change in changes]
+
+
+class LiveRows:
+    """Collects rows of tables that stand in log rows and are still there as they stand.
+
+    Args:
+        store: What is there.
+    """
+
+    def __init__(self, store: ReadStore) -> None:
+        self._store = store
+        self._found: dict[int, list[Any]] = {}
+
+    def add(self, change: TableChange, where: str) -> int:
+        """Take the rows that a block wrote and that are still there. About how many bytes of the log they are.
+
+        Raises:
+            CorruptionError: The rows cannot be read.
+        """
+        block = change.block
+        stored = self._store.table(block.state_id)
+        if stored is None or block.written is None:
+            return 0
+        rows = decoded([change], where)[0].upserts
+        assert rows is not None
+        positions = stored.live(rows)
+        self._found.setdefault(block.state_id, []).append(positions)
+        return len(block.written) * len(positions) // max(1, rows.num_rows)
+
+    def deltas(self) -> list[TableDelta]:
+        """What was found, each row once."""
+        if not self._found:
+            return []
+        import numpy as np
+
+        from keyed.tables.chunks import TableDelta
+
+        deltas = []
+        for state_id, found in self._found.items():
+            stored = self._store.table(state_id)
+            assert stored is not None
+            rows = stored.at(np.unique(np.concatenate(found)))
+            if rows is not None:
+                deltas.append(TableDelta(state_id, stored.keys, upserts=rows))
+        return deltas
+
+
+class BoundTableState(TableState):
+    """`TableState` in a key group."""
+
+    def __init__(self, declaration: TableState, scope: Scope, state_id: int) -> None:
+        from keyed.tables.layout import Layout
+
+        self.declaration = declaration
+        self.name = declaration.name
+        self.key = declaration.key
+        self.schema = declaration.schema
+        self.ttl = declaration.ttl
+        self._scope = scope
+        self._state_id = state_id
+        self._where = f"table state {self.name!r}"
+        self._clock_kind = kind_of(self.ttl)
+        self.layout = Layout.of(declaration)
+        self._open: Overlay | None = None
+        self._expired = 0
+
+    def activate(self) -> None:
+        """Allow access: a batch runs."""
+        from keyed.tables.chunks import ChunkedTable
+        from keyed.tables.overlay import Overlay
+
+        stored = self._scope.store.table(self._state_id)
+        self._open = Overlay(self.layout, stored if stored is not None else ChunkedTable(self.key))
+        self._expired = 0
+
+    def deactivate(self) -> None:
+        """End the access that `activate` allowed."""
+        self._open = None
+
+    @property
+    def _overlay(self) -> Overlay:
+        """The table with what the batch changed; rows that have expired are gone."""
+        overlay = self._open
+        if overlay is None:
+            self._unbound()
+        if self.ttl is not None and self.ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED:
+            self._expire(overlay)
+        return overlay
+
+    def merge(self, delta: pa.Table, how: Mapping[str, MergeHow]) -> None:
+        from keyed.tables.merging import check_how
+
+        check_how(self.layout, how)
+        self._merge(delta, dict(how))
+
+    def upsert(self, table: pa.Table) -> None:
+        self._merge(table, dict.fromkeys((name for name in self.layout.visible if name not in self.key), "last"))
+
+    def delete(self, keys: pa.Table) -> None:
+        self._overlay.delete(self.layout.conform(keys, self.key))
+
+    def take(self, predicate: Predicate) -> pa.Table:
+        return self.layout.shown(self._overlay.take(self._parsed(predicate)))
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        return self.layout.shown(self._overlay.lookup(self.layout.conform(keys, self.key)))
+
+    def scan(self, predicate: Predicate | None = None) -> pa.Table:
+        parsed = None if predicate is None else self._parsed(predicate)
+        return self.layout.shown(self._overlay.scan(parsed))
+
+    def clear(self) -> None:
+        self._overlay.take(None)
+
+    @property
+    def num_rows(self) -> int:
+        return self._overlay.num_rows
+
+    def flush(self, changes: Changes) -> None:
+        """Give the net change of the batch. Rows that have expired by now are removed."""
+        overlay = self._open
+        assert overlay is not None
+        if self.ttl is not None:
+            self._expire(overlay)
+        changes.write_table(overlay.net_change(self._state_id, spell_out=changes.spells_out))
+        changes.expired += self._expired
+
+    def _merge(self, table: pa.Table, how: dict[str, str]) -> None:
+        from keyed.tables.layout import DUE_COLUMN
+
+        columns = [name for name in self.layout.schema.names if name != DUE_COLUMN]
+        rows = self.layout.conform(table, columns)
+        if self.ttl is not None:
+            rows = rows.append_column(self.layout.schema.field(DUE_COLUMN), self._due(table))
+            how[DUE_COLUMN] = "max"
+        overlay = self._overlay
+        if rows.num_rows:
+            overlay.merge(rows, how)
+
+    def _parsed(self, predicate: Predicate) -> Any:
+        from keyed.tables.ranges import parse
+
+        return parse(predicate, self.layout.schema, self._where)
+
+    # Time to live -----------------------------------------------------------------------------------------------
+
+    def _due(self, table: pa.Table) -> Any:
+        """When rows that are written now expire."""
+        import numpy as np
+        import pyarrow as pa
+
+        from keyed.tables.batches import event_times
+
+        assert self.ttl is not None
+        clock = self._scope.clock(self._clock_kind)
+        if self.ttl.time_domain is TimeDomain.PROCESSING_TIME:
+            return pa.array(np.full(table.num_rows, min(clock + self.ttl.milliseconds, MAX_TIMESTAMP)))
+        if TIMESTAMP_COLUMN not in table.column_names:
+            raise StateAccessError(
+                f"{self._where} has a time to live in event time: rows that are written need the column "
+                f"{TIMESTAMP_COLUMN} (keyed.TIMESTAMP_COLUMN), the time of the update in milliseconds"
+            )
+        column = event_times(table.column(TIMESTAMP_COLUMN), TIMESTAMP_COLUMN)
+        times = column.fill_null(MIN_TIMESTAMP).to_numpy()
+        latest = MAX_TIMESTAMP - self.ttl.milliseconds
+        return pa.array(np.minimum(np.maximum(times, clock), latest) + self.ttl.milliseconds)
+
+    def _expire(self, overlay: Overlay) -> None:
+        from keyed.tables.layout import DUE_COLUMN
+
+        clock = self._scope.clock(self._clock_kind)
+        self._expired += overlay.take([(DUE_COLUMN, MIN_TIMESTAMP, clock)]).num_rows

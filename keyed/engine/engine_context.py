@@ -1,0 +1,203 @@
+"""The engine's contexts: what `keyed.context` promises, over a key group's scope, timers and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
+from keyed.context import Timer
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.engine.batch import Emitted
+from keyed.engine.scope import Scope
+from keyed.engine.timers import TimerQueue
+from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
+from keyed.functions import KeyedProcessFunction, no_on_timer
+from keyed.outputs import OutputTag
+from keyed.ttl import TimeDomain
+
+__all__ = ["EngineContext", "EngineTimerService"]
+
+
+#: The calls of the timer service that change something.
+_CALLS = [
+    *(f"{call}_{domain}_time_timer" for call in ("register", "delete") for domain in ("event", "processing")),
+    *("set_timer", "cancel_timer"),
+]
+
+
+def _ended(*_: Any) -> NoReturn:
+    raise StateAccessError(
+        "timers and outputs were used without a current key: the context belongs to one call of process_element or "
+        "on_timer; use it there"
+    )
+
+
+class EngineTimerService:
+    """The timer service of one batch."""
+
+    def __init__(self, scope: Scope, function: KeyedProcessFunction) -> None:
+        self._scope = scope
+        self._function = function
+        self.event = TimerQueue(scope, TIMER_EVENT)
+        self.processing = TimerQueue(scope, TIMER_PROCESSING)
+        self._indexed = False
+        # A call less for each timer that is set.
+        self._replace(self.event.register, "register_event_time_timer")
+        self._replace(self.processing.register, "register_processing_time_timer")
+        if type(function).on_timer is KeyedProcessFunction.on_timer:
+            self._replace(self._refuse, "register_event_time_timer", "register_processing_time_timer", "set_timer")
+
+    def _replace(self, method: Callable[..., None], *calls: str) -> None:
+        for call in calls:
+            self.__dict__[call] = method
+
+    def _refuse(self, *arguments: Any) -> None:
+        raise no_on_timer(self._function, "while it runs")
+
+    def close_processing_time(self) -> None:
+        """Ignore processing-time timers that are set from now on: the input has ended, so nothing would reach them."""
+        self.processing.closed = True
+        self._replace(lambda _: None, "register_processing_time_timer")
+
+    def end(self) -> None:
+        """Refuse timers from now on."""
+        self._replace(_ended, *_CALLS)
+
+    def _index(self) -> None:
+        self._indexed = True
+        self.event.index()
+        self.processing.index()
+        if type(self._function).on_timer is not KeyedProcessFunction.on_timer:
+            self._replace(self.event.register_indexed, "register_event_time_timer")
+            if not self.processing.closed:
+                self._replace(self.processing.register_indexed, "register_processing_time_timer")
+
+    def _queue(self, domain: TimeDomain) -> TimerQueue:
+        if domain is TimeDomain.EVENT_TIME:
+            return self.event
+        if domain is TimeDomain.PROCESSING_TIME:
+            return self.processing
+        raise DefinitionError(f"domain={domain!r} is not a TimeDomain")
+
+    def current_watermark(self) -> int:
+        return self._scope.watermark
+
+    def current_processing_time(self) -> int:
+        return self._scope.processing_time
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self.event.register(timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self.processing.register(timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self.event.delete(timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self.processing.delete(timestamp)
+
+    def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
+        self._queue(domain).set_named(name, timestamp)
+
+    def cancel_timer(self, name: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
+        self._queue(domain).cancel(name)
+
+    def timers(self) -> list[Timer]:
+        if not self._indexed:
+            self._index()
+        key = self._scope.key
+        found = []
+        for domain in (TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME):
+            pending = self._queue(domain).pending(key)
+            found += [Timer(timestamp, domain, name, key) for timestamp, name in pending]
+        return found
+
+
+class EngineContext:
+    """The context of all calls of one batch; what changes from call to call is set by the driver.
+
+    Attributes:
+        domain: Domain of the timer that fires, ``None`` while an element is processed.
+        name: Name of the timer that fires.
+        dropped: Elements that the function counted as dropped.
+    """
+
+    __slots__ = ("_scope", "_timers", "domain", "dropped", "event_time", "main", "name", "side")
+
+    def __init__(self, scope: Scope, timers: EngineTimerService, event_time: bool) -> None:
+        self._scope = scope
+        self._timers = timers
+        self.event_time = event_time
+        self.domain: TimeDomain | None = None
+        self.name: Any = None
+        self.dropped = 0
+        self.main = Emitted()
+        self.side: dict[str, Emitted] = {}
+
+    def default_timestamp(self) -> int | None:
+        """What the outputs of the current call get: the timestamp of the element or event timer."""
+        return None if self.domain is TimeDomain.PROCESSING_TIME else self._scope.timestamp
+
+    def timestamp(self) -> int | None:
+        return self._scope.timestamp
+
+    def get_current_key(self) -> Any:
+        return self._scope.key
+
+    def timer_service(self) -> EngineTimerService:
+        return self._timers
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+    def is_late(self) -> bool:
+        timestamp = self._scope.timestamp
+        return self.domain is None and timestamp is not None and timestamp <= self._scope.batch_watermark
+
+    def time_domain(self) -> TimeDomain:
+        if self.domain is None:
+            raise DefinitionError("time_domain() is for on_timer; in process_element no timer has fired")
+        return self.domain
+
+    def timer_name(self) -> Any:
+        return self.name
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        name = tag.name if isinstance(tag, OutputTag) else tag
+        emitted = self.side.get(name)
+        if emitted is None:
+            if not isinstance(name, str):
+                raise OutputDefinitionError(f"output tag {tag!r} is not an OutputTag")
+            emitted = self.side[name] = Emitted()
+        emitted.values.append(value)
+        emitted.close_run(self.default_timestamp())
+
+    def collect(self, value: Any, timestamp: int | None = None) -> None:
+        main = self.main
+        if timestamp is None:
+            main.values.append(value)
+            return
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+            raise OutputDefinitionError(f"collect(timestamp={timestamp!r}): give int milliseconds since the epoch")
+        main.close_run(self.default_timestamp())
+        main.values.append(value)
+        main.close_run(timestamp)
+
+    def end(self) -> None:
+        """Refuse outputs and timers from now on: the batch is over, and what a kept context is given would be lost."""
+        self._timers.end()
+        self.__class__ = _EndedContext
+
+
+class _EndedContext(EngineContext):
+    """The context of a batch that is over."""
+
+    __slots__ = ()
+
+    def output(self, tag: OutputTag | str, value: Any) -> NoReturn:
+        _ended()
+
+    def collect(self, value: Any, timestamp: int | None = None) -> NoReturn:
+        _ended()

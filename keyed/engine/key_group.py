@@ -1,0 +1,328 @@
+"""One key group of one operator: catch up, run a batch, commit."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from keyed.changelog.model import ChangelogWriter
+from keyed.content.contents import contents_hash
+from keyed.content.entry_hash import hash_of_text, hash_text
+from keyed.content.local_store import LocalStore
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
+from keyed.engine.bound_tables import encoded
+from keyed.engine.changes import Changes, HashedChanges
+from keyed.engine.cleaning import clean
+from keyed.engine.export import check_new, export
+from keyed.engine.group_log import GroupLog
+from keyed.engine.loader import Loader
+from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
+from keyed.engine.registry import Registry
+from keyed.engine.replica import Pending, Replica, position_of
+from keyed.engine.scope import Scope
+from keyed.engine.segment import encode_rows
+from keyed.engine.vectorized_work import VectorizedWork
+from keyed.engine.work import RowWork, Work
+from keyed.errors import (
+    CheckpointFinished,
+    KeyedError,
+    LocalStoreError,
+    OperatorChanged,
+    ParallelismChanged,
+    UserFunctionError,
+)
+from keyed.ids import random_id
+from keyed.streams import OperatorSpec
+from keyed.vectorized import VectorizedFunction
+
+__all__ = ["KeyGroup"]
+
+
+class KeyGroup:
+    """Runs batches of one key group. What a batch does to the log becomes durable with the batch, or not at all.
+
+    Args:
+        spec: The operator.
+        index: Index of the group, from 0.
+        log: The group's log.
+        replica: The group's local store.
+        writer: Writer of the group's changelog, if there is one.
+        new_id: Makes identities of logs and attempts.
+    """
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        index: int,
+        log: GroupLog,
+        replica: Replica,
+        writer: ChangelogWriter | None = None,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
+        self._new_id = new_id
+        self._spec = spec
+        self.index = index
+        self._log = log
+        self._replica = replica
+        self._writer = writer
+        self._where = f"operator {spec.name!r}, key group {index}"
+        self._scope = Scope(replica.store)
+        self._function: Any = None
+        self._registry: Registry | None = None
+        self._work: Work | None = None
+        self._loaded = False
+
+    def run(self, batch: Batch, clock: Callable[[], int] = lambda: 0) -> BatchResult:
+        """Run a batch and append its segment to the log.
+
+        Args:
+            batch: Rows and marks.
+            clock: Microseconds, for the counter of busy time.
+
+        Raises:
+            CheckpointError: The log belongs to another operator, parallelism or state schema, or is finished.
+            CorruptionError: The log is damaged.
+            KeyedError: What the function or its use of the API raised. Nothing is committed then.
+        """
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            try:
+                return self._run(batch, clock)
+            except LocalStoreError:
+                # The store is a cache: once more, from the log.
+                self.close()
+                self._replica.store.reset()
+                if batch.taker is not None:
+                    batch.taker.restart()
+                return self._run(batch, clock)
+        finally:
+            if collects:
+                gc.enable()
+
+    def committed(self) -> tuple[GroupMeta | None, LocalStore]:
+        """The meta record and the local store, level with what is committed.
+
+        Raises:
+            CorruptionError: The log is damaged.
+        """
+        record = self._log.read_meta()
+        meta = None if record is None else decode_meta(record, f"{self._where}, meta record")
+        self._replica.catch_up(self._log, meta, self._where)
+        return meta, self._replica.store
+
+    def counters(self) -> dict[str, int]:
+        """The counters as they are committed; none before the first commit."""
+        record = self._log.read_meta()
+        return {} if record is None else decode_meta(record, f"{self._where}, meta record").counters
+
+    def flush(self) -> None:
+        """Export the last commit, which nothing will undo any more, to the changelog.
+
+        Raises:
+            ChangelogError: It cannot be written, or holds something else.
+            CorruptionError: The log is damaged.
+        """
+        meta, _ = self.committed()
+        self._loaded = False
+        self._export(meta)
+
+    def loader(self, commit: int, states: dict[str, Any]) -> Loader:
+        """What loads the group with entries from elsewhere. It has no state yet.
+
+        Args:
+            commit: Number of its first commit. List elements are ordered by commit, so it is at least that of theirs.
+            states: Descriptions of the states, with the ids that the entries have.
+
+        Raises:
+            ChangelogDiverged: The group's changelog is not empty.
+            StateSchemaChanged: The function's states do not fit them.
+        """
+        spec = self._spec
+        self._export(None)
+        meta = GroupMeta(self._new_id(), spec.name, self.index, spec.parallelism, commit, self._new_id(), states=states)
+        self._open(meta)
+        self._loaded = True
+        return Loader(self._log, self._replica.store, meta)
+
+    def close(self) -> None:
+        """Call the function's ``close``, if it was opened."""
+        function, self._function, self._registry, self._work = self._function, None, None, None
+        if function is not None:
+            self._call("close", function.close)
+
+    def _run(self, batch: Batch, clock: Callable[[], int]) -> BatchResult:
+        started = clock()
+        log = self._log
+        record = log.read_meta()
+        old = None if record is None else decode_meta(record, f"{self._where}, meta record")
+        if old is not None:
+            self._check(old)
+        replayed, rebuilt = self._replica.catch_up(log, old, self._where)
+        # What was loaded just now is committed with this batch, or not at all.
+        exported = self._export(None if self._loaded else old)
+        meta = self._next_meta(old, batch)
+        if old is not None and old.ended:
+            return self._finished(batch, old)
+        work, registry = self._open(meta)
+        scope = self._scope
+        before = MIN_TIMESTAMP if old is None else old.processing_time
+        scope.begin(meta.commit, meta.watermark, max(batch.processing_time, meta.processing_time), before)
+        changes = (Changes if self._writer is None else HashedChanges)(self._replica.store)
+        done = work.run(batch, self._batch_watermark(scope.watermark, batch), changes)
+        counters = meta.counters
+        for name, amount in {
+            **done.counters,
+            "batches": 1,
+            "rows_bad": batch.rows_bad,
+            "entries_expired": changes.expired,
+            "segments_replayed": replayed,
+            "stores_rebuilt": int(rebuilt),
+            "records_exported": exported,
+            "timers_pending": changes.timers,
+            "live_entries": changes.entries,
+            "live_bytes": changes.bytes,
+        }.items():
+            counters[name] = counters.get(name, 0) + amount
+        meta.watermark = scope.watermark
+        meta.processing_time = scope.processing_time
+        meta.states = registry.described()
+        self._commit(meta, changes, started, clock)
+        return BatchResult(done.main, done.side, scope.watermark, counters)
+
+    def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
+        """Append the segment, clean the oldest rows and write the meta record."""
+        log = self._log
+        rows_before = meta.last_row
+        tables = encoded(changes.tables)
+        new_bytes = sum(len(p) + len(s) + len(v or b"") for p, s, v in changes.changes)
+        new_bytes += sum(table.size for table in tables)
+        reappended, live_rows = clean(log, meta, self._replica.store, new_bytes, self._where)
+        # A batch that changed nothing leaves no row, only its clocks and counters.
+        rows, before = [], meta.head
+        if reappended or live_rows or changes.changes or tables:
+            rows = encode_rows(
+                meta.commit,
+                reappended,
+                changes.changes,
+                meta.attempt,
+                before,
+                tables_reappended=encoded(live_rows),
+                tables=tables,
+            )
+            meta.head = meta.attempt
+        meta.commit_rows = len(rows)
+        meta.hash = self._hash(meta.hash, changes)
+        for record in rows:
+            meta.last_row += 1
+            meta.log_bytes += len(record)
+            log.append(meta.last_row, record)
+        meta.counters["log_bytes"] = meta.log_bytes
+        meta.counters["log_rows"] = meta.last_row - meta.first_row + 1
+        meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + clock() - started
+        log.write_meta(encode_meta(meta))
+        self._loaded = False
+        stands = position_of(meta.log_id, before)
+        self._replica.expect(Pending(meta.attempt, stands, rows_before, changes.changes, changes.tables, tables))
+
+    def _hash(self, before: str, changes: Changes) -> str:
+        """The hash of the live entries after the batch; nothing without a changelog."""
+        if not isinstance(changes, HashedChanges):
+            return ""
+        return hash_text(changes.hash(hash_of_text(before, self._where) if before else 0))
+
+    def _export(self, meta: GroupMeta | None) -> int:
+        """Give the changelog, if there is one, the last commit. Returns how many records that has."""
+        writer, replica = self._writer, self._replica
+        if writer is None:
+            return 0
+        if meta is None:
+            check_new(writer, self._where)
+            return 0
+        if not meta.hash:
+            # The batches before had no changelog.
+            meta.hash = hash_text(contents_hash(replica.store, meta.states))
+        blocks = replica.take_committed(meta)
+        export(self._log, meta, writer, lambda: replica.store, self._where, blocks)
+        last = writer.last()
+        # Also if an attempt before this one has exported it.
+        return last.records if last is not None else 0
+
+    def _next_meta(self, old: GroupMeta | None, batch: Batch) -> GroupMeta:
+        """The meta record that this batch will leave, as far as it is known before it runs."""
+        spec = self._spec
+        if old is None:
+            meta = GroupMeta(self._new_id(), spec.name, self.index, spec.parallelism)
+        else:
+            meta = attrs.evolve(old, counters=dict(old.counters))
+        meta.commit += 1
+        meta.previous, meta.attempt = meta.attempt, self._new_id()
+        meta.ended = meta.ended or batch.end_of_input
+        return meta
+
+    def _batch_watermark(self, watermark: int, batch: Batch) -> int:
+        """The watermark after the batch."""
+        if batch.end_of_input:
+            return MAX_TIMESTAMP
+        if batch.upstream_watermark is not None:
+            return max(watermark, batch.upstream_watermark)
+        if batch.max_timestamp is not None and self._spec.delay_ms is not None:
+            return max(watermark, batch.max_timestamp - self._spec.delay_ms - 1)
+        return watermark
+
+    def _open(self, meta: GroupMeta) -> tuple[Work, Registry]:
+        """The opened function and its states; opens a copy of it at the first batch of this task."""
+        if self._work is None or self._registry is None:
+            spec, scope = self._spec, self._scope
+            function: Any = copy.copy(spec.function)
+            registry = Registry(spec, self.index, scope, meta.states)
+            registry.bind_declared(function)
+            self._call("open", lambda: function.open(registry))
+            registry.check()
+            self._function, self._registry = function, registry
+            if isinstance(function, VectorizedFunction):
+                self._work = VectorizedWork(spec, function, registry, scope, self._where)
+            else:
+                self._work = RowWork(spec, function, registry, scope)
+        return self._work, self._registry
+
+    def _finished(self, batch: Batch, meta: GroupMeta) -> BatchResult:
+        """A batch after the end of input: nothing may come any more."""
+        table = batch.table()
+        rows = sum(len(keys) for keys, _, _ in batch.chunks()) if table is None else table.num_rows
+        if rows:
+            raise CheckpointFinished(
+                f"{self._where}: the checkpoint was drained, its watermark is at +inf, and {rows} new rows came; "
+                "start from a new checkpoint"
+            )
+        main = EmittedTables() if isinstance(self._spec.function, VectorizedFunction) else Emitted()
+        return BatchResult(main, {}, meta.watermark, meta.counters)
+
+    def _check(self, meta: GroupMeta) -> None:
+        """Check that a log belongs to this operator and group."""
+        spec = self._spec
+        if meta.operator != spec.name:
+            raise OperatorChanged(
+                f"the checkpoint belongs to operator {meta.operator!r}, the query has {spec.name!r}; give "
+                f"name={meta.operator!r} to keep its state, or start from a new checkpoint"
+            )
+        if (meta.parallelism, meta.group) != (spec.parallelism, self.index):
+            raise ParallelismChanged(
+                f"operator {spec.name!r}: the checkpoint has {meta.parallelism} key groups (this is group "
+                f"{meta.group}), the query {spec.parallelism} (group {self.index}); set parallelism="
+                f"{meta.parallelism}, or start from a new checkpoint, with restore_from= its changelog"
+            )
+
+    def _call(self, name: str, method: Callable[[], object]) -> None:
+        """Call ``open`` or ``close`` of the function."""
+        try:
+            method()
+        except KeyedError:
+            raise
+        except Exception as error:
+            raise UserFunctionError(f"{self._where}, {name}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,167 @@
+"""Runs a `keyed.VectorizedFunction`: all rows of the batch at once, then the watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from keyed.engine.batch import Batch, EmittedTables
+from keyed.engine.changes import Changes
+from keyed.engine.registry import Registry
+from keyed.engine.scope import Scope
+from keyed.engine.work import Done
+from keyed.errors import KeyedError, OutputDefinitionError, StateAccessError, UserFunctionError
+from keyed.outputs import OutputTag, Schema
+from keyed.streams import OperatorSpec
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["EngineBatchContext", "VectorizedWork"]
+
+
+class EngineBatchContext:
+    """The `keyed.BatchContext` of one batch.
+
+    Attributes:
+        dropped: Rows that the function counted as dropped.
+    """
+
+    def __init__(self, spec: OperatorSpec, scope: Scope, where: str) -> None:
+        self._spec = spec
+        self._scope = scope
+        self._where = where
+        self._ended = False
+        self._late: pa.BooleanArray | None = None
+        self.dropped = 0
+        self.main = EmittedTables()
+        self.side: dict[str, EmittedTables] = {}
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return self._spec.keys
+
+    @property
+    def late(self) -> pa.BooleanArray:
+        import pyarrow as pa
+
+        return pa.array([], pa.bool_()) if self._late is None else self._late
+
+    def current_watermark(self) -> int:
+        return self._scope.watermark
+
+    def current_processing_time(self) -> int:
+        return self._scope.processing_time
+
+    def previous_watermark(self) -> int:
+        return self._scope.batch_watermark
+
+    def previous_processing_time(self) -> int:
+        return self._scope.batch_processing_time
+
+    def emit(self, table: pa.Table) -> None:
+        self._emit(self.main, table, self._spec.output, "main output")
+
+    def output(self, tag: OutputTag | str, table: pa.Table) -> None:
+        name = tag.name if isinstance(tag, OutputTag) else tag
+        if not isinstance(name, str):
+            raise OutputDefinitionError(f"output tag {tag!r} is not an OutputTag")
+        schema = tag.schema if isinstance(tag, OutputTag) else None
+        self._emit(self.side.setdefault(name, EmittedTables()), table, schema, f"side output {name!r}")
+
+    def drop(self, rows: int) -> None:
+        self.dropped += int(rows)
+
+    def _emit(self, emitted: EmittedTables, table: pa.Table, schema: Schema | None, what: str) -> None:
+        from keyed.tables.batches import shaped
+
+        if self._ended:
+            raise StateAccessError("the context belongs to one batch, which is over; use it while the batch runs")
+        table = shaped(table, schema, f"{self._where}, {what}")
+        if table.num_rows:
+            emitted.tables.append(table)
+
+    def begin(self, table: pa.Table) -> int:
+        """Find the late rows of the batch. How many they are."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if TIMESTAMP_COLUMN not in table.column_names:
+            self._late = pa.repeat(False, table.num_rows)
+            return 0
+        late: Any = pc.less_equal(table.column(TIMESTAMP_COLUMN), pa.scalar(self._scope.batch_watermark))
+        self._late = late.combine_chunks().fill_null(False)
+        return int(late.combine_chunks().true_count)
+
+    def end(self, *, batch: bool = False) -> None:
+        """End ``process_batch``, or the batch."""
+        self._late = None
+        self._ended = batch
+
+
+class VectorizedWork:
+    """Runs a `VectorizedFunction`.
+
+    Args:
+        spec: The operator.
+        function: The opened function.
+        registry: Its states.
+        scope: The scope, which `KeyGroup` sets to each batch.
+        where: Operator and key group, for messages.
+    """
+
+    def __init__(
+        self, spec: OperatorSpec, function: VectorizedFunction, registry: Registry, scope: Scope, where: str
+    ) -> None:
+        self._spec = spec
+        self._function = function
+        self._registry = registry
+        self._scope = scope
+        self._where = where
+
+    def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
+        """See `keyed.engine.work.Work.run`."""
+        scope, function, registry = self._scope, self._function, self._registry
+        context = EngineBatchContext(self._spec, scope, self._where)
+        rows = late = 0
+        registry.activate()
+        try:
+            table = batch.table()
+            if table is not None and table.num_rows:
+                rows, late = table.num_rows, context.begin(table)
+                self._call(f"process_batch of {rows} rows", lambda: function.process_batch(table, context))
+                context.end()
+            scope.watermark = watermark
+            self._call(f"on_watermark({watermark})", lambda: function.on_watermark(watermark, context))
+            registry.flush(changes)
+        finally:
+            registry.deactivate()
+            context.end(batch=True)
+        counters = {
+            "rows_in": rows + batch.rows_combined,
+            "rows_out": context.main.num_rows,
+            "rows_late": late,
+            "rows_side_output": sum(emitted.num_rows for emitted in context.side.values()),
+            "rows_dropped": context.dropped,
+        }
+        return Done(context.main, context.side, counters)
+
+    def _call(self, call: str, method: Callable[[], object]) -> None:
+        returned: object = None
+        try:
+            returned = method()
+        except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
+            self._fail(call, error)
+        if returned is not None:
+            # A method with yield in it has not even run.
+            raise OutputDefinitionError(
+                f"{self._where}, {call} returned a {type(returned).__name__}, and nothing is made of that; give tables "
+                "to ctx.emit"
+            )
+
+    def _fail(self, call: str, error: Exception) -> NoReturn:
+        where = f"{self._where}, {call}"
+        if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
+            raise type(error)(f"{error} ({where})") from error
+        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,133 @@
+"""What is done with a checkpoint of the local runtime that no query is running on: flush, restore into a new one, look.
+
+The folder is locked while it is open, so a running query is never disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from keyed.changelog.model import Changelog
+from keyed.content.local_store import ReadStore
+from keyed.engine.export import check_course, export
+from keyed.engine.group_log import GroupLog
+from keyed.engine.meta import GroupMeta, decode_meta
+from keyed.engine.replica import Replica
+from keyed.errors import CheckpointError, OperatorChanged
+from keyed.stores import CommitStore, MemoryStore
+
+__all__ = ["Checkpoint", "check_changelog", "committed", "flush"]
+
+
+class Checkpoint:
+    """The committed state of a local run.
+
+    Attributes:
+        commits: Its records.
+    """
+
+    def __init__(self, path: str, commits: CommitStore) -> None:
+        self.path = path
+        self.commits = commits
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+        """Open a checkpoint that is there.
+
+        Raises:
+            CheckpointError: There is none, or a run is using it.
+        """
+        folder = os.fspath(path)
+        if not Path(folder).is_dir():
+            raise CheckpointError(f"there is no checkpoint in {folder}")
+        commits = CommitStore(folder)
+        try:
+            yield cls(folder, commits)
+        finally:
+            commits.close()
+
+    def groups(self, operator: str) -> list[tuple[GroupMeta, GroupLog]]:
+        """The meta record and the log of each key group of an operator.
+
+        Raises:
+            OperatorChanged: There is no such operator.
+            CorruptionError: A meta record is damaged.
+        """
+        found: list[tuple[GroupMeta, GroupLog]] = []
+        parallelism = 1
+        while len(found) < parallelism:
+            log = self.commits.group_log(operator, len(found))
+            record = log.read_meta()
+            if record is None:
+                raise OperatorChanged(f"the checkpoint {self.path} has no key group {len(found)} of {operator!r}")
+            meta = decode_meta(record, f"checkpoint {self.path}, operator {operator!r}, key group {len(found)}")
+            parallelism = meta.parallelism
+            found.append((meta, log))
+        return found
+
+
+def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:
+    """The state of a key group as its log has it, in memory.
+
+    Raises:
+        CorruptionError: The log is damaged.
+    """
+    store = MemoryStore()
+    Replica(store).catch_up(log, meta, where)
+    return store
+
+
+def check_changelog(changelog: Changelog, meta: GroupMeta, where: str) -> None:
+    """Check that a changelog is that of a key group's checkpoint, before anything is written to it.
+
+    Raises:
+        ChangelogDiverged: It is another one's.
+    """
+    last = changelog.reader(meta.group).last()
+    # One that has the last commit already, or of a running query the next one, is looked at when it is written.
+    if last is not None and (last.source_log != meta.log_id or last.sequence < meta.commit):
+        check_course(last, meta, where)
+
+
+def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:
+    """Export what a checkpoint of the local runtime has committed and changelogs lack.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        changelogs: Changelogs by name of operator. An empty one starts with a snapshot.
+
+    Returns:
+        Number of the last commit by operator, which its changelog now has.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or a run is using it.
+        ChangelogDiverged: A changelog is not this checkpoint's.
+        ChangelogError: It cannot be written.
+    """
+    done = {}
+    with Checkpoint.open(checkpoint) as opened:
+        position = opened.commits.read("run")
+        for operator, changelog in changelogs.items():
+            groups = opened.groups(operator)
+            changelog.prepare(operator, len(groups))
+            for meta, _ in groups:
+                check_changelog(changelog, meta, f"checkpoint {opened.path}, operator {operator!r}")
+            done[operator] = groups[0][0].commit
+            if position is not None:
+                changelog.put_position(done[operator], position)
+            for meta, log in groups:
+                where = f"checkpoint {opened.path}, operator {operator!r}, key group {meta.group}"
+                writer = changelog.writer(meta.group)
+                try:
+                    export(log, meta, writer, _later(log, meta, where), where)
+                finally:
+                    writer.close()
+    return done
+
+
+def _later(log: GroupLog, meta: GroupMeta, where: str) -> Callable[[], ReadStore]:
+    return lambda: committed(log, meta, where)

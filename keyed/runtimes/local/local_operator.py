@@ -1,0 +1,219 @@
+"""One keyed operator in the local runtime: its key groups, and the routing of rows to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from keyed.codec.key_hash import group_of, key_hash
+from keyed.durations import MIN_TIMESTAMP
+from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
+from keyed.engine.key_group import KeyGroup
+from keyed.engine.keytypes import KeyTypes
+from keyed.engine.loader import Loader
+from keyed.engine.replica import Replica
+from keyed.recovery.cut import Restoration
+from keyed.recovery.restore import load
+from keyed.results import RestoreProgress
+from keyed.runtimes.local.output_rows import as_rows
+from keyed.runtimes.local.source import Rows, key_getter
+from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores.commit_store import BufferedCommits
+from keyed.streams import Stage
+from keyed.vectorized import VectorizedFunction
+
+__all__ = ["Operator"]
+
+#: Keys whose group is remembered.
+_ROUTES = 1_000_000
+
+
+class Operator:
+    """The key groups of one stage.
+
+    Args:
+        stage: The stage.
+        commits: Where the logs of the groups are.
+        folder: Where local stores on disk are.
+        clock: Microseconds, for busy time.
+        last: Whether no operator follows.
+    """
+
+    def __init__(
+        self, stage: Stage, commits: BufferedCommits, folder: Path, clock: Callable[[], int], *, last: bool
+    ) -> None:
+        self.stage = stage
+        self.spec = stage.spec(stage.parallelism or 1, output_timestamps=not last)
+        self._clock = clock
+        self._key_types = KeyTypes(stage.name)
+        self._routes: dict[Any, int] = {}
+        self._closing = ExitStack()
+        self.groups = []
+        changelog = stage.changelog
+        if changelog is not None:
+            changelog.prepare(stage.name, self.spec.parallelism)
+        for index in range(self.spec.parallelism):
+            store: Any = MemoryStore()
+            if stage.store == "rocksdb":
+                store = open_rocks_store(folder / stage.name / str(index))
+            self._closing.callback(store.close)
+            writer = None
+            if changelog is not None:
+                writer = changelog.writer(index)
+                self._closing.callback(writer.close)
+            log = commits.group_log(stage.name, index)
+            self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
+            self._closing.callback(self.groups[-1].close)
+        self._exported = 0
+        self.metrics: dict[str, int] = {}
+        self._key_of = key_getter(stage.keys)
+        self._vectorized = isinstance(stage.function, VectorizedFunction)
+
+    def load(
+        self,
+        restoration: Restoration | None,
+        sequence: int,
+        on_progress: Callable[[RestoreProgress], object],
+        written: Callable[[], object],
+    ) -> list[Loader]:
+        """Load the key groups, which have no state yet, with what a changelog holds.
+
+        Args:
+            restoration: What the operator is restored from. An operator that is new in the query starts empty, but
+                counts its commits from the same batch as the others.
+            sequence: Number of that batch.
+            on_progress: Called while the changelog is read.
+            written: Called when rows were written that may be committed by themselves.
+
+        Returns:
+            What has loaded them: their meta records are to be written and committed together with all others.
+        """
+        if restoration is not None:
+            return load(restoration, self.spec, self.groups, on_progress, written)
+        loaders = [group.loader(sequence, {}) for group in self.groups]
+        for loader in loaders:
+            loader.write_log()
+        return loaders
+
+    def export_position(self, batches: int, position: bytes) -> None:
+        """Log where the query stands after so many batches, before the last of them is exported."""
+        changelog = self.stage.changelog
+        if changelog is not None and batches > self._exported:
+            changelog.put_position(batches, position)
+            self._exported = batches
+
+    def counters(self) -> dict[str, int]:
+        """The counters after the last batch, summed over the key groups, also if an earlier run has run it."""
+        return self.metrics or _summed(group.counters() for group in self.groups)
+
+    def flush(self) -> None:
+        """Export the last batch."""
+        if self.stage.changelog is not None:
+            for group in self.groups:
+                group.flush()
+
+    def rows_after(self, stage: Stage, emitted: Emitted | EmittedTables, *, timed: bool) -> Rows:
+        """The main output of the stage before as the rows of this one: tuples and dictionaries become rows."""
+        if self._vectorized:
+            from keyed.runtimes.local.table_rows import output_rows
+
+            return output_rows(emitted, stage, timed=timed)
+        values = as_rows(emitted.values, stage.output, stage.name)
+        return Rows.of(list(map(self._key_of, values)), emitted.timestamps() if timed else None, values)
+
+    def run(
+        self, rows: Rows, *, upstream_watermark: int | None, processing_time: int, end_of_input: bool
+    ) -> BatchResult:
+        """Run a batch over all key groups.
+
+        Returns:
+            The outputs of the groups one after the other, the least watermark, and the summed counters.
+        """
+        results = []
+        rows_by_group: list[dict[str, Any]]
+        rows_combined = 0
+        if self._vectorized:
+            from keyed.runtimes.local.table_rows import routed
+
+            tables, rows_combined = routed(self.spec, rows)
+            rows_by_group = [{"table": table} for table in tables]
+        else:
+            rows_by_group = [{"chunks": chunks} for chunks in self._route(rows)]
+        for group, rows_of_group in zip(self.groups, rows_by_group, strict=True):
+            is_first = group is self.groups[0]
+            batch = Batch(
+                **rows_of_group,
+                max_timestamp=rows.highest,
+                upstream_watermark=upstream_watermark,
+                processing_time=processing_time,
+                end_of_input=end_of_input,
+                rows_bad=len(rows.bad) if is_first else 0,
+                rows_combined=rows_combined if is_first else 0,
+            )
+            results.append(group.run(batch, self._clock))
+        merged = merge(results)
+        self.metrics = merged.metrics
+        return merged
+
+    def _route(self, rows: Rows) -> list[Callable[[], Iterable[Chunk]]]:
+        """The chunks of each group in the order in which they run."""
+        parallelism = len(self.groups)
+        if parallelism == 1 and rows.ordered:
+            return [rows.chunks]
+        routed: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(parallelism)]
+        check, route = self._key_types.check, self._group
+        has_time = False
+        for keys, timestamps, values in rows.chunks():
+            has_time = timestamps is not None
+            for key, timestamp, value in zip(keys, timestamps or repeat(None), values, strict=False):
+                routed[route(check(key, value))].append((key, timestamp, value))
+        return [self._ordered(chosen, has_time=has_time) for chosen in routed]
+
+    def _group(self, key: Any) -> int:
+        """The key group of a key."""
+        if len(self.groups) == 1:
+            return 0
+        index = self._routes.get(key)
+        if index is None:
+            if len(self._routes) > _ROUTES:
+                self._routes.clear()
+            index = self._routes[key] = group_of(key_hash(key), len(self.groups))
+        return index
+
+    def _ordered(self, rows: list[tuple[Any, Any, Any]], *, has_time: bool) -> Callable[[], Iterable[Chunk]]:
+        if not rows:
+            return tuple
+        if has_time and self.spec.order == "event_time":
+            # Rows without a timestamp come from processing-time timers upstream; they run first.
+            rows.sort(key=lambda row: MIN_TIMESTAMP - 1 if row[1] is None else row[1])
+        keys, timestamps, values = map(list, zip(*rows, strict=True))
+        return lambda: ((keys, timestamps if has_time else None, values),)
+
+    def close(self) -> None:
+        """Close the function in each group, the local stores and the changelog."""
+        self._closing.close()
+
+
+def merge(results: list[BatchResult]) -> BatchResult:
+    """The results of an operator's key groups as one."""
+    if len(results) == 1:
+        return results[0]
+    main, side = type(results[0].main)(), dict[str, Any]()
+    for result in results:
+        main.extend(result.main)  # type: ignore[arg-type]
+        for tag, emitted in result.side.items():
+            side.setdefault(tag, type(emitted)()).extend(emitted)
+    watermark = min(result.watermark for result in results)
+    return BatchResult(main, side, watermark, _summed(result.metrics for result in results))
+
+
+def _summed(counters: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sums of counters by name."""
+    sums: dict[str, int] = {}
+    for group in counters:
+        for name, value in group.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums

@@ -1,0 +1,343 @@
+"""Queries of the local runtime: batches from the source through the chain of operators, sinks, and commits.
+
+A batch's outputs are written under its id before it is committed, so after a crash it is run and written again, and
+each row is there once. State, source position and batch id are committed as one (`keyed.stores.commit_store`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn, TypedDict, Unpack
+
+from keyed.durations import MIN_TIMESTAMP
+from keyed.engine.batch import Emitted, EmittedTables
+from keyed.engine.loader import Loader
+from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
+from keyed.recovery.cut import cut_of
+from keyed.results import Progress, Restored, RestoreProgress, RunResult
+from keyed.runtimes.local.local_operator import Operator
+from keyed.runtimes.local.local_position import Position, decode_position, encode_position, is_position
+from keyed.runtimes.local.local_sinks import write
+from keyed.runtimes.local.source import Rows, batches
+from keyed.sinks import CollectSink
+from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
+from keyed.streams import BoundOutput, Output, Stage
+
+__all__ = ["LocalQuery", "dataframe", "run", "start"]
+
+_log = logging.getLogger(__name__)
+
+
+Outputs = dict[tuple[str, str | None], Emitted | EmittedTables]
+
+
+class Options(TypedDict, total=False):
+    """Options of the local runtime.
+
+    ``checkpoint``: folder for state and position; without it nothing outlives the run. ``drain``: end the input at the
+    end of the source; by default where there is no checkpoint to go on from. ``on_progress``: called after each batch.
+    ``on_restore``: called with a `RestoreProgress` while state is restored from a changelog. ``rows_per_batch``: rows a
+    micro-batch. ``processing_time``: the clock, milliseconds. ``local_dir``: folder for local stores on disk.
+    ``trigger``: accepted for the sake of `start` on Spark and not used.
+    """
+
+    checkpoint: Any
+    drain: bool
+    on_progress: Callable[[Progress], object]
+    on_restore: Callable[[RestoreProgress], object]
+    rows_per_batch: int
+    processing_time: Callable[[], int]
+    local_dir: Any
+    trigger: Any
+
+
+class LocalQuery:
+    """A query of the local runtime. `run` runs it here, `start` in a thread of its own."""
+
+    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> None:
+        unknown = set(options) - set(Options.__annotations__)
+        if unknown:
+            raise DefinitionError(
+                f"option {min(unknown)!r} is not known; there are {', '.join(Options.__annotations__)}"
+            )
+        self._last = last
+        self._outputs = outputs
+        _check_types(last, outputs)
+        self._checkpoint = options.get("checkpoint")
+        self._drain = options.get("drain", self._checkpoint is None)
+        self._on_progress = options.get("on_progress")
+        self._on_restore = options.get("on_restore", _log_progress)
+        self._rows_per_batch = options.get("rows_per_batch", 100_000)
+        if not isinstance(self._rows_per_batch, int) or self._rows_per_batch < 1:
+            raise DefinitionError(f"rows_per_batch={self._rows_per_batch!r} must be an int above 0")
+        self._now = options.get("processing_time") or (lambda: time.time_ns() // 1_000_000)
+        self._local_dir = options.get("local_dir")
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._restored: Restored | None = None
+        self._error: BaseException | None = None
+        self._result: RunResult | None = None
+        self.progress: Progress | None = None
+
+    # The handle of a started query ------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """Cumulative counters by operator and name, as of the last batch."""
+        return self.progress.metrics if self.progress else {}
+
+    def stop(self) -> None:
+        """Stop after the batch that is running; what it committed stays. May be called from ``on_progress`` too."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the query. Whether it has ended.
+
+        Raises:
+            KeyedError: What the query failed with.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+        return not self.is_active
+
+    def start(self) -> LocalQuery:
+        """Run in a thread of its own."""
+
+        def work() -> None:
+            try:
+                self._result = self.run()
+            except BaseException as error:  # noqa: BLE001 - given to whoever waits
+                self._error = error
+
+        self._thread = threading.Thread(target=work, name="keyed-local-query", daemon=True)
+        self._thread.start()
+        return self
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> RunResult:
+        """Run to the end of the source."""
+        with tempfile.TemporaryDirectory(prefix="keyed-local-") as scratch:
+            commits: BufferedCommits = (
+                MemoryCommitStore() if self._checkpoint is None else CommitStore(self._checkpoint)
+            )
+            operators: list[Operator] = []
+            with ExitStack() as stack:
+                stack.callback(commits.close)
+                folder = Path(self._local_dir or (Path(self._checkpoint) / "local" if self._checkpoint else scratch))
+                position = self._position(commits)
+                for stage in self._last.chain:
+                    operators.append(Operator(stage, commits, folder, _microseconds, last=stage is self._last))
+                    stack.callback(operators[-1].close)
+                if position is None:
+                    position = self._first_position(commits, operators)
+                return self._loop(commits, operators, position)
+
+    def _loop(self, commits: BufferedCommits, operators: list[Operator], position: Position) -> RunResult:
+        # Rows are freed by reference counts; looking for cycles among a million of them costs a third of the run.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run_batches(commits, operators, position)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _run_batches(self, commits: BufferedCommits, operators: list[Operator], position: Position) -> RunResult:
+        first = self._last.chain[0]
+        source = batches(first, position.rows, self._rows_per_batch)
+        before = position.batches
+        while (rows := self._next(source)) is not None:
+            if position.ended:
+                raise CheckpointFinished(
+                    f"the checkpoint {self._checkpoint} was drained, its watermark is at +inf, and new rows came; "
+                    "start from a new checkpoint"
+                )
+            self._batch(commits, operators, position, rows, end=False)
+            gc.collect(0)
+            if self._stopping.is_set():
+                break
+        if self._drain and not position.ended and not self._stopping.is_set():
+            self._batch(commits, operators, position, Rows(), end=True)
+        # Nothing will undo the last batch any more, and no next one may come to export it.
+        for operator in operators:
+            operator.export_position(position.batches, encode_position(position))
+            operator.flush()
+        sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
+        ran = range(before, position.batches)
+        values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
+        metrics = {operator.stage.name: operator.counters() for operator in operators}
+        return RunResult(values, position.batches - before, metrics, self._restored)
+
+    def _next(self, source: Iterator[Rows]) -> Rows | None:
+        """The next batch of the source, ``None`` at its end."""
+        try:
+            return next(source, None)
+        except KeyedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a source raises is named and raised again
+            self._failed(error)
+
+    def _batch(
+        self, commits: BufferedCommits, operators: list[Operator], position: Position, rows: Rows, *, end: bool
+    ) -> None:
+        """Run, write and commit one micro-batch."""
+        try:
+            now = self._now()
+            for operator in operators:
+                operator.export_position(position.batches, encode_position(position))
+            emitted: Outputs = {}
+            upstream: int | None = None
+            current = rows
+            for operator in operators:
+                result = operator.run(current, upstream_watermark=upstream, processing_time=now, end_of_input=end)
+                name = operator.stage.name
+                emitted[name, None] = result.main
+                emitted |= {(name, tag): side for tag, side in result.side.items()}
+                upstream = result.watermark
+                if operator is not operators[-1]:
+                    following = operators[operators.index(operator) + 1]
+                    timed = operator.stage.source.timestamp is not None
+                    current = following.rows_after(operator.stage, result.main, timed=timed)
+            self._divert(operators[0], rows, emitted)
+            for bound in self._outputs:
+                stage, tag = bound.output.stage, bound.output.tag
+                found = emitted.get((stage.name, tag.name if tag else None))
+                write(bound, found or Emitted(), position.batches)
+            position.batches += 1
+            position.rows += rows.read
+            position.ended = position.ended or end
+            commits.write("run", encode_position(position))
+            commits.commit()
+        except KeyedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a sink or source raises is named and raised again
+            self._failed(error)
+        metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
+        watermark = upstream if upstream is not None else MIN_TIMESTAMP
+        self.progress = Progress(position.batches - 1, rows.read, watermark, now, metrics)
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
+
+    def _failed(self, error: Exception) -> NoReturn:
+        raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error
+
+    def _divert(self, first: Operator, rows: Rows, emitted: Outputs) -> None:
+        """Put bad rows beside the first operator's side outputs."""
+        tag = first.stage.source.on_bad_row
+        if tag is not None and rows.bad:
+            beside = emitted.get((first.stage.name, tag.name))
+            diverted = emitted[first.stage.name, tag.name] = Emitted()
+            diverted.values = [*(beside.values if beside else ()), *rows.bad]
+
+    def _position(self, commits: BufferedCommits) -> Position | None:
+        """Where the checkpoint stands, ``None`` if it is new.
+
+        Raises:
+            OperatorChanged: It belongs to another chain of operators.
+        """
+        names = [stage.name for stage in self._last.chain]
+        record = commits.read("run")
+        if record is None:
+            return None
+        position = decode_position(record, f"checkpoint {self._checkpoint}, record 'run'")
+        if position.operators != names:
+            raise OperatorChanged(
+                f"the checkpoint {self._checkpoint} belongs to operators {position.operators}, the query has {names}; "
+                "use the same chain and names, or a new checkpoint"
+            )
+        return position
+
+    def _first_position(self, commits: BufferedCommits, operators: list[Operator]) -> Position:
+        """Where a new query starts: at the beginning, or with the state and position that changelogs hold."""
+        position = Position([operator.stage.name for operator in operators])
+        points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
+        if not points:
+            return position
+        cut = cut_of(points)
+        position.batches = cut.sequence
+        found = cut.position if is_position(cut.position) else None
+        if found is not None:
+            old = decode_position(found, f"position of batch {cut.sequence} in a changelog")
+            position.rows, position.ended = old.rows, old.ended
+        else:
+            _log.warning(
+                "batch %d is restored without a position: the state is restored, and the source is read from its start",
+                cut.sequence,
+            )
+        self._restored = Restored(cut.sequence, with_position=found is not None)
+        loaders: list[Loader] = []
+        for operator in operators:
+            restoration = cut.operators.get(operator.stage.name)
+            loaders += operator.load(restoration, cut.sequence, self._on_restore, commits.commit)
+        # All at once: half of a restored query is none.
+        for loader in loaders:
+            loader.write_meta()
+        commits.write("run", encode_position(position))
+        commits.commit()
+        return position
+
+
+def _log_progress(progress: RestoreProgress) -> None:
+    _log.info(
+        "operator %s: %d of %d key groups and %d records are restored",
+        progress.operator,
+        progress.groups_done,
+        progress.groups,
+        progress.records,
+    )
+
+
+def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
+    """Refuse column types that Spark would refuse, whatever the sinks.
+
+    Raises:
+        OutputDefinitionError: A type is not known, or no values can be written to it.
+    """
+    tags = [bound.output.tag for bound in outputs]
+    schemas = [stage.output for stage in last.chain] + [tag.schema for tag in tags if tag is not None]
+    for schema in schemas:
+        if schema is not None:
+            from keyed.arrow.write import arrow_schema
+
+            arrow_schema(schema)
+
+
+def run(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> RunResult:
+    """Run a chain to the end of its source."""
+    return LocalQuery(last, outputs, **options).run()
+
+
+def start(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> LocalQuery:
+    """Start a chain in a thread of its own."""
+    return LocalQuery(last, outputs, **options).start()
+
+
+def dataframe(output: Output) -> NoReturn:
+    """The local runtime has no DataFrames.
+
+    Raises:
+        DefinitionError: Always.
+    """
+    raise DefinitionError(
+        f"the source of operator {output.stage.name!r} is no Spark DataFrame, so its output is none; use .run(sink)"
+    )
+
+
+def _microseconds() -> int:
+    return time.perf_counter_ns() // 1000

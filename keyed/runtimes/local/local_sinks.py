@@ -1,0 +1,106 @@
+"""Writing of outputs in the local runtime."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from keyed.engine.batch import Emitted, EmittedTables
+from keyed.errors import OutputDefinitionError
+from keyed.outputs import Schema
+from keyed.runtimes.local.output_rows import as_rows
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink
+from keyed.streams import BoundOutput
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+__all__ = ["write"]
+
+
+def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -> None:
+    """Write what a batch emitted to the output's sink, in place of what the same batch wrote before."""
+    sink = bound.sink
+    if isinstance(sink, ParquetSink) and isinstance(emitted, EmittedTables):
+        _write_parquet(sink, _table_of_tables(bound, emitted), _schema(bound), batch_id)
+        return
+    values = emitted.values
+    if isinstance(sink, CollectSink):
+        sink.batches[batch_id] = as_rows(values, _schema(bound), bound.output.stage.name)
+    elif isinstance(sink, FunctionSink):
+        sink.function(values, batch_id)
+    else:
+        _write_parquet(sink, _table_of_values(sink, _schema(bound), values), _schema(bound), batch_id)
+
+
+def _schema(bound: BoundOutput) -> Schema | None:
+    output = bound.output
+    return output.stage.output if output.tag is None else output.tag.schema
+
+
+def _table_of_values(sink: ParquetSink, schema: Schema | None, values: list[Any]) -> Any:
+    """Values as a table, ``None`` if there are none."""
+    from keyed.arrow.write import table_of
+
+    if not values:
+        return None
+    if schema is None and not hasattr(values[0], "_fields"):
+        raise OutputDefinitionError(
+            f"Parquet sink {sink.path!r}: values like {values[0]!r} have no columns; give process(..., output=...) or "
+            "OutputTag(name, type)"
+        )
+    return table_of(values, schema)
+
+
+def _table_of_tables(bound: BoundOutput, emitted: EmittedTables) -> Any:
+    """Emitted tables as one without their timestamps, ``None`` if there are none."""
+    import pyarrow as pa
+
+    from keyed.tables.batches import shaped
+
+    if not emitted.tables:
+        return None
+    table = pa.concat_tables(emitted.tables, promote_options="default")
+    if TIMESTAMP_COLUMN in table.column_names:
+        table = table.drop_columns([TIMESTAMP_COLUMN])
+    return shaped(table, _schema(bound), f"operator {bound.output.stage.name!r}, output to {bound.sink!r}")
+
+
+def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_id: int) -> None:
+    """One file a batch, published by a rename; none if there is no table, and others are there."""
+    import pyarrow.parquet as pq
+
+    folder = Path(sink.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"part-{batch_id:010d}-0000.parquet"
+    for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
+        if old != target or table is None:
+            old.unlink()
+    for left in folder.glob(f".{target.name}.*.tmp"):
+        # By a run that was killed while it wrote this batch.
+        left.unlink()
+    if table is None and schema is not None and not any(folder.glob("part-*.parquet")):
+        from keyed.arrow.write import arrow_schema
+
+        # An output without rows is still a table with columns.
+        table = arrow_schema(schema).empty_table()
+    if table is None:
+        return
+    staged = folder / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        with staged.open("wb") as file:
+            pq.write_table(table, file)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(target)
+        _sync(folder)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename in ``folder`` durable before the batch is committed."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,107 @@
+"""A checkpoint of the local runtime made out of changelogs, without the program that will run on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from keyed.engine.group_log import GroupLog
+from keyed.engine.loader import Loader
+from keyed.engine.meta import GroupMeta
+from keyed.errors import ChangelogError, CheckpointError
+from keyed.functions import KeyedProcessFunction
+from keyed.ids import random_id
+from keyed.recovery.cut import cut_of, header_of
+from keyed.recovery.restore import load
+from keyed.restoring import RestorePoint
+from keyed.results import Restored, RestoreProgress
+from keyed.runtimes.local.local_position import Position, decode_position, encode_position, is_position
+from keyed.stores import CommitStore, MemoryStore
+from keyed.streams import OperatorSpec, check_parallelism
+
+__all__ = ["restore_checkpoint"]
+
+
+@attrs.frozen
+class _Target:
+    """A key group to be loaded, of whose function nothing is known: its states are checked when it runs."""
+
+    index: int
+    parallelism: int
+    operator: str
+    log: GroupLog
+
+    def loader(self, commit: int, states: dict[str, Any]) -> Loader:
+        """See `KeyGroup.loader`."""
+        operator, parallelism = self.operator, self.parallelism
+        meta = GroupMeta(random_id(), operator, self.index, parallelism, commit, random_id(), states=states)
+        return Loader(self.log, MemoryStore(), meta)
+
+
+def restore_checkpoint(
+    path: str | os.PathLike[str],
+    points: Sequence[RestorePoint],
+    parallelism: int | None = None,
+    on_progress: Callable[[RestoreProgress], object] = lambda _: None,
+) -> Restored:
+    """Make a checkpoint.
+
+    Args:
+        path: Folder for it; not there yet, or empty.
+        points: What each operator is restored from, in their order in the query.
+        parallelism: Number of key groups of each operator; by default as it was.
+        on_progress: Called while changelogs are read.
+
+    Raises:
+        CheckpointError: The folder is not empty.
+        DefinitionError: The parallelism is out of its range.
+        ChangelogError: A changelog cannot be restored from.
+        CorruptionError: A changelog is damaged.
+    """
+    if parallelism is not None:
+        check_parallelism(parallelism)
+    if Path(path).is_dir() and any(Path(path).iterdir()):
+        raise CheckpointError(f"{os.fspath(path)} is not empty; give a new folder for the checkpoint")
+    by_name = {header_of(point.changelog).operator: point for point in points}
+    if len(by_name) != len(points):
+        raise ChangelogError("two of the changelogs are of one operator; give one for each operator")
+    cut = cut_of(by_name)
+    position = Position([*by_name], cut.sequence)
+    record = cut.position if is_position(cut.position) else None
+    if record is not None:
+        old = decode_position(record, f"position of batch {cut.sequence} in a changelog")
+        position.rows, position.ended = old.rows, old.ended
+    commits = CommitStore(path)
+    try:
+        loaders: list[Loader] = []
+        for operator, restoration in cut.operators.items():
+            count = parallelism if parallelism is not None else len(restoration.markers)
+            if len(restoration.markers) % count and _has_tables(restoration.markers[0].states):
+                raise ChangelogError(
+                    f"operator {operator!r} has tables, and this command does not know by which columns its stream is "
+                    "keyed; give the parallelism that it had, or restore_from= in the program"
+                )
+            spec = OperatorSpec(operator, KeyedProcessFunction(), True, None, "event_time", count)
+            logs = (commits.group_log(operator, index) for index in range(count))
+            targets = [_Target(index, count, operator, log) for index, log in enumerate(logs)]
+            loaders += load(restoration, spec, targets, on_progress, commits.commit)
+        for loader in loaders:
+            loader.write_meta()
+        commits.write("run", encode_position(position))
+        commits.commit()
+    except BaseException:
+        # Half a checkpoint is none, and would be in the way of the next try.
+        commits.close()
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    commits.close()
+    return Restored(cut.sequence, with_position=record is not None)
+
+
+def _has_tables(states: dict[str, Any]) -> bool:
+    return any(state["schema"]["kind"] == "table" for state in states.values())

@@ -1,0 +1,142 @@
+"""Rows for vectorised operators in the local runtime: as one Arrow table a batch, whatever they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.arrow.read import table_rows
+from keyed.arrow.write import table_of
+from keyed.engine.batch import Emitted, EmittedTables
+from keyed.errors import OutputDefinitionError
+from keyed.outputs import Schema, schema_of
+from keyed.runtimes.local.source import Rows, timestamp_of
+from keyed.streams import OperatorSpec, Stage
+from keyed.tables.batches import check_keys, combined, event_times, group_indices, in_time_order
+from keyed.vectorized import TIMESTAMP_COLUMN, combines
+
+__all__ = ["output_rows", "routed", "source_rows"]
+
+
+def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], Rows]) -> Rows:
+    """A batch of a source that is a table.
+
+    Args:
+        stage: The first stage, whose keys are columns.
+        table: The rows.
+        bad: Diverts or refuses rows with a null key or without a timestamp.
+    """
+    timestamp = stage.source.timestamp
+    assert not callable(stage.keys)
+    times: Any = None
+    if callable(timestamp):
+        times = pa.array([timestamp_of(timestamp(row)) for row in table_rows(table)], pa.int64())
+    elif timestamp is not None:
+        times = event_times(table.column(timestamp), timestamp)
+    good = np.ones(table.num_rows, dtype="bool")
+    for column in [*map(table.column, stage.keys), *([] if times is None else [times])]:
+        if column.null_count:
+            good &= np.asarray(column.is_valid())
+    rows = Rows(read=table.num_rows)
+    if not good.all():
+        rows.bad = bad(table.filter(~good)).bad
+        table = table.filter(good)
+        times = None if times is None else times.filter(pa.array(good))
+    if times is not None:
+        rows.highest = pc.max(times).as_py()
+        table = table.append_column(TIMESTAMP_COLUMN, times)
+    rows.table = lambda: table
+    return rows
+
+
+def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) -> Rows:
+    """The main output of the stage before.
+
+    Args:
+        emitted: The output.
+        stage: That stage.
+        timed: Whether the stream has event time.
+    """
+    rows = Rows()
+    if isinstance(emitted, EmittedTables):
+        tables = [_timed(table) if timed else _plain(table) for table in emitted.tables]
+        if tables:
+            rows.table = lambda: pa.concat_tables(tables, promote_options="default")
+    elif emitted.values:
+        times = emitted.timestamps() if timed else None
+        rows.table = lambda: _table(emitted.values, times, stage.output, f"operator {stage.name!r}, main output")
+    return rows
+
+
+def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table | None]], int]:
+    """The table of each key group, with its rows in the order in which they are handed over.
+
+    Returns:
+        The tables, and how many fewer rows combining has made of them.
+
+    Raises:
+        DefinitionError: A key column is missing.
+        NullKeyError: A key is null.
+        UserFunctionError: ``combine`` raised.
+    """
+    table = _whole(spec, rows)
+    if table is None or not table.num_rows:
+        return [lambda: None] * spec.parallelism, 0
+    check_keys(table, spec.keys, spec.name)
+    came = table.num_rows
+    function: Any = spec.function
+    if combines(function):
+        table = combined(function, table, spec.keys, spec.name)
+    groups = group_indices(table, spec.keys, spec.parallelism)
+
+    def part(index: int) -> pa.Table:
+        chosen = table.filter(groups == index) if spec.parallelism > 1 else table
+        return in_time_order(chosen) if spec.order == "event_time" else chosen
+
+    parts: list[Any] = [lambda index=index: part(index) for index in range(spec.parallelism)]
+    return parts, came - table.num_rows
+
+
+def _whole(spec: OperatorSpec, rows: Rows) -> pa.Table | None:
+    """All rows of a batch."""
+    if rows.table is not None:
+        whole: pa.Table = rows.table()
+        return whole
+    where = f"operator {spec.name!r}, elements of the source"
+    tables = [_table(list(values), times, None, where) for _, times, values in rows.chunks()]
+    return pa.concat_tables(tables, promote_options="default") if tables else None
+
+
+def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> pa.Table:
+    """Elements as a table, with their timestamps.
+
+    Raises:
+        OutputDefinitionError: They have no columns.
+    """
+    kind = type(values[0])
+    if schema is None and (attrs.has(kind) or dataclasses.is_dataclass(kind)):
+        schema = schema_of(kind)
+    if schema is None and not hasattr(kind, "_fields"):
+        raise OutputDefinitionError(
+            f"{where}: {kind.__name__} has no columns, which a vectorised function needs; give dictionaries or objects "
+            "of an attrs class, or declare the output of the operator before"
+        )
+    table = table_of(values, schema, where)
+    return table if times is None else table.append_column(TIMESTAMP_COLUMN, pa.array(times, pa.int64()))
+
+
+def _timed(table: pa.Table) -> pa.Table:
+    """A table that was emitted, with timestamps; null if it has none."""
+    if TIMESTAMP_COLUMN in table.column_names:
+        return table
+    return table.append_column(TIMESTAMP_COLUMN, pa.nulls(table.num_rows, pa.int64()))
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    return table.drop_columns([TIMESTAMP_COLUMN]) if TIMESTAMP_COLUMN in table.column_names else table

@@ -1,0 +1,1 @@
+"""The checkpoint of a query: how it begins, what it holds, where it stands."""

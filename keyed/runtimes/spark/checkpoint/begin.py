@@ -1,0 +1,166 @@
+"""How a query begins on a checkpoint: with nothing, where the checkpoint stands, or with what changelogs hold.
+
+The record ``keyed-begin`` in the checkpoint of a query of `run` or `start` is JSON of the fields of `Begin`. It is
+written before the first batch, and of a restored query again when the checkpoint can be used like any other.
+
+The first batch of a restored query has only ticks as its source: the key groups, which have no state yet, load theirs
+(`keyed.recovery.restore`). Then the line of each source is put into ``offsets/0``, as if the batch had read what the
+earlier query had, and batch 1 goes on from there. Without a position in the changelog the key groups load their state
+in the first ordinary batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from keyed.changelog.model import Changelog
+from keyed.errors import CheckpointError, CorruptionError
+from keyed.recovery.cut import Cut, cut_of
+from keyed.restoring import RestorePoint
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
+from keyed.runtimes.spark.checkpoint.source_files import put_files
+from keyed.runtimes.spark.checkpoint.spark_position import decode_position
+
+__all__ = ["Begin", "begin", "begun", "read_begin", "take_position"]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+_NAME = "keyed-begin"
+
+
+@attrs.frozen
+class Begin:
+    """How a query began, and what is still to be done for it.
+
+    Attributes:
+        first_batch: What sinks are given as the id of Spark's batch 0. They go on after those of the earlier query, and
+            what that wrote beyond the restored batch is replaced.
+        sequence: Number of the restored batch in the changelogs, 0 if nothing was restored.
+        sources: Lines of the sources that are still to be put into ``offsets/0``.
+        with_position: Whether the changelogs had a position.
+        ticks: Whether the last of the query's sources are the ticks.
+        version: Version of the record.
+    """
+
+    first_batch: int = 0
+    sequence: int = 0
+    sources: list[str] | None = None
+    with_position: bool = False
+    ticks: bool = True
+    version: int = 1
+
+
+def begin(
+    folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True
+) -> tuple[Begin, Cut | None]:
+    """How a query begins.
+
+    Args:
+        folder: The checkpoint.
+        points: What operators are restored from, by name.
+        ticks: Whether the query has ticks.
+
+    Returns:
+        The record, and the cut from which the key groups load their state, if they are still to.
+
+    Raises:
+        CheckpointError: The checkpoint was to be restored and was not, and now it is not asked for.
+        ChangelogError: A changelog cannot be restored from.
+    """
+    record = read_begin(folder)
+    is_new = folder.last_commit() is None
+    if is_new and not points and record is not None and record.sequence:
+        raise CheckpointError(
+            f"the checkpoint {folder.path} is to begin with batch {record.sequence} of a changelog, and has not: "
+            "give restore_from= once more, or a new checkpoint"
+        )
+    if not is_new or not points:
+        if is_new or record is None:
+            record = Begin(ticks=ticks)
+            _write(folder, record)
+        return record, None
+    if (record is None or not record.sequence) and folder.names("offsets"):
+        raise CheckpointError(
+            f"a query without restore_from= has begun its first batch in the checkpoint {folder.path}, and not "
+            "finished it: give a new checkpoint"
+        )
+    cut = cut_of(points)
+    position = None if cut.position is None else decode_position(cut.position)
+    if position is None:
+        _log.warning(
+            "batch %d is restored without a position: the state is restored, and the source is read as its options say",
+            cut.sequence,
+        )
+        record = Begin(cut.sequence, cut.sequence, ticks=ticks)
+    else:
+        # The changelogs of all operators have the position, except those that were not there yet.
+        changelog = next(
+            point.changelog for point in points.values() if _position_of(point.changelog, cut.sequence) == cut.position
+        )
+        sources = put_files(folder, changelog, position.sources)
+        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks)
+    _write(folder, record)
+    return record, cut
+
+
+def read_begin(folder: CheckpointFolder) -> Begin | None:
+    """How the query of a checkpoint began; ``None`` if `run` and `start` have never seen it.
+
+    Raises:
+        CorruptionError: The record is damaged.
+    """
+    return _decode(folder.read(_NAME), folder.path)
+
+
+def begun(session: SparkSession, checkpoint: str) -> Begin:
+    """How a query began whose checkpoint's file system this program does not reach: its sinks go by that."""
+    from pyspark.errors import PySparkException
+
+    try:
+        found = session.read.format("binaryFile").load(f"{checkpoint.rstrip('/')}/{_NAME}").select("content").collect()
+    except PySparkException:
+        # There is no other way to ask a file system that only Spark knows whether a file is there.
+        return Begin()
+    return _decode(bytes(found[0].content) if found else None, checkpoint) or Begin()
+
+
+def take_position(folder: CheckpointFolder, record: Begin) -> Begin:
+    """Let the sources of a restored query go on where the earlier one was, now that its first batch is done.
+
+    Args:
+        folder: The checkpoint.
+        record: How the query began.
+    """
+    assert record.sources is not None
+    # The last line is that of the ticks. This may be done again, after a crash.
+    lines = (folder.read("offsets/0") or b"").decode().split("\n")
+    after = [*lines[:2], *record.sources, *(lines[-1:] if record.ticks else [])]
+    folder.write("offsets/0", "\n".join(after).encode())
+    record = attrs.evolve(record, sources=None)
+    _write(folder, record)
+    return record
+
+
+def _position_of(changelog: Changelog, sequence: int) -> bytes | None:
+    number, record = next(changelog.positions(sequence - 1), (0, None))
+    return record if number == sequence else None
+
+
+def _decode(content: bytes | None, path: str) -> Begin | None:
+    if content is None:
+        return None
+    try:
+        return Begin(**json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"malformed record: {error}", where=f"{path}/{_NAME}") from error
+
+
+def _write(folder: CheckpointFolder, record: Begin) -> None:
+    folder.write(_NAME, json.dumps(attrs.asdict(record)).encode())

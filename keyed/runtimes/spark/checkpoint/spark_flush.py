@@ -1,0 +1,161 @@
+"""Flush: exports what a checkpoint has committed and its changelogs lack.
+
+A running query exports a batch with its next one. The last batch of a query that has ended is exported here, and so is
+all of a checkpoint whose changelog is empty. The workers do it: first with what the last batch wrote, and then, for key
+groups for which that is not enough, with all they have. Before that the driver logs where the query stood, if `run` or
+`start` have begun it and so its sources are told from the ticks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import attrs
+
+from keyed.changelog.model import Changelog
+from keyed.engine.export import export
+from keyed.engine.group_log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.engine.replica import Replica
+from keyed.errors import ChangelogFenced, OperatorChanged
+from keyed.outputs import Schema
+from keyed.recovery.local_checkpoint import check_changelog
+from keyed.runtimes.spark.checkpoint.begin import read_begin
+from keyed.runtimes.spark.checkpoint.folder import reached
+from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
+from keyed.runtimes.spark.checkpoint.state_reader import Chosen, StateOperator, committed_metas, for_groups
+from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.worker.processor import WRITERS
+from keyed.stores import open_rocks_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["flush"]
+
+_RESULT = Schema((("name", "string"), ("commit", "bigint"), ("done", "boolean")))
+
+
+@attrs.frozen
+class _Target:
+    """A changelog to export to, and its identity."""
+
+    changelog: Changelog
+    log_id: str
+
+
+def flush(session: SparkSession, checkpoint: str, changelogs: Mapping[str, Changelog]) -> dict[str, int]:
+    """Export what a checkpoint has committed and changelogs lack. See `keyed.spark_flush`."""
+    metas = committed_metas(session, checkpoint)
+    operators = {operator: meta.operator for operator, meta in metas.items()}
+    unknown = changelogs.keys() - operators.values()
+    if unknown:
+        raise OperatorChanged(
+            f"the checkpoint {checkpoint} has no operator {min(unknown)!r}; it has {sorted(operators.values())}"
+        )
+    targets = {
+        name: _Target(changelogs[name], changelogs[name].prepare(name, operator.parallelism).log_id)
+        for operator, name in operators.items()
+        if name in changelogs
+    }
+    _log_position(session, checkpoint, metas, {name: target.changelog for name, target in targets.items()})
+    chosen = [operator for operator, name in operators.items() if name in targets]
+    done: dict[tuple[int, int], Any] = {}
+    for changes in (True, False):
+        missing = [
+            Chosen(operator, keygroups, changes)
+            for operator in chosen
+            if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (operator.id, g) not in done))
+        ]
+        if missing:
+            found = for_groups(session, checkpoint, missing, _exporting(targets, changes=changes), _RESULT)
+            done |= {(row.operator_id, row.keygroup): row for row in found if row.done}
+    newest: dict[str, int] = {}
+    for row in done.values():
+        newest[row.name] = min(row.commit, newest.get(row.name, row.commit))
+    return newest
+
+
+def _log_position(
+    session: SparkSession,
+    checkpoint: str,
+    metas: Mapping[StateOperator, GroupMeta],
+    changelogs: Mapping[str, Changelog],
+) -> None:
+    """Log where the query stood after its last batch, into changelogs that are this query's."""
+    for meta in metas.values():
+        if meta.operator in changelogs:
+            check_changelog(changelogs[meta.operator], meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
+    folder = reached(session, checkpoint)
+    record = None if folder is None else read_begin(folder)
+    # Of a restored query that was killed right after its first batch the checkpoint does not say it yet.
+    if folder is not None and record is not None and record.sources is None:
+        sequences = {meta.operator: meta.commit for meta in metas.values()}
+        positions = PositionLog(
+            folder, changelogs, ticks=record.ticks, first_batch=record.first_batch, sequences=lambda _: sequences
+        )
+        positions.log(max(operator.batch for operator in metas))
+
+
+# What the Python workers run ------------------------------------------------------------------------------------------
+
+
+class _NotEnoughError(Exception):
+    """What the last batch wrote is not enough to export it."""
+
+
+def _exporting(targets: Mapping[str, _Target], *, changes: bool) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:
+    def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
+        where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
+        with _whole(log, meta, where) as store:
+            try:
+                commit = _export(meta, log, targets[meta.operator], _not_enough if changes else store, where)
+            except _NotEnoughError:
+                return {"name": meta.operator, "commit": meta.commit, "done": False}
+        return {"name": meta.operator, "commit": commit, "done": True}
+
+    return work
+
+
+def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[], Any], where: str) -> int:
+    """Export one key group. Returns the number of the last commit that its changelog has."""
+    writer = WRITERS.writer(target.changelog, target.log_id, meta.group, meta)
+    last = writer.last()
+    if last is not None and last.source_log == meta.log_id and last.sequence > meta.commit:
+        # The query is running, and has gone on meanwhile.
+        return last.sequence
+    try:
+        export(log, meta, writer, store, where)
+    except ChangelogFenced:
+        # The group runs elsewhere at the same time. Its worker may have exported what is missing here.
+        WRITERS.discard(target.log_id, meta.group)
+        export(log, meta, WRITERS.writer(target.changelog, target.log_id, meta.group, meta), store, where)
+    return meta.commit
+
+
+@contextmanager
+def _whole(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable[[], Any]]:
+    """What builds the group's local store out of all its rows, when it is asked for the first time."""
+    with tempfile.TemporaryDirectory(prefix="keyed-flush-") as folder:
+        replicas: list[Replica] = []
+
+        @cache
+        def whole() -> Any:
+            replicas.append(Replica(open_rocks_store(Path(folder) / "store")))
+            replicas[0].catch_up(log, meta, where)
+            return replicas[0].store
+
+        try:
+            yield whole
+        finally:
+            for replica in replicas:
+                replica.close()
+
+
+def _not_enough() -> NoReturn:
+    raise _NotEnoughError

@@ -1,0 +1,131 @@
+"""Where a Spark query stands in its sources, and the log of it in the query's changelogs.
+
+Before the key groups export a batch, which they do in the next one, its position is logged into each changelog of the
+query under the batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 1, whose payload is
+msgpack of the fields of `SparkPosition` as a map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import msgspec
+
+from keyed.changelog.model import Changelog
+from keyed.codec.frames import frame, unframe
+from keyed.errors import ChangelogFenced, CheckpointError, CorruptionError
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
+from keyed.runtimes.spark.checkpoint.source_files import keep_files
+
+__all__ = ["PositionLog", "SparkPosition", "decode_position", "encode_position"]
+
+_KIND = b"KSPK"
+_VERSION = 1
+
+
+@attrs.frozen
+class SparkPosition:
+    """Where a query stands after a batch.
+
+    Attributes:
+        batch: Id of the batch, as sinks got it.
+        sources: The line of each source in Spark's offset log, without that of the ticks.
+    """
+
+    batch: int
+    sources: list[str]
+
+
+def encode_position(position: SparkPosition) -> bytes:
+    """The record of a position."""
+    return frame(_KIND, _VERSION, msgspec.msgpack.encode(position))
+
+
+def decode_position(record: bytes) -> SparkPosition | None:
+    """Decode a record; ``None`` if it is the position of another runtime.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    if record[: len(_KIND)] != _KIND:
+        return None
+    where = "position in a changelog"
+    _, payload = unframe(_KIND, record, where=where, newest=_VERSION)
+    try:
+        return msgspec.msgpack.decode(payload, type=SparkPosition)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"malformed position: {error}", where=where) from error
+
+
+class PositionLog:
+    """Logs the positions of one query.
+
+    Args:
+        folder: The query's checkpoint.
+        changelogs: Its changelogs, by operator.
+        ticks: Whether the last of its sources are the ticks.
+        first_batch: What sinks get as the id of Spark's batch 0.
+        sequences: Gives the sequence of Spark's batch, by operator.
+    """
+
+    def __init__(
+        self,
+        folder: CheckpointFolder,
+        changelogs: Mapping[str, Changelog],
+        *,
+        ticks: bool,
+        first_batch: int,
+        sequences: Callable[[int], Mapping[str, int]],
+    ) -> None:
+        self._folder = folder
+        self._changelogs = changelogs
+        self._ticks = ticks
+        self._first_batch = first_batch
+        self._sequences = sequences
+        self._logged = -1
+        # The last position of each changelog that was logged, and its sequence.
+        self._last: dict[str, tuple[int, SparkPosition | None]] = {}
+
+    def log(self, batch: int) -> None:
+        """Log the position after Spark's batch, which has been committed, unless that was done.
+
+        Raises:
+            ChangelogError: It cannot be written, or a changelog has another one.
+            CheckpointError: The batch is not in the checkpoint any more.
+        """
+        if batch <= self._logged:
+            return
+        lines = self._folder.offsets(batch)
+        if lines is None:
+            raise CheckpointError(f"the checkpoint {self._folder.path} has no offsets of batch {batch}")
+        position = SparkPosition(self._first_batch + batch, lines[:-1] if self._ticks else lines)
+        sequences = self._sequences(batch)
+        for operator, changelog in self._changelogs.items():
+            sequence = sequences[operator]
+            before, there = self._around(operator, changelog, sequence)
+            if there is not None and there.batch < position.batch:
+                # The key groups committed nothing in this batch: no rows came to them, or their input has ended.
+                continue
+            known = before.sources if before is not None else []
+            try:
+                self._put(changelog, sequence, known, position)
+            except ChangelogFenced:
+                # A flush by hand has logged one since this program opened the log of positions.
+                self._put(changelog, sequence, known, position)
+            self._last[operator] = sequence, position
+        self._logged = batch
+
+    def _put(self, changelog: Changelog, sequence: int, known: list[str], position: SparkPosition) -> None:
+        keep_files(self._folder, changelog, known, position.sources)
+        changelog.put_position(sequence, encode_position(position))
+
+    def _around(
+        self, operator: str, changelog: Changelog, sequence: int
+    ) -> tuple[SparkPosition | None, SparkPosition | None]:
+        """The positions before a sequence and of it that the changelog has."""
+        known = dict([self._last[operator]]) if operator in self._last else {}
+        if not known:
+            found = changelog.positions(sequence - 2)
+            known = {number: decode_position(record) for number, record in found if number <= sequence}
+        return known.get(sequence - 1), known.get(sequence)

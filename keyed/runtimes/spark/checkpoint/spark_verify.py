@@ -1,0 +1,41 @@
+"""Verify: the state in a checkpoint compared with the hash in its commits, and with its changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.changelog.model import Changelog
+from keyed.engine.group_log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.errors import OperatorChanged
+from keyed.outputs import Schema
+from keyed.recovery.verify import Verified, verify_group
+from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas, for_groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["verify"]
+
+_TYPES = {"int": "bigint", "str": "string"}
+_RESULT = Schema(tuple((field.name, _TYPES[str(field.type)]) for field in attrs.fields(Verified)))
+
+
+def verify(session: SparkSession, checkpoint: str, operator: str, changelog: Changelog | None = None) -> list[Verified]:
+    """Check an operator in a checkpoint. See `keyed.spark_verify`."""
+    found = {meta.operator: state for state, meta in committed_metas(session, checkpoint).items()}
+    if operator not in found:
+        raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(found)}")
+    rows = for_groups(session, checkpoint, [Chosen(found[operator])], _verifying(changelog), _RESULT)
+    verified = [Verified(**{name: row[name] for name in _RESULT.names}) for row in rows]
+    return sorted(verified, key=lambda each: each.group)
+
+
+def _verifying(changelog: Changelog | None) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:
+    def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
+        return attrs.asdict(verify_group(meta, log, changelog))
+
+    return work

@@ -1,0 +1,256 @@
+"""Reads what key groups have committed out of a checkpoint, without the query: by Spark's source ``statestore``.
+
+A key group's log stands in one partition of the state. Its rows are brought to a worker in order, the meta record
+first, and the worker does with them what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.arrow.write import arrow_schema
+from keyed.engine.group_log import GroupLog
+from keyed.engine.meta import GroupMeta, decode_meta
+from keyed.engine.segment import decode_row
+from keyed.errors import CheckpointError
+from keyed.outputs import Schema
+from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.session.ship import carried, parcel_for
+from keyed.runtimes.spark.session.spark_session import is_remote, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Chosen", "StateOperator", "check_path", "committed_metas", "for_groups", "state_operators"]
+
+#: What is escaped in a URI. Spark's source escapes it twice, and does not find the checkpoint.
+_ESCAPED = re.compile(r"""[\s"<>{}|\\^`%#?\[\]]""")
+
+#: Rows of a log have a megabyte at most; so many are in the hands of a worker at a time.
+_ROWS_AT_ONCE = "32"
+_TASKS_FOR_CHANGES = 16
+
+
+@attrs.frozen
+class StateOperator:
+    """A keyed operator in a checkpoint.
+
+    Attributes:
+        id: Spark's number of it. The last operator of a chain is 0, the one before it 1, and so on.
+        parallelism: Number of key groups.
+        batch: Id of the last batch that Spark committed.
+    """
+
+    id: int
+    parallelism: int
+    batch: int
+
+
+def check_path(checkpoint: str) -> None:
+    """Check that Spark can read the state in a checkpoint at this path.
+
+    Raises:
+        CheckpointError: It cannot.
+    """
+    found = _ESCAPED.search(checkpoint)
+    if found:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint!r} has {found[0]!r} in its path: Spark's reader of states, by which the last "
+            "batch of a query gets into its changelogs, does not find it; give it a path without"
+        )
+
+
+def state_operators(session: SparkSession, checkpoint: str) -> list[StateOperator]:
+    """The keyed operators of a checkpoint; none while no batch was committed.
+
+    Args:
+        session: The session.
+        checkpoint: Folder of the checkpoint.
+
+    Raises:
+        CheckpointError: It cannot be read.
+    """
+    from pyspark.errors import PySparkException
+
+    check_path(checkpoint)
+    try:
+        rows = session.read.format("state-metadata").load(checkpoint).collect()
+    except PySparkException as error:
+        raise CheckpointError(f"the checkpoint {checkpoint} cannot be read: {error}") from error
+    return [
+        StateOperator(row.operatorId, row.numPartitions, row.maxBatchId)
+        for row in rows
+        if row.maxBatchId >= 0 and {"log", "meta"} == {each["stateName"] for each in _variables(row.operatorProperties)}
+    ]
+
+
+@attrs.frozen
+class Chosen:
+    """Key groups to read.
+
+    Attributes:
+        operator: Their operator.
+        keygroups: Their ids on Spark; all if ``None``.
+        changes: Only what the last batch wrote, which costs no more than that. Groups that had no part in it are left
+            out.
+    """
+
+    operator: StateOperator
+    keygroups: tuple[int, ...] | None = None
+    changes: bool = False
+
+
+def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperator, GroupMeta]:
+    """The meta record of one key group of each operator of a checkpoint, after the last batch that was committed.
+
+    Raises:
+        CheckpointError: It cannot be read, or has no operator of keyed.
+    """
+    operators = state_operators(session, checkpoint)
+    if not operators:
+        raise CheckpointError(f"the checkpoint {checkpoint} has no committed batch of an operator of keyed")
+    metas = {}
+    for operator in operators:
+        for changes in (True, False):
+            # Any number of key groups has one with this id.
+            frame = _rows(session, checkpoint, Chosen(operator, (0,), changes))
+            found = frame.where("row = 0").select("record").collect()
+            if found:
+                break
+        else:
+            raise CheckpointError(f"the checkpoint {checkpoint} has no committed batch of operator {operator.id}")
+        metas[operator] = _newest(bytes(row.record) for row in found)
+    return metas
+
+
+def for_groups(
+    session: SparkSession,
+    checkpoint: str,
+    chosen: Sequence[Chosen],
+    work: Callable[[GroupMeta, GroupLog], dict[str, Any]],
+    result: Schema,
+) -> list[Any]:
+    """Do something with key groups, in parallel on the workers.
+
+    Args:
+        session: The session.
+        checkpoint: Folder of the checkpoint.
+        chosen: The key groups.
+        work: Called with the meta record of a group and with its log, which can be read once, and the rows of the last
+            commit any number of times. Returns a row.
+        result: The columns of that row. The rows that are given back have ``operator_id`` and ``keygroup`` before them.
+
+    Returns:
+        A row for each key group.
+
+    Raises:
+        KeyedError: What the work raises, or `QueryFailed`.
+    """
+    frames = [_rows(session, checkpoint, each) for each in chosen]
+    rows: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
+    tasks = sum(each.operator.parallelism for each in chosen)
+    if all(each.changes for each in chosen):
+        # Starting a task costs more than such a group.
+        tasks = min(tasks, _TASKS_FOR_CHANGES)
+    rows = rows.repartition(tasks, "operator", "keygroup")
+    rows = rows.sortWithinPartitions("operator", "keygroup", "row")
+    result = Schema((("operator_id", "int"), ("keygroup", "int"), *result.columns))
+    parcel = parcel_for([]) if is_remote(session) else None
+    with settings(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE}):
+        try:
+            return rows.mapInArrow(carried(parcel, _working(work, result)), result.ddl).collect()
+        except Exception as error:
+            raise translated(error, f"reading the checkpoint {checkpoint}") from error
+
+
+def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:
+    """The rows of the key groups' logs: ``operator int, keygroup int, row long, record binary``.
+
+    Row 0 is the meta record. Rows come in any order.
+    """
+    operator = chosen.operator
+
+    def read(variable: str, row: str, record: str) -> DataFrame:
+        reader = session.read.format("statestore").option("operatorId", operator.id).option("stateVarName", variable)
+        if chosen.changes:
+            reader = reader.option("readChangeFeed", "true")
+            reader = reader.option("changeStartBatchId", operator.batch).option("changeEndBatchId", operator.batch)
+        else:
+            reader = reader.option("batchId", operator.batch)
+        frame = reader.load(checkpoint)
+        if chosen.changes:
+            frame = frame.where("change_type = 'update'")
+        if chosen.keygroups is not None:
+            frame = frame.where(f"key.keygroup IN ({', '.join(map(str, chosen.keygroups))})")
+        return frame.selectExpr(f"{operator.id} AS operator", "key.keygroup", f"{row} AS row", f"{record} AS record")
+
+    meta = read("meta", "0L", "value.record")
+    return meta.unionAll(read("log", "user_map_key.row", "user_map_value.record"))
+
+
+def _newest(records: Iterable[bytes]) -> GroupMeta:
+    """The newest of the meta records that a batch wrote: the first batch of a restored group writes two."""
+    return max((decode_meta(record, "checkpoint, meta record") for record in records), key=lambda meta: meta.commit)
+
+
+def _variables(properties: str) -> list[dict[str, Any]]:
+    """The state variables of an operator as Spark describes it; none for those that are not like ours."""
+    found: list[dict[str, Any]] = json.loads(properties or "{}").get("stateVariables", [])
+    return found
+
+
+# What the Python workers run ------------------------------------------------------------------------------------------
+
+
+def _working(work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Schema) -> Callable[[Any], Iterator[Any]]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        schema: Any = arrow_schema(result)
+        rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+        for (operator, keygroup), group in groupby(rows, key=lambda row: row[:2]):
+            numbered = groupby((row[2:] for row in group), key=lambda row: row[0])
+            number, records = next(numbered)
+            assert number == 0, "the meta record comes first"
+            meta = _newest(record for _, record in records)
+            log: Any = _Log(meta, (list(same) for _, same in numbered))
+            done = {"operator_id": operator, "keygroup": keygroup, **work(meta, log)}
+            yield pa.RecordBatch.from_pylist([done], schema=schema)
+
+    return run
+
+
+class _Log:
+    """The rows of one key group's log, which come in order and are gone over once; those of the last commit are kept.
+
+    Args:
+        meta: The meta record.
+        rows: What was written as each row, number and record: more than once by a group that began anew in mid-batch.
+    """
+
+    def __init__(self, meta: GroupMeta, rows: Iterator[list[tuple[int, bytes]]]) -> None:
+        self._meta = meta
+        self._rows = rows
+        self._kept: list[tuple[int, bytes]] = []
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """See `keyed.engine.group_log.GroupLog.read`."""
+        meta = self._meta
+        yield from (row for row in [*self._kept] if first <= row[0] <= last)
+        for same in self._rows:
+            row = same[0] if len(same) == 1 else self._committed(same)
+            if row[0] > meta.last_row - meta.commit_rows:
+                self._kept.append(row)
+            if first <= row[0] <= last:
+                yield row
+
+    def _committed(self, same: list[tuple[int, bytes]]) -> tuple[int, bytes]:
+        found = [row for row in same if decode_row(row[1], f"log row {row[0]}").attempt == self._meta.attempt]
+        return found[0] if found else same[-1]

@@ -1,0 +1,1 @@
+"""From a chain of stages to one DataFrame."""

@@ -1,0 +1,288 @@
+"""From a chain of stages to one DataFrame: source and tick, pack, operate, and so on for each stage.
+
+The DataFrame has the main output of the last stage as columns, and in the column ``NOTE`` everything else: chunks of
+the side outputs that are read and of the main outputs of inner stages that are read, and the marks of the key groups.
+`Plan.output` takes one output out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.arrow.write import arrow_schema
+from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.outputs import Schema, quoted
+from keyed.recovery.cut import Cut
+from keyed.runtimes.spark.plan.inputs import hash_expression, key_columns, packed_ticks, schema_of_frame, time_column
+from keyed.runtimes.spark.query.metrics import OBSERVED
+from keyed.runtimes.spark.session.ship import Parcel, carried, parcel_for
+from keyed.runtimes.spark.session.spark_session import is_remote
+from keyed.runtimes.spark.worker.emit import Emitter, unwired
+from keyed.runtimes.spark.worker.pack import Packer
+from keyed.runtimes.spark.worker.processor import Operation, Processor
+from keyed.runtimes.spark.worker.settle import settle
+from keyed.runtimes.spark.worker.wire import NOTE, PACKED, TIMESTAMP, chunk_prefix, output_id, read_chunk
+from keyed.streams import Output, Source, Stage
+from keyed.vectorized import combines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+__all__ = ["Plan", "Route", "build", "parallelism_of"]
+
+
+@attrs.frozen
+class Route:
+    """How an output is taken out of the plan's DataFrame.
+
+    Attributes:
+        schema: Its columns.
+        chunks: Id under which it travels in notes; ``None`` for the main output of the last stage.
+        parcel: Sources that workers need, over Spark Connect.
+    """
+
+    schema: Schema
+    chunks: str | None
+    parcel: Parcel | None = None
+
+    def frame(self, whole: DataFrame) -> DataFrame:
+        """The output out of the whole output of the plan."""
+        columns = [quoted(name) for name in self.schema.names]
+        if self.chunks is None:
+            return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
+        notes = whole.where(f"startswith({NOTE}, X'{chunk_prefix(self.chunks).hex()}')").select(NOTE)
+        return notes.mapInArrow(carried(self.parcel, _unpacker(self.schema)), self.schema.ddl)
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """A chain as a DataFrame.
+
+    Attributes:
+        frame: The whole output.
+        routes: How each wanted output is taken out, in the order in which they were asked for.
+        observations: For a batch DataFrame, the metrics of each operator by name.
+        parcel: Sources that workers need, over Spark Connect.
+    """
+
+    frame: DataFrame
+    routes: list[Route]
+    observations: dict[str, Observation]
+    parcel: Parcel | None = None
+
+
+def parallelism_of(last: Stage) -> int | None:
+    """The number of key groups that a chain asks for, ``None`` if it does not.
+
+    Raises:
+        DefinitionError: Its stages ask for different numbers.
+    """
+    asked = {stage.parallelism: stage.name for stage in last.chain if stage.parallelism is not None}
+    if len(asked) > 1:
+        (one, first), (other, second) = list(asked.items())[:2]
+        raise DefinitionError(
+            f"operators {first!r} and {second!r} ask for parallelism {one} and {other}: the stages of one Spark query "
+            "have as many key groups as it has shuffle partitions; give the same number"
+        )
+    return next(iter(asked), None)
+
+
+def build(
+    last: Stage,
+    wanted: Sequence[Output],
+    parallelism: int,
+    *,
+    changelogs: Mapping[str, str],
+    local_dir: str | None = None,
+    end: bool = False,
+    cut: Cut | None = None,
+    ticks_alone: bool = False,
+) -> Plan:
+    """Build the DataFrame of a chain.
+
+    Args:
+        last: The last stage.
+        wanted: Outputs of stages of the chain that are read. Others are not produced.
+        parallelism: Number of key groups.
+        changelogs: Identity of the changelog of each operator that has one, by name.
+        local_dir: Folder for stores on disk.
+        end: Whether the input ends with this batch.
+        cut: What the key groups are restored from that have no state yet.
+        ticks_alone: Whether the source is left out: the batch does nothing but wake the key groups.
+
+    Raises:
+        DefinitionError: Something about the chain is wrong; names it and the remedy.
+    """
+    chain = last.chain
+    schemas = _input_schemas(chain)
+    source = last.source
+    observations: dict[str, Observation] = {}
+    parcel = parcel_for(stage.function for stage in chain) if is_remote(source.data.sparkSession) else None
+    ticks = packed_ticks(source, parallelism, end=end, needed=ticks_alone)
+    frame: DataFrame | None = None
+    for index, stage in enumerate(chain):
+        schema = schemas[index]
+        keys = key_columns(stage.keys, schema, stage.name)
+        emitter = _emitter(index, stage, schema, wanted, followed=index + 1 < len(chain))
+        time = time_column(source, schema) if index == 0 else (TIMESTAMP if source.timestamp is not None else None)
+        hidden = [] if frame is None else [*([TIMESTAMP] if time is not None else []), NOTE]
+        rows = (source.data if frame is None else frame).selectExpr(
+            *[quoted(name) for name in schema.names], hash_expression(keys, schema, stage.name), *hidden
+        )
+        packer = Packer(
+            operator=stage.name,
+            keys=keys,
+            columns=schema.names,
+            parallelism=parallelism,
+            time=time,
+            from_source=index == 0,
+            bad_rows=_bad_rows(source, wanted, chain[0]) if index == 0 else None,
+            forward_rows=_forwarded(chain, index, wanted),
+            combiner=stage.function if combines(stage.function) else None,
+        )
+        operation = Operation(
+            spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
+            keys=keys,
+            time=time if packer.combiner is None else None,
+            emitter=emitter,
+            store=stage.store,
+            local_dir=local_dir,
+            upstream=parallelism if index else None,
+            changelog_id=changelogs.get(stage.name, ""),
+            cut=cut,
+        )
+        packed = rows.mapInArrow(carried(parcel, _packing(packer)), PACKED)
+        if ticks is not None and frame is None:
+            packed = ticks if ticks_alone else packed.unionAll(ticks)
+        # The batch's time as Spark logs it, so that a batch that is run again sees the same. It is text because Spark
+        # writes numbers into the code that it generates, which would be compiled anew for each batch.
+        timed = packed.selectExpr("keygroup", "CAST(unix_millis(current_timestamp()) AS STRING) AS clock", "payload")
+        worked = timed.groupBy("keygroup").transformWithStateInPandas(
+            carried(parcel, Processor(operation)), emitter.ddl, outputMode="append", timeMode="None"
+        )
+        frame = _observed(worked, emitter, stage.name, observations)
+    assert frame is not None
+    return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
+
+
+def _input_schemas(chain: list[Stage]) -> list[Schema]:
+    """The columns that each stage reads.
+
+    Raises:
+        OutputDefinitionError: A stage that is read by another one has no output type.
+    """
+    schemas = [schema_of_frame(chain[0].source.data)]
+    for stage, following in pairwise(chain):
+        schemas.append(_main_schema(stage, f"operator {following.name!r} reads it"))
+    return schemas
+
+
+def _main_schema(stage: Stage, reason: str) -> Schema:
+    if stage.output is None:
+        raise OutputDefinitionError(
+            f"operator {stage.name!r} has no output type, and {reason}; give process(..., output='name type, ...')"
+        )
+    _check(stage.output, f"operator {stage.name!r}, main output")
+    return stage.output
+
+
+def _side_schema(stage: Stage, tag: Any, columns: Schema) -> Schema:
+    """The columns of a side output: those of its type, or of the stage's input."""
+    schema: Schema = tag.schema or columns
+    _check(schema, f"operator {stage.name!r}, side output {tag.name!r}")
+    return schema
+
+
+def _check(schema: Schema, where: str) -> None:
+    try:
+        arrow_schema(schema)
+    except OutputDefinitionError as error:
+        raise OutputDefinitionError(f"{where}: {error}") from None
+
+
+def _emitter(index: int, stage: Stage, columns: Schema, wanted: Sequence[Output], *, followed: bool) -> Emitter:
+    own = [output for output in wanted if output.stage is stage]
+    main = None
+    if followed or any(output.tag is None for output in own):
+        main = _main_schema(stage, "its main output is read")
+    side: dict[str, Schema] = {}
+    for tag in (output.tag for output in own if output.tag is not None):
+        schema = _side_schema(stage, tag, columns)
+        if side.setdefault(tag.name, schema) != schema:
+            raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
+    return Emitter(stage.name, index, main, side, timestamps=followed and stage.source.timestamp is not None)
+
+
+def _bad_rows(source: Source, wanted: Sequence[Output], first: Stage) -> str | None:
+    """The output for bad rows: ``None`` refuses them, an empty one drops them."""
+    tag = source.on_bad_row
+    if tag is None:
+        return None
+    read = any(o.stage is first and o.tag is not None and o.tag.name == tag.name for o in wanted)
+    return output_id(0, tag.name) if read else ""
+
+
+def _forwarded(chain: list[Stage], index: int, wanted: Sequence[Output]) -> str | None:
+    """The id under which the rows that stage ``index`` reads are passed on, if someone else reads them too."""
+    before = chain[index - 1] if index else None
+    if before is not None and any(output.stage is before and output.tag is None for output in wanted):
+        return output_id(index - 1, None)
+    return None
+
+
+def _route(chain: list[Stage], schemas: list[Schema], output: Output, parcel: Parcel | None) -> Route:
+    index = next(i for i, stage in enumerate(chain) if stage is output.stage)
+    if output.tag is not None:
+        schema = _side_schema(output.stage, output.tag, schemas[index])
+        return Route(schema, output_id(index, output.tag.name), parcel)
+    schema = _main_schema(output.stage, "its main output is read")
+    return Route(schema, None if index + 1 == len(chain) else output_id(index, None), parcel)
+
+
+def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: dict[str, Observation]) -> DataFrame:
+    """The stage's output with its columns as they are meant, and with its metrics observed."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [unwired(name, type_) for name, type_ in (emitter.main.columns if emitter.main else ())]
+    columns += [TIMESTAMP] if emitter.timestamps else []
+    frame = worked.selectExpr(*columns, NOTE)
+    # One aggregate, because Spark interprets each of them for every row; who reads the progress takes the marks apart.
+    mark = f"CASE WHEN startswith({NOTE}, X'4D') THEN CAST(substring({NOTE}, 2) AS STRING) END"
+    marks = F.expr(f"collect_list({mark})").alias("marks")
+    name = f"{OBSERVED}{operator}"
+    if frame.isStreaming:
+        return frame.observe(name, marks)
+    observations[operator] = Observation(name)
+    return frame.observe(observations[operator], marks)
+
+
+# What the Python workers run ------------------------------------------------------------------------------------------
+
+
+def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        yield from packer.pack(batches, context.partitionId() if context is not None else 0)
+        settle()
+
+    return pack
+
+
+def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    names = list(schema.names)
+
+    def unpack(batches: Iterator[Any]) -> Iterator[Any]:
+        target = arrow_schema(schema)
+        for batch in batches:
+            for note in batch.column(0).to_pylist():
+                table = read_chunk(note).select(names)
+                yield from (table if table.schema == target else table.cast(target)).to_batches()
+
+    return unpack

@@ -1,0 +1,148 @@
+"""What the first stage reads: the columns of the source, its keys and event time, and the ticks.
+
+Everything about the source that can be wrong is found here, before the first row.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from keyed.codec.key_hash import spark_hash_expression
+from keyed.errors import DefinitionError, EncodingError
+from keyed.outputs import Schema, quoted, quoted_in_type
+from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.worker.wire import HASH, TaskMark, encode_mark
+from keyed.streams import Keys, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["hash_expression", "key_columns", "packed_ticks", "schema_of_frame", "time_column"]
+
+#: Column types of event time; integers are milliseconds since the epoch.
+_TIMES = ("timestamp", "bigint", "int")
+
+
+def schema_of_frame(frame: DataFrame) -> Schema:
+    """The columns of a source.
+
+    Raises:
+        DefinitionError: No columns, a name that occurs twice, or one that is reserved.
+    """
+    columns = tuple((field.name, _simple_type(field.dataType)) for field in frame.schema.fields)
+    names = [name for name, _ in columns]
+    if not names:
+        raise DefinitionError("the source DataFrame has no columns")
+    for name in names:
+        if names.count(name) > 1:
+            raise DefinitionError(f"the source DataFrame has column {name!r} twice; rename one")
+        if name.startswith("__keyed_"):
+            raise DefinitionError(f"column {name!r}: names that start with __keyed_ are reserved; rename it")
+    return Schema(columns)
+
+
+def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
+    """The key columns of a stage.
+
+    Raises:
+        DefinitionError: The keys are a function, or a column is unknown.
+    """
+    if callable(keys):
+        raise DefinitionError(
+            f"operator {operator!r}: key_by takes column names on Spark, not a function; add a column with the key "
+            "and name it"
+        )
+    for key in keys:
+        if key not in schema.names:
+            raise DefinitionError(
+                f"operator {operator!r}: key column {key!r} is not in the input: {', '.join(schema.names)}"
+            )
+    return keys
+
+
+def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str) -> str:
+    """The SQL expression of the key's hash; null where a part of the key is null.
+
+    Raises:
+        DefinitionError: A key column has a type that a key cannot have.
+    """
+    types = dict(schema.columns)
+    try:
+        hashed = spark_hash_expression([(key, types[key]) for key in keys])
+    except EncodingError as error:
+        raise DefinitionError(f"operator {operator!r}: {error}") from None
+    null = " OR ".join(f"{quoted(key)} IS NULL" for key in keys)
+    return f"CASE WHEN {null} THEN CAST(NULL AS BIGINT) ELSE {hashed} END AS {HASH}"
+
+
+def time_column(source: Source, schema: Schema) -> str | None:
+    """The column with the event time, a timestamp or milliseconds; ``None`` without event time.
+
+    Raises:
+        DefinitionError: The column is unknown or cannot be used.
+    """
+    name = source.timestamp
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise DefinitionError(f"timestamp={name!r} must be a column name on Spark; add a column with the event time")
+    type_ = dict(schema.columns).get(name)
+    if type_ is None:
+        raise DefinitionError(f"timestamp column {name!r} is not in the source: {', '.join(schema.names)}")
+    if type_ not in _TIMES:
+        if type_ == "timestamp_ntz":
+            remedy = f"it has no time zone: convert it with to_utc_timestamp or CAST({quoted(name)} AS TIMESTAMP)"
+        else:
+            remedy = "give a timestamp, or a bigint in milliseconds since the epoch"
+        raise DefinitionError(f"timestamp column {name!r} has type {type_}; {remedy}")
+    return name
+
+
+def packed_ticks(source: Source, parallelism: int, *, end: bool, needed: bool = False) -> DataFrame | None:
+    """A row a batch for every key group, packed already: it wakes the groups, and can end the input.
+
+    Args:
+        source: The source. A batch DataFrame always ends its input.
+        parallelism: Number of key groups.
+        end: Whether the input ends with the next batch.
+        needed: Whether they are needed where the stream goes without ticks too.
+
+    Returns:
+        The rows, ``None`` if the stream goes without ticks.
+
+    Raises:
+        DefinitionError: The input is to end, and the stream goes without ticks.
+    """
+    frame: DataFrame = source.data
+    session: Any = frame.sparkSession
+    if not frame.isStreaming:
+        tick = session.range(0, 1, 1, 1)
+    elif source.ticks or needed:
+        # Of Spark's own sources only this one has a row for every batch and still lets availableNow end.
+        reader = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
+        tick = reader.load()
+    elif end:
+        raise DefinitionError("drain needs the tick to end the input; leave out ticks=False in keyed.stream")
+    else:
+        return None
+    mark = encode_mark(TaskMark(None, end or not frame.isStreaming, {}))
+    groups = json.dumps(group_ids(parallelism))
+    ticks: DataFrame = tick.selectExpr(
+        f"explode(from_json('{groups}', 'array<int>')) AS keygroup", f"X'{mark.hex()}' AS payload"
+    )
+    return ticks
+
+
+def _simple_type(data_type: Any) -> str:
+    """Spark's simple type name, with the names of struct fields quoted where they must be."""
+    kind = data_type.typeName()
+    if kind == "array":
+        return f"array<{_simple_type(data_type.elementType)}>"
+    if kind == "map":
+        return f"map<{_simple_type(data_type.keyType)},{_simple_type(data_type.valueType)}>"
+    if kind == "struct":
+        fields = [f"{quoted_in_type(f.name)}:{_simple_type(f.dataType)}" for f in data_type.fields]
+        return f"struct<{','.join(fields)}>"
+    name: str = data_type.simpleString()
+    return name

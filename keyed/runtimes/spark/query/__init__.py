@@ -1,0 +1,1 @@
+"""A query on Spark from the outside: started, watched, stopped."""

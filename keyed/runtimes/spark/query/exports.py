@@ -1,0 +1,110 @@
+"""What the driver of a query does for its changelogs: it logs positions, and flushes when the query ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from threading import Event
+from typing import TYPE_CHECKING
+
+from keyed.changelog.model import Changelog
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
+from keyed.runtimes.spark.checkpoint.spark_flush import flush
+from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
+from keyed.runtimes.spark.checkpoint.state_reader import committed_metas, state_operators
+from keyed.runtimes.spark.query.metrics import operator_commits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Exports"]
+
+_log = logging.getLogger(__name__)
+
+
+class Exports:
+    """The changelogs of a query over a checkpoint.
+
+    Args:
+        session: The session.
+        checkpoint: The checkpoint.
+        folder: Its files, if this program reaches them. If not, no positions are logged.
+        changelogs: The changelogs, by operator.
+        ticks: Whether the last of the query's sources are the ticks.
+        first_batch: What sinks get as the id of Spark's batch 0.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        checkpoint: str,
+        folder: CheckpointFolder | None,
+        changelogs: Mapping[str, Changelog],
+        *,
+        ticks: bool,
+        first_batch: int,
+    ) -> None:
+        self._session = session
+        self._checkpoint = checkpoint
+        self._folder = folder
+        self._changelogs = changelogs
+        self._started = Event()
+        self._query: StreamingQuery | None = None
+        self._positions: PositionLog | None = None
+        if folder is not None:
+            self._positions = PositionLog(
+                folder, changelogs, ticks=ticks, first_batch=first_batch, sequences=self._sequences
+            )
+        elif changelogs:
+            _log.warning(
+                "the checkpoint %s is on a file system that this program does not reach: its changelogs get no "
+                "positions, and a query that is restored from them reads its sources as their options say",
+                checkpoint,
+            )
+
+    def starting(self) -> None:
+        """A query is about to start."""
+        self._query = None
+        self._started.clear()
+
+    def started(self, query: StreamingQuery) -> None:
+        """It has started, or its first batch has already."""
+        self._query = query
+        self._started.set()
+
+    def before_batch(self, batch: int) -> None:
+        """Log the position of the batch before, which the key groups export in this one.
+
+        Raises:
+            ChangelogError: It cannot be written, or a changelog has another one.
+        """
+        if self._changelogs and self._positions is not None and batch:
+            self._positions.log(batch - 1)
+
+    def flush(self) -> None:
+        """Export the last batch, which nothing will undo any more.
+
+        Raises:
+            ChangelogError: It cannot be written.
+        """
+        if not self._changelogs:
+            return
+        if self._folder is not None:
+            if self._folder.last_commit() is None:
+                return
+        elif not state_operators(self._session, self._checkpoint):
+            return
+        flush(self._session, self._checkpoint, self._changelogs)
+
+    def _sequences(self, batch: int) -> Mapping[str, int]:
+        """The sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it."""
+        self._started.wait()
+        assert self._query is not None
+        for reports in ([self._query.lastProgress], reversed(self._query.recentProgress)):
+            for report in reports:
+                # Triggers without a batch are reported as well, under the id of the next one.
+                commits = operator_commits(report) if report is not None and report["batchId"] == batch else {}
+                if commits.keys() >= self._changelogs.keys():
+                    return commits
+        return {meta.operator: meta.commit for meta in committed_metas(self._session, self._checkpoint).values()}

@@ -1,0 +1,70 @@
+"""The counters of a Spark query, out of the marks of its key groups that Spark observes in each batch.
+
+An operator's observed metric ``keyed.<operator>`` has one field, ``marks``: the `GroupMark` of each key group as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = ["OBSERVED", "operator_commits", "operator_metrics", "summed"]
+
+#: Observed metrics of an operator have this prefix and its name.
+OBSERVED = "keyed."
+
+
+def operator_metrics(progress: Any) -> dict[str, dict[str, int]]:
+    """The counters of each operator as of a progress report.
+
+    Args:
+        progress: ``query.lastProgress``, or what a listener gets.
+
+    Returns:
+        By operator: the counters of `keyed.engine.counters`, summed over key groups, the least ``watermark`` and the
+        ``processing_time`` of the batch. Operators that did not run in the batch are left out.
+    """
+    return {name: summed(marks) for name, marks in _marks(progress).items()}
+
+
+def operator_commits(progress: Any) -> dict[str, int]:
+    """The number of the commit that each operator's key groups made in a batch.
+
+    Args:
+        progress: The progress report of the batch.
+
+    Returns:
+        By operator; those that did not run in the batch are left out.
+    """
+    return {name: min(json.loads(mark)["commit"] for mark in marks) for name, marks in _marks(progress).items()}
+
+
+def _marks(progress: Any) -> dict[str, list[str]]:
+    """The marks of each operator's key groups in a batch."""
+    observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
+    found = {}
+    for name, row in observed.items():
+        if name.startswith(OBSERVED):
+            fields = row.asDict() if hasattr(row, "asDict") else dict(row)
+            if fields.keys() == {"schema", "values"}:
+                # Spark Connect gives the row in parts.
+                names = [field["name"] for field in fields["schema"]["fields"]]
+                fields = dict(zip(names, fields["values"], strict=True))
+            if marks := fields.get("marks"):
+                found[name.removeprefix(OBSERVED)] = list(marks)
+    return found
+
+
+def summed(marks: Iterable[str]) -> dict[str, int]:
+    """The marks of an operator's key groups as one."""
+    total: dict[str, int] = {}
+    watermark, processing_time = MAX_TIMESTAMP, MIN_TIMESTAMP
+    for mark in map(json.loads, marks):
+        watermark = min(watermark, mark["watermark"])
+        processing_time = max(processing_time, mark["clock"])
+        for name, value in mark["metrics"].items():
+            total[name] = total.get(name, 0) + value
+    return total | {"watermark": watermark, "processing_time": processing_time}

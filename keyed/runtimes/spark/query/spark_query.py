@@ -1,0 +1,251 @@
+"""Queries of the Spark runtime: what `keyed.streams` calls to get a DataFrame, and to run or start a chain."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Unpack
+
+from keyed.durations import MAX_TIMESTAMP
+from keyed.errors import DefinitionError, KeyedError
+from keyed.results import Progress, Restored, RunResult
+from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.query.job import Job, Options, frame_of
+from keyed.runtimes.spark.query.spark_sinks import Writer
+from keyed.streams import BoundOutput, Output, Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["SparkQuery", "dataframe", "run", "start"]
+
+#: How often a waiting program looks for progress, in seconds.
+_POLL = 0.2
+
+
+def dataframe(output: Output) -> DataFrame:
+    """An output as a DataFrame, for plain Spark to write or go on with."""
+    return frame_of(output)
+
+
+def run(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> RunResult:
+    """Run all available input through a chain, and return when it is done."""
+    if "trigger" in options:
+        raise DefinitionError(f"trigger={options['trigger']!r} is for start(...); run(...) takes all that is available")
+    job = Job(last, outputs, options)
+    if not job.streaming:
+        return job.run_batch()
+    with _stopped_by_sigterm():
+        query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
+        query.wait()
+        if options.get("drain", False) and not query.has_drained:
+            # Not before all data is in: the batch with which the input ends has no rate limit and takes the rest.
+            query = SparkQuery(job, {"once": True}, end=True, after=query)
+            query.wait()
+        job.flush()
+    return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored)
+
+
+def start(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> SparkQuery:
+    """Start a chain, and return a handle to the running query."""
+    if options.get("drain", False):
+        raise DefinitionError("drain=True is for run(...): stop the query, then run it with drain=True")
+    job = Job(last, outputs, options)
+    if not job.streaming:
+        raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
+    trigger = _trigger(options.get("trigger", "1 second"))
+    with _stopped_by_sigterm():
+        return SparkQuery(job, trigger, after=_restored(job))
+
+
+def _restored(job: Job) -> SparkQuery | None:
+    """The query whose one batch gives a checkpoint the state and position of changelogs, if that is to be done."""
+    query = None
+    if job.takes_position:
+        if job.restored is not None:
+            query = SparkQuery(job, {"once": True}, ticks_alone=True)
+            query.wait()
+        job.take_position()
+    return query
+
+
+class SparkQuery:
+    """A running query.
+
+    Attributes:
+        query: Spark's own handle.
+        batches: Ids of the batches that it is known to have committed, as sinks got them.
+
+    Args:
+        job: What to run.
+        trigger: Arguments of Spark's ``trigger``.
+        end: Whether the input ends with the first batch.
+        ticks_alone: Whether the source is left out.
+        after: A query that this one goes on from.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        trigger: Mapping[str, Any],
+        *,
+        end: bool = False,
+        ticks_alone: bool = False,
+        after: SparkQuery | None = None,
+    ) -> None:
+        self._job = job
+        self._progress: Progress | None = after.progress if after is not None else None
+        self.batches: set[int] = set(after.batches) if after is not None else set()
+        self._flushing = threading.Lock()
+        self._flushed = False
+        self._writer: Writer
+        self.query: StreamingQuery
+        self.query, self._writer = job.start(trigger, end=end, ticks_alone=ticks_alone)
+
+    @property
+    def restored(self) -> Restored | None:
+        """What the query was restored with, if this program has restored it."""
+        return self._job.restored
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+        return bool(self.query.isActive)
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last batch that was committed."""
+        self._look()
+        return self._progress
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether the input has ended."""
+        progress = self.progress
+        return progress is not None and progress.watermark == MAX_TIMESTAMP
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """Cumulative counters by operator and name, as of the last batch."""
+        progress = self.progress
+        return progress.metrics if progress is not None else {}
+
+    def stop(self) -> None:
+        """Stop the query, and export its last batch to its changelogs.
+
+        A batch that is running is given up, and run again by the next query on the checkpoint.
+
+        Raises:
+            ChangelogError: The last batch cannot be exported. The query has stopped.
+        """
+        try:
+            self.query.stop()
+            failed = self.query.exception() is not None
+        except Exception as error:
+            if not _is_gone(error):
+                raise
+            return
+        if not failed:
+            self._flush()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the query. When it has ended its last batch is exported to its changelogs.
+
+        Args:
+            timeout: Seconds; ``None`` waits for ever.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            KeyedError: What the query failed with.
+        """
+        ended = self.wait(timeout)
+        if ended:
+            self._flush()
+        return ended
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `await_termination`, without the export."""
+        waited = 0.0
+        with _stopped_by_sigterm():
+            try:
+                while not self._has_ended():
+                    self._look()
+                    waited += _POLL
+                    if timeout is not None and waited >= timeout:
+                        return False
+            except BaseException:
+                # Also Ctrl-C, SIGTERM, and what ``on_progress`` raises.
+                with suppress(Exception):
+                    self.stop()
+                raise
+        self._look()
+        return True
+
+    def _flush(self) -> None:
+        with self._flushing:
+            if not self._flushed:
+                self._job.flush()
+                self._flushed = True
+
+    def _has_ended(self) -> bool:
+        """Wait a moment for the end; raise what the query failed with, as a worker or a sink raised it."""
+        try:
+            return bool(self.query.awaitTermination(_POLL))  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 - it is raised again, translated
+            raised = self._writer.error
+            failure = translated(raised if isinstance(raised, KeyedError) else error, self._job.title)
+            raise failure from (raised or error)
+
+    def _look(self) -> None:
+        """Take note of the batches that were committed since the last look."""
+        first = self._job.first_batch
+        try:
+            last = self.query.lastProgress
+            if last is None or first + last["batchId"] in self.batches:
+                return
+            found = [each for each in self.query.recentProgress if first + each["batchId"] not in self.batches]
+        except Exception as error:
+            if not _is_gone(error):
+                raise
+            return
+        for progress in found:
+            # Spark reports triggers without a batch as well, under the id of the next one.
+            batch = first + progress["batchId"]
+            if "addBatch" in progress["durationMs"] and batch not in self.batches:
+                self.batches.add(batch)
+                self._progress = self._job.progress(progress)
+                self._job.tell(self._progress)
+
+
+def _trigger(trigger: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(trigger, str):
+        return {"processingTime": trigger}
+    if isinstance(trigger, Mapping):
+        return trigger
+    raise DefinitionError(f"trigger={trigger!r}: give an interval such as '5 seconds' or a dict of Spark's arguments")
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program like Ctrl-C does, with the query stopped, unless the program handles it itself."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether the JVM has ended before this process: it gets the signals of a terminal or process group as well."""
+    return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"

@@ -1,0 +1,1 @@
+"""The Spark session, the Java that it needs, and how keyed reaches remote workers."""

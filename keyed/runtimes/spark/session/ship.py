@@ -1,0 +1,155 @@
+"""Ships keyed to a Spark Connect server, whose workers need not have it installed.
+
+What Spark Connect sends to a server names its modules, and the server's Python workers import them. So each function
+that is sent is wrapped in a `Carrier`, which sends the sources of keyed ahead of it: when a worker unpacks the carrier
+it first makes those sources importable, from memory, and then finds the function in them. Only this module travels by
+value, because it does the unpacking; it imports nothing but the standard library.
+
+The user's own module travels by value as well: the one that defines the function's class, and those of its bases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import operator
+import sys
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Carrier", "Parcel", "carried", "parcel_for"]
+
+#: Packages whose sources are sent.
+_SHIPPED = ("keyed", "windows")
+
+
+class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so typeshed sees SourceLoader itself
+    """Imports modules from sources in memory.
+
+    Args:
+        digest: Identity of the sources.
+        sources: Module name → whether it is a package, and its source.
+    """
+
+    def __init__(self, digest: str, sources: dict[str, tuple[bool, str]]) -> None:
+        self.keyed_digest = digest
+        self._sources = sources
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname not in self._sources:
+            return None
+        return importlib.util.spec_from_loader(
+            fullname, self, origin=self.get_filename(fullname), is_package=self._sources[fullname][0]
+        )
+
+    def get_filename(self, fullname: str) -> str:
+        """See `importlib.abc.ExecutionLoader`."""
+        ending = "/__init__" if self._sources[fullname][0] else ""
+        return f"<shipped>/{fullname.replace('.', '/')}{ending}.py"
+
+    def get_data(self, path: str | bytes) -> bytes:
+        """See `importlib.abc.ResourceLoader`."""
+        for name in self._sources:
+            if self.get_filename(name) == path:
+                return self._sources[name][1].encode()
+        raise OSError(f"{path!r} was not shipped")
+
+
+def unpack(digest: str, packed: bytes) -> None:
+    """Make shipped sources importable in this process, in place of what was shipped before or is installed."""
+    for finder in list(sys.meta_path):
+        shipped = getattr(finder, "keyed_digest", None)
+        if shipped == digest:
+            return
+        if shipped is not None:
+            sys.meta_path.remove(finder)
+    sources = {name: (bool(kind), source) for name, (kind, source) in json.loads(zlib.decompress(packed)).items()}
+    for name in [name for name in sys.modules if name in sources]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, SourceFinder(digest, sources))
+
+
+class Parcel:
+    """Sources on their way: unpickling a parcel makes them importable.
+
+    Args:
+        digest: Identity of the sources.
+        packed: The sources, as `parcel_of` packs them.
+    """
+
+    def __init__(self, digest: str, packed: bytes) -> None:
+        self._digest = digest
+        self._packed = packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open, (self._digest, self._packed)
+
+
+def _open(digest: str, packed: bytes) -> Any:
+    """Unpack a parcel, and give it in the form of the module that has just become importable, to be sent on."""
+    unpack(digest, packed)
+    from keyed.runtimes.spark.session.ship import Parcel
+
+    return Parcel(digest, packed)
+
+
+class Carrier:
+    """A function or object that arrives as itself, after the sources that it needs.
+
+    Args:
+        parcel: The sources.
+        content: What is carried.
+    """
+
+    def __init__(self, parcel: Parcel, content: Any) -> None:
+        self._parcel = parcel
+        self._content = content
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._content(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The parts of a tuple are unpickled in order: the parcel opens before the content is looked for.
+        return operator.getitem, ((self._parcel, self._content), 1)
+
+
+def carried(parcel: Parcel | None, content: Any) -> Any:
+    """``content`` with the sources that it needs, if there are any to send."""
+    if parcel is None:
+        return content
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+    return Carrier(parcel, content)
+
+
+@lru_cache(maxsize=4)
+def _parcel_of(*packages: str) -> Parcel:
+    """All sources of some packages."""
+    sources: dict[str, tuple[bool, str]] = {}
+    for package in packages:
+        root = Path(str(sys.modules[package].__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            parts = [package, *path.relative_to(root).with_suffix("").parts]
+            is_package = parts[-1] == "__init__"
+            sources[".".join(parts[:-1] if is_package else parts)] = (is_package, path.read_text())
+    packed = zlib.compress(json.dumps(sources, sort_keys=True).encode())
+    return Parcel(hashlib.sha256(packed).hexdigest(), packed)
+
+
+def parcel_for(functions: Iterable[object]) -> Parcel:
+    """The parcel for a query over Spark Connect; lets the modules of its functions travel by value from now on."""
+    from pyspark import cloudpickle
+
+    shipped = [name for name in _SHIPPED if name in sys.modules]
+    modules = {cls.__module__.partition(".")[0] for function in functions for cls in type(function).__mro__}
+    for name in modules - set(shipped) - set(sys.stdlib_module_names) - {"__main__"}:
+        cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+    return _parcel_of(*shipped)

@@ -1,0 +1,239 @@
+"""The Spark session: what keyed needs of it is set where the user has not said otherwise, and checked.
+
+setting                                                             why
+spark.sql.streaming.stateStore.providerClass                        transformWithState works with RocksDB only
+...rocksdb.changelogCheckpointing.enabled                           commits cost what changed, not what is there
+spark.sql.execution.arrow.maxRecordsPerBatch                        larger Arrow batches cost less per row
+spark.sql.execution.arrow.maxBytesPerBatch                          no limit: Spark adds up the bytes at every row
+spark.sql.parquet.outputTimestampType                               other readers know this form of timestamps
+spark.sql.shuffle.partitions                                        the number of key groups
+spark.driver.extraJavaOptions -Xss8m                                the plan of a Python foreachBatch recurses deeply
+spark.driver.host, SPARK_LOCAL_IP                                   loopback, on a machine by itself
+PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON, PYTHONPATH                   workers run this Python and find what it imports
+JAVA_HOME                                                           a Java that Spark runs on
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keyed.errors import SessionError
+from keyed.runtimes.spark.session.java import require_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_session", "check_versions", "is_here", "is_remote", "settings", "spark_session"]
+
+_log = logging.getLogger(__name__)
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+#: Settings of any session, which also a running one takes.
+_SQL = {
+    _PROVIDER: _ROCKSDB,
+    _CHANGELOG: "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+#: Settings of a JVM on this machine by itself.
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+#: Package → first version that serves, first one that does not.
+_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, str]] = {
+    "pyspark": ((4, 3), None, "transformWithState in Python as keyed uses it"),
+    "protobuf": ((6, 33, 5), None, "transformWithState in Python, without which its workers exit unexpectedly"),
+    "pandas": ((2, 2), (3,), "Spark's Python functions"),
+    "pyarrow": ((18,), None, "Spark's Python functions"),
+}
+
+
+def spark_session(
+    app_name: str = "keyed",
+    *,
+    master: str | None = None,
+    parallelism: int | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A Spark session with what keyed needs; one that is active is taken and completed.
+
+    Args:
+        app_name: Name of the application.
+        master: Where Spark runs: ``local[2]``, ``spark://host:7077``, or ``sc://host:15002`` for Spark Connect; by
+            default all processors of this machine.
+        parallelism: Number of key groups of queries that do not say, in Spark's terms the shuffle partitions; by
+            default, on this machine alone, the number of its threads.
+        config: Spark settings; they go before those of keyed.
+
+    Returns:
+        The session.
+
+    Raises:
+        SessionError: A package has a version that does not serve, or a setting rules keyed out.
+        JavaNotFound: There is no Java 17 or newer.
+    """
+    check_versions()
+    from pyspark.sql import SparkSession
+
+    given = dict(config or {})
+    if parallelism is not None:
+        given[_PARTITIONS] = str(parallelism)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        _complete(active, given)
+        check_session(active)
+        return active
+    remote = master if master is not None and master.startswith("sc://") else os.environ.get("SPARK_REMOTE")
+    builder: Any = SparkSession.builder
+    builder = builder.appName(app_name)
+    if remote is not None:
+        builder = builder.remote(remote)
+        session: SparkSession = builder.getOrCreate()
+        _complete(session, given)
+    else:
+        master = master or given.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+        settings = _jvm_settings(master, given)
+        _prepare_environment(master)
+        builder = builder.master(master)
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR"))
+        if master.startswith("local") and _PARTITIONS not in settings:
+            session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
+    check_session(session)
+    return session
+
+
+def check_session(session: SparkSession) -> None:
+    """Check that a session has what keyed queries need.
+
+    Raises:
+        SessionError: Names the setting, its value and the remedy.
+    """
+    provider = session.conf.get(_PROVIDER, "") or ""
+    if "RocksDB" not in provider:
+        raise _lacking(_PROVIDER, provider, _ROCKSDB, "transformWithState works with the RocksDB state store only")
+    changelog = session.conf.get(_CHANGELOG, "") or ""
+    if changelog.lower() != "true":
+        raise _lacking(_CHANGELOG, changelog, "true", "otherwise every commit uploads a whole snapshot of the state")
+
+
+def check_versions() -> None:
+    """Check the versions of the packages that Spark's Python workers load.
+
+    Raises:
+        SessionError: One is missing, too old or too new.
+    """
+    for package, (least, before, reason) in _VERSIONS.items():
+        wanted = f"{package}>={'.'.join(map(str, least))}" + (f",<{'.'.join(map(str, before))}" if before else "")
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            raise SessionError(f"{wanted} is not installed; {reason} needs it: pip install '{wanted}'") from None
+        numbers = _numbers(found)
+        if numbers < least or (before is not None and numbers >= before):
+            raise SessionError(f"{package} {found} is installed; {reason} needs {wanted}: pip install '{wanted}'")
+
+
+def is_remote(session: Any) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
+
+
+def is_here(session: SparkSession) -> bool:
+    """Whether Spark runs on this machine alone, on its file system."""
+    master = session.conf.get("spark.master", "") or ""
+    files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
+    return master.startswith("local") and files.startswith("file:")
+
+
+@contextmanager
+def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set a session's settings, and set them back."""
+    before = {name: session.conf.get(name) for name in wanted}
+    changed = {name: value for name, value in before.items() if value != wanted[name]}
+    try:
+        for name in changed:
+            session.conf.set(name, wanted[name])
+        yield
+    finally:
+        for name, value in changed.items():
+            session.conf.set(name, value or "")
+
+
+def _lacking(name: str, value: str, wanted: str, reason: str) -> SessionError:
+    return SessionError(
+        f"the Spark session has {name}={value!r} and keyed needs {wanted!r}: {reason}; make the session with "
+        f"keyed.spark_session(), or call spark.conf.set({name!r}, {wanted!r}) before the query"
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``4.3.0.dev1`` gives (4, 3, 0)."""
+    numbers = []
+    for part in text.split("."):
+        digits = "".join(c for c in part if c.isdigit()) if part[:1].isdigit() else ""
+        if not digits or digits != part:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def _complete(session: SparkSession, given: Mapping[str, str]) -> None:
+    """Set in a running session what it lacks, and what is asked for."""
+    from pyspark.errors import PySparkException
+
+    known: Mapping[str, Any] = session.conf.getAll
+    for name, value in {**{n: v for n, v in _SQL.items() if n not in known}, **given}.items():
+        try:
+            session.conf.set(name, value)
+        except PySparkException as error:
+            # Settings of the JVM are fixed when it starts.
+            _log.warning("the running Spark session does not take %s=%s: %s", name, value, error)
+
+
+def _jvm_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a new JVM is started with."""
+    settings = {**_SQL, **(_LOCAL if master.startswith("local") else {}), **given}
+    options = settings.get(_JAVA_OPTIONS, "")
+    if "-Xss" not in options:
+        settings[_JAVA_OPTIONS] = f"{options} -Xss8m".strip()
+    return settings
+
+
+def _prepare_environment(master: str) -> None:
+    """Set the environment of the JVM and its Python workers, as far as the user has not."""
+    os.environ["JAVA_HOME"] = require_java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
+    if not master.startswith("local"):
+        return
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # A function that this process can import is found by the workers as well.
+    paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths += [str(Path(path).absolute()) for path in sys.path if not path.endswith(".zip") and _holds_modules(path)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+
+
+def _holds_modules(path: str) -> bool:
+    """Whether a folder of ``sys.path`` is one of the user's, and not one that any Python of this kind has by itself."""
+    folder = Path(path).absolute()
+    own = (Path(sys.prefix).absolute(), Path(sys.base_prefix).absolute())
+    return folder.is_dir() and not any(folder.is_relative_to(prefix / "lib") for prefix in own)

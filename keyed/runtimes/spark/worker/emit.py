@@ -1,0 +1,243 @@
+"""Emitting: what a key group gives back for a batch, as pandas frames over Arrow columns.
+
+A stage's output has the columns of its main output, then ``TIMESTAMP`` (only where another stage follows) and ``NOTE``.
+Main outputs come as typed columns with a null note; side outputs, what is passed on from the stages before, and the
+group's mark come as notes with null columns (`keyed.runtimes.spark.worker.wire`).
+
+Spark takes Arrow columns as they are, but converts some types value by value, and timestamps by the session's time
+zone. So a timestamp travels as its microseconds, and the plan turns it back (`wire_type`, `unwired`); columns with
+parts travel as Python values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from keyed.arrow.write import arrays_of, arrow_schema
+from keyed.engine.batch import BatchResult, Emitted, EmittedTables
+from keyed.outputs import Schema, quoted
+from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
+
+__all__ = ["Emitter", "unwired", "wire_type"]
+
+#: Rows of a side output in one chunk.
+_CHUNK_ROWS = 65_536
+#: Parts of the main output, of some thousand rows each, in one pandas frame.
+_PARTS_A_FRAME = 16
+#: Rows of a main output that comes as tables in one pandas frame.
+_FRAME_ROWS = 131_072
+
+
+def wire_type(type_: str) -> str:
+    """The type with which a column leaves the Python worker."""
+    return "bigint" if _is_timestamp(type_) else type_
+
+
+def unwired(name: str, type_: str) -> str:
+    """The SQL expression that turns a column that left the worker back into what it is."""
+    column = quoted(name)
+    return f"timestamp_micros({column}) AS {column}" if _is_timestamp(type_) else column
+
+
+def _is_timestamp(type_: str) -> bool:
+    return type_.strip().lower() in ("timestamp", "timestamp_ltz")
+
+
+@attrs.frozen
+class Emitter:
+    """The outputs of a stage.
+
+    Attributes:
+        operator: Name of the operator.
+        stage: Index of the stage in its chain.
+        main: Columns of the main output; ``None`` if nobody reads it, and it is dropped.
+        side: Columns of the side outputs that are read, by tag. Others are dropped, as in Flink.
+        timestamps: Whether rows leave with their timestamps, for a stage that follows.
+    """
+
+    operator: str
+    stage: int
+    main: Schema | None
+    side: dict[str, Schema]
+    timestamps: bool
+
+    @property
+    def ddl(self) -> str:
+        """The columns with which the stage's output leaves the Python worker, as DDL."""
+        columns = [f"{quoted(name)} {wire_type(type_)}" for name, type_ in self._columns]
+        if self.timestamps:
+            columns.append(f"{TIMESTAMP} bigint")
+        return ", ".join([*columns, f"{NOTE} binary"])
+
+    @property
+    def _columns(self) -> tuple[tuple[str, str], ...]:
+        return self.main.columns if self.main is not None else ()
+
+    def rows(self) -> Rows:
+        """What takes the main output of a batch."""
+        return Rows(self)
+
+    def frames(self, result: BatchResult, rows: Rows, passed_on: list[bytes], mark: GroupMark) -> Iterator[Any]:
+        """The pandas frames of a batch: main outputs first, the group's mark last.
+
+        Args:
+            result: What the engine gave.
+            rows: What took the main output.
+            passed_on: Notes from the stages before.
+            mark: The group's mark.
+
+        Raises:
+            OutputDefinitionError: A value does not fit its columns.
+        """
+        if isinstance(result.main, EmittedTables):
+            yield from self._table_frames(result.main)
+        else:
+            rows.take(result.main)
+            yield from rows.frames()
+        notes = list(passed_on)
+        for tag, schema in self.side.items():
+            emitted = result.side.get(tag)
+            if emitted is not None:
+                notes += self._chunks(tag, schema, emitted)
+        notes.append(mark.note())
+        yield self._notes(notes)
+
+    def row_frame(self, arrays: list[Any]) -> Any:
+        """Main outputs as a pandas frame.
+
+        Args:
+            arrays: The columns of the main output, and the timestamps where rows leave with them.
+        """
+        import pyarrow as pa
+
+        types = [type_ for _, type_ in self._columns] + ["bigint"] * self.timestamps
+        columns = [_wired(array, type_) for array, type_ in zip(arrays, types, strict=True)]
+        columns.append(_extension(pa.nulls(len(arrays[0]), pa.binary())))
+        return self.frame(columns)
+
+    def _notes(self, notes: list[bytes]) -> Any:
+        import pyarrow as pa
+
+        schema: Any = arrow_schema(self.main) if self.main is not None else []
+        columns = [
+            _wired(pa.nulls(len(notes), field.type), type_)
+            for field, (_, type_) in zip(schema, self._columns, strict=True)
+        ]
+        if self.timestamps:
+            columns.append(_extension(pa.nulls(len(notes), pa.int64())))
+        columns.append(_extension(pa.array(notes, pa.binary())))
+        return self.frame(columns)
+
+    def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
+        """Main outputs that come as tables, which have the columns of the output, as pandas frames."""
+        import pyarrow as pa
+
+        if self.main is None or not emitted.tables:
+            return
+        names = [*self.main.names, *([TIMESTAMP] if self.timestamps else [])]
+        tables = [_with_timestamps(table).select(names) for table in emitted.tables]
+        for batch in pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
+            yield self.row_frame(batch.columns)
+
+    def _chunks(self, tag: str, schema: Schema, emitted: Emitted | EmittedTables) -> Iterator[bytes]:
+        """The notes of a side output."""
+        import pyarrow as pa
+
+        where = f"operator {self.operator!r}, side output {tag!r}"
+        target = arrow_schema(schema)
+        if isinstance(emitted, EmittedTables):
+            from keyed.tables.batches import shaped
+
+            tables = [shaped(table, schema, where).select(schema.names) for table in emitted.tables]
+            batches = pa.concat_tables(tables).combine_chunks().to_batches() if tables else []
+        else:
+            batches = [pa.RecordBatch.from_arrays(arrays_of(emitted.values, target, where), schema=target)]
+        for batch in batches:
+            for start in range(0, batch.num_rows, _CHUNK_ROWS):
+                yield chunk_note(output_id(self.stage, tag), batch.slice(start, _CHUNK_ROWS))
+
+    def frame(self, columns: list[Any]) -> Any:
+        """Columns of pandas as a frame."""
+        import pandas as pd
+
+        names = [name for name, _ in self._columns]
+        names += [TIMESTAMP] if self.timestamps else []
+        return pd.DataFrame(dict(zip([*names, NOTE], columns, strict=True)), copy=False)
+
+
+class Rows:
+    """Takes the main output of a batch in parts and keeps it as Arrow columns: `keyed.engine.batch.OutputTaker`."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._schema = arrow_schema(emitter.main) if emitter.main is not None else None
+        self._parts: list[list[Any]] = []
+
+    def take(self, emitted: Emitted) -> None:
+        """Turn what was emitted into columns.
+
+        Raises:
+            OutputDefinitionError: A value does not fit its columns.
+        """
+        if self._schema is None or not emitted.values:
+            return
+        arrays = arrays_of(emitted.values, self._schema, f"operator {self._emitter.operator!r}, main output")
+        if self._emitter.timestamps:
+            arrays.append(_timestamps(emitted))
+        self._parts.append(arrays)
+
+    def restart(self) -> None:
+        """Forget what was taken."""
+        self._parts = []
+
+    def frames(self) -> Iterator[Any]:
+        """What was taken, as pandas frames."""
+        import pyarrow as pa
+
+        for start in range(0, len(self._parts), _PARTS_A_FRAME):
+            parts = self._parts[start : start + _PARTS_A_FRAME]
+            yield self._emitter.row_frame([pa.concat_arrays(column) for column in zip(*parts, strict=True)])
+
+
+def _with_timestamps(table: Any) -> Any:
+    """A table of outputs with the column of timestamps; null where the function gave none."""
+    import pyarrow as pa
+
+    if TIMESTAMP in table.column_names:
+        return table
+    return table.append_column(TIMESTAMP, pa.nulls(table.num_rows, pa.int64()))
+
+
+def _timestamps(emitted: Emitted) -> Any:
+    """The timestamps of emitted values, spread out by Arrow and not in Python."""
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.array([end for end, _ in emitted.runs], dtype="int64")
+    times = pa.array([timestamp for _, timestamp in emitted.runs], pa.int64())
+    if len(ends) == len(emitted.values) + 1:
+        # A run a value, as where each element emits one row.
+        return times.slice(1)
+    places: Any = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    return times.take(pa.array(places))
+
+
+def _wired(array: Any, type_: str) -> Any:
+    """A column as it is handed to pandas."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if _is_timestamp(type_):
+        return _extension(array.cast(pa.int64()))
+    if pa.types.is_nested(array.type):
+        return pd.Series(array.to_pylist(maps_as_pydicts="strict"), dtype=object)
+    return _extension(array)
+
+
+def _extension(array: Any) -> Any:
+    import pandas as pd
+
+    return pd.arrays.ArrowExtensionArray(array)

@@ -1,0 +1,263 @@
+"""Packing: many rows become one small row per batch and key group, so that Spark shuffles and calls per key group.
+
+A `Packer` runs in ``mapInArrow``, stateless, over the rows of a source or of the stage before. Rows are cut by key
+group, with the hash of the key that the plan has computed, combined if the function combines, and leave as Arrow
+chunks; no row becomes a Python object. Every task ends with a mark to every key group, and what the stage before had
+for a sink is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.errors import NullKeyError, TimestampError
+from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.worker.wire import (
+    HASH,
+    NOTE,
+    TIMESTAMP,
+    GroupMark,
+    TaskMark,
+    chunk_note,
+    encode_mark,
+    encode_payload,
+)
+from keyed.vectorized import VectorizedFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Packer"]
+
+#: Rows per key group that a task collects before it cuts them, so that chunks do not become tiny. Rows that are
+#: combined are collected up to the limit of bytes: the more there are, the fewer are left.
+_ROWS_PER_GROUP = 1024
+#: A task holds no more than this many bytes of rows that are not cut yet.
+_MAX_BYTES = 32 << 20
+
+
+@attrs.frozen
+class Packer:
+    """What the tasks of one packing step share.
+
+    Attributes:
+        operator: Name of the operator that is packed for.
+        keys: Key columns.
+        columns: Columns of the rows, without the hidden ones.
+        parallelism: Number of key groups.
+        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none. After another stage it
+            is ``TIMESTAMP``.
+        from_source: Whether the rows come from a source, and not from the stage before.
+        bad_rows: Id of the output that rows with a null key or timestamp go to; empty drops and counts them, ``None``
+            refuses them.
+        forward_rows: Id of the output as which the rows are passed on as well; for a main output that has a sink.
+        combiner: The function, if it combines rows before they are sent.
+    """
+
+    operator: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    parallelism: int
+    time: str | None
+    from_source: bool
+    bad_rows: str | None = None
+    forward_rows: str | None = None
+    combiner: VectorizedFunction | None = None
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+        """Pack the rows of one task.
+
+        Args:
+            batches: Columns of the user, then the hidden ones: ``HASH``; after another stage ``TIMESTAMP`` if there
+                is event time, and ``NOTE``.
+            partition: Number of the task's partition.
+
+        Raises:
+            NullKeyError: A key is null, and such rows are refused.
+            TimestampError: A timestamp is null, and such rows are refused.
+        """
+        return _Task(self, partition).run(batches)
+
+
+class _Task:
+    """The state of one packing task."""
+
+    def __init__(self, packer: Packer, partition: int) -> None:
+        self._packer = packer
+        self._source = partition
+        self._position = 0
+        self._ids = group_ids(packer.parallelism)
+        self._buffer: list[Any] = []
+        self._rows = self._bytes = 0
+        self._packed: list[tuple[int, bytes]] = []
+        self._seen = False
+        self._max_timestamp: int | None = None
+        self._end = False
+        self._rows_bad = self._rows_combined = 0
+        self._upstream: dict[int, int] = {}
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if batch.num_rows:
+                self._seen = True
+                self._take(batch)
+                if self._packed:
+                    yield self._flush()
+        self._cut()
+        if self._seen:
+            mark = encode_mark(
+                TaskMark(self._max_timestamp, self._end, self._upstream, self._rows_bad, self._rows_combined)
+            )
+            self._packed += [(group, mark) for group in self._ids]
+        if self._packed:
+            yield self._flush()
+
+    def _flush(self) -> Any:
+        """What has been packed so far, as rows for Spark."""
+        import pyarrow as pa
+
+        groups, payloads = zip(*self._packed, strict=True)
+        self._packed = []
+        arrays: list[Any] = [pa.array(groups, pa.int32()), pa.array(payloads, pa.binary())]
+        return pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])
+
+    def _take(self, batch: Any) -> None:
+        """Take an Arrow batch from Spark: read its notes, check its rows, and keep them to be cut."""
+        packer = self._packer
+        if not packer.from_source:
+            notes = batch.column(NOTE)
+            if notes.null_count < batch.num_rows:
+                for note in notes.drop_null().to_pylist():
+                    self._read_note(note)
+                batch = batch.filter(notes.is_null())
+        if packer.from_source or batch.column(HASH).null_count:
+            batch = self._checked(batch)
+        if not batch.num_rows:
+            return
+        if packer.time is not None:
+            highest = _highest(batch.column(packer.time))
+            if highest is not None and (self._max_timestamp is None or highest > self._max_timestamp):
+                self._max_timestamp = highest
+        if packer.forward_rows is not None:
+            self._forward(chunk_note(packer.forward_rows, batch.select(packer.columns)))
+        self._buffer.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        enough = packer.combiner is None and self._rows >= _ROWS_PER_GROUP * packer.parallelism
+        if enough or self._bytes >= _MAX_BYTES:
+            self._cut()
+
+    def _read_note(self, note: bytes) -> None:
+        kind = note[:1]
+        if kind == b"S":
+            self._forward(note)
+        elif kind == b"M":
+            mark = GroupMark.of_note(note)
+            self._upstream[mark.group] = mark.watermark
+            self._end = self._end or mark.end
+
+    def _forward(self, note: bytes) -> None:
+        """Send a note through a key group; the groups share this work."""
+        self._packed.append(
+            (
+                self._ids[(self._source + self._position) % len(self._ids)],
+                encode_payload(b"N", self._source, self._position, note),
+            )
+        )
+        self._position += 1
+
+    def _checked(self, batch: Any) -> Any:
+        """The rows that have a key and, where needed, a timestamp; the others are refused or diverted."""
+        import pyarrow.compute as pc
+
+        packer = self._packer
+        needed = [HASH, packer.time] if packer.time is not None and packer.from_source else [HASH]
+        if not any(batch.column(name).null_count for name in needed):
+            return batch
+        good = batch.column(needed[0]).is_valid()
+        for name in needed[1:]:
+            good = pc.and_(good, batch.column(name).is_valid())
+        bad = batch.filter(pc.invert(good)).select(packer.columns)
+        if packer.bad_rows is None:
+            self._refuse(batch.filter(pc.invert(good)))
+        self._rows_bad += bad.num_rows
+        if packer.bad_rows:
+            self._forward(chunk_note(packer.bad_rows, bad))
+        return batch.filter(good)
+
+    def _refuse(self, bad: Any) -> None:
+        """Raise for the first of the bad rows."""
+        packer = self._packer
+        row = bad.slice(0, 1)
+        shown = str(row.select(packer.columns).to_pylist()[0])
+        shown = shown if len(shown) <= 500 else shown[:497] + "..."
+        remedy = "filter such rows"
+        if packer.from_source:
+            remedy += ", or give keyed.stream(..., on_bad_row=OutputTag(...))"
+        if row.column(HASH).null_count:
+            null = [name for name in packer.keys if row.column(name).null_count]
+            raise NullKeyError(
+                f"operator {packer.operator!r}: key column {', '.join(map(repr, null))} is null in row {shown}; "
+                f"{remedy}"
+            )
+        raise TimestampError(f"operator {packer.operator!r}: the timestamp is null in row {shown}; {remedy}")
+
+    def _cut(self) -> None:
+        """Cut the rows that were kept into one chunk per key group."""
+        import numpy as np
+        import pyarrow as pa
+
+        if not self._buffer:
+            return
+        packer = self._packer
+        names = [*packer.columns, TIMESTAMP] if packer.time == TIMESTAMP else list(packer.columns)
+        table = pa.Table.from_batches(self._buffer)
+        self._buffer, self._rows, self._bytes = [], 0, 0
+        hashes = table.column(HASH).to_numpy().view("uint64")
+        batch = table.select(names).combine_chunks().to_batches()[0]
+        parallelism = packer.parallelism
+        if parallelism == 1:
+            bounds = [0, batch.num_rows]
+        else:
+            # As keyed.codec.key_hash.group_of has it. Sorting 16-bit numbers takes linear time.
+            groups = ((hashes >> np.uint64(33)) % np.uint64(parallelism)).astype("uint16")
+            order: Any = np.argsort(groups, kind="stable")
+            batch = batch.take(pa.array(order))
+            bounds = [0, *np.cumsum(np.bincount(groups, minlength=parallelism)).tolist()]
+        for index, group in enumerate(self._ids):
+            start, end = bounds[index], bounds[index + 1]
+            if end > start:
+                chunk = self._combined(batch.slice(start, end - start))
+                if chunk.num_rows:
+                    self._packed.append((group, encode_payload(b"R", self._source, self._position, chunk)))
+        self._position += 1
+
+    def _combined(self, rows: Any) -> Any:
+        """Rows of one key group as they are sent."""
+        packer = self._packer
+        if packer.combiner is None:
+            return rows
+        import pyarrow as pa
+
+        from keyed.tables.batches import combined, with_times
+
+        table = with_times(pa.Table.from_batches([rows]), packer.time)
+        table = combined(packer.combiner, table, packer.keys, packer.operator)
+        self._rows_combined += rows.num_rows - table.num_rows
+        return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
+
+
+def _highest(times: Any) -> int | None:
+    """The highest of an event-time column, in milliseconds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    highest = pc.max(times)
+    if pa.types.is_timestamp(times.type):
+        micros: int | None = highest.cast(pa.int64()).as_py()
+        return None if micros is None else micros // 1000
+    found: int | None = highest.as_py()
+    return found

@@ -1,0 +1,116 @@
+"""The local stores of a Python worker process.
+
+A worker keeps the store of every key group that it has served, because the next micro-batch of the group often comes
+to it again; Spark decides which worker serves a partition. Stores are found by the id of the group's log, which is made
+with its first commit, so a query finds its own after a restart and never another one's.
+
+A store on disk is open only while a batch runs, so that another worker of the machine can take it over.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from keyed.engine.replica import Replica
+from keyed.stores import MemoryStore, open_rocks_store
+
+__all__ = ["ReplicaCache", "default_local_dir"]
+
+#: A store in memory that was not used for so long is dropped: its group is served elsewhere, or its query has ended.
+_IDLE_SECONDS = 900.0
+#: A store on disk that was not used for so long is deleted.
+_STALE_SECONDS = 7 * 86_400.0
+
+
+@attrs.define(eq=False)
+class _Held:
+    replica: Replica
+    used: float
+
+
+def default_local_dir() -> str:
+    """The folder for local stores where none is given: one per user in the folder for temporary files."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "nobody"
+    return str(Path(tempfile.gettempdir()) / f"keyed-{user}")
+
+
+class ReplicaCache:
+    """The replicas that this process holds, by operator, group and log id."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int, str], _Held] = {}
+        self._swept: set[Path] = set()
+
+    @contextmanager
+    def replica(
+        self, operator: str, group: int, log_id: str, folder: Path | None, *, new: bool = False
+    ) -> Iterator[Replica]:
+        """The replica of a key group for one batch.
+
+        Args:
+            operator: Name of the operator.
+            group: Index of the group.
+            log_id: Id of its log.
+            folder: Folder of the stores on disk; ``None`` keeps the store in memory.
+            new: Whether this batch begins the log: if it fails there never was one of this id.
+        """
+        key, name = (operator, group, log_id), f"{operator}-{group}-{log_id}"
+        held = self._held.pop(key, None)
+        self._drop_idle()
+        replica = held.replica if held is not None else Replica(MemoryStore())
+        # Also after a failed batch: a store holds nothing but what was committed.
+        keep = not new
+        try:
+            if folder is None:
+                yield replica
+            else:
+                replica.store = self._open(folder, name)
+                try:
+                    yield replica
+                finally:
+                    replica.store.close()
+            keep = True
+        finally:
+            if keep:
+                self._held[key] = _Held(replica, time.monotonic())
+            elif folder is not None:
+                shutil.rmtree(folder / name, ignore_errors=True)
+
+    def _drop_idle(self) -> None:
+        limit = time.monotonic() - _IDLE_SECONDS
+        for key in [key for key, held in self._held.items() if held.used < limit]:
+            del self._held[key]
+
+    def _open(self, folder: Path, name: str) -> Any:
+        if folder not in self._swept:
+            self._swept.add(folder)
+            _sweep(folder)
+        return open_rocks_store(folder / name)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete stores that nobody has used for long. They are caches, so the worst that can be lost is time."""
+    limit = time.time() - _STALE_SECONDS
+    try:
+        found = list(folder.iterdir())
+    except OSError:
+        return
+    for path in found:
+        try:
+            newest = max((file.stat().st_mtime for file in path.rglob("*")), default=path.stat().st_mtime)
+            if any(path.glob("keyed-store*")) and newest < limit:
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue

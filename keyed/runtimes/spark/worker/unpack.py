@@ -1,0 +1,170 @@
+"""Unpacking: the payloads that reach a key group, as a `Batch` for the engine.
+
+Chunks are put in the order of their source partition and position, so that a batch that is run again has its rows in
+the same order, and then, unless the operator wants arrival order, sorted by timestamp. For a row function columns
+become Python objects in chunks while the batch runs (`keyed.arrow.read.table_chunks`); a vectorised one gets the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from struct import error as struct_error
+from typing import Any
+
+import attrs
+
+from keyed.arrow.read import column_values, table_chunks
+from keyed.engine.batch import Batch, Chunk
+from keyed.errors import OutputDefinitionError
+from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
+
+__all__ = ["Incoming", "batch_of", "read_payloads"]
+
+
+@attrs.define(eq=False)
+class Incoming:
+    """What reached a key group in one micro-batch.
+
+    Attributes:
+        chunks: Arrow buffers of rows, in order.
+        notes: Notes to pass on, in order.
+        max_timestamp: Highest timestamp over all tasks, ``None`` if there is none.
+        clock: Processing time, milliseconds.
+        end: Whether the input ends with this batch.
+        upstream: Watermark of each key group of the stage before, by index; empty after a source.
+        rows_bad: Rows that all tasks together diverted.
+        rows_combined: How many fewer rows combining has made of those of all tasks.
+    """
+
+    chunks: list[Any]
+    notes: list[bytes]
+    max_timestamp: int | None
+    clock: int
+    end: bool
+    upstream: dict[int, int]
+    rows_bad: int = 0
+    rows_combined: int = 0
+
+
+def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
+    """Sort out the payloads of a key group, which come in any order.
+
+    Args:
+        payloads: The payloads.
+        clock: Processing time of the batch, milliseconds.
+    """
+    import pyarrow as pa
+
+    chunks: list[tuple[int, int, Any]] = []
+    notes: list[tuple[int, int, bytes]] = []
+    incoming = Incoming([], [], None, clock, end=False, upstream={})
+    for payload in payloads:
+        kind = payload[:1]
+        if kind == b"M":
+            mark = decode_mark(payload)
+            highest = mark.max_timestamp
+            if highest is not None and (incoming.max_timestamp is None or highest > incoming.max_timestamp):
+                incoming.max_timestamp = highest
+            incoming.end = incoming.end or mark.end
+            incoming.upstream.update(mark.upstream)
+            incoming.rows_bad += mark.rows_bad
+            incoming.rows_combined += mark.rows_combined
+            continue
+        try:
+            _, source, position = HEAD.unpack_from(payload)
+        except struct_error:
+            raise AssertionError(f"a packed payload starts with {payload[:16]!r}") from None
+        if kind == b"R":
+            chunks.append((source, position, pa.py_buffer(payload).slice(HEAD.size)))
+        else:
+            notes.append((source, position, payload[HEAD.size :]))
+    incoming.chunks = [chunk for _, _, chunk in sorted(chunks, key=lambda item: item[:2])]
+    incoming.notes = [note for _, _, note in sorted(notes)]
+    return incoming
+
+
+def batch_of(
+    incoming: Incoming,
+    keys: Sequence[str],
+    *,
+    time: str | None,
+    by_time: bool,
+    upstream: int | None,
+    vectorized: bool = False,
+) -> Batch:
+    """The engine's batch.
+
+    Args:
+        incoming: What reached the group.
+        keys: Key columns.
+        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none, or rows are combined.
+        by_time: Whether rows run in the order of their timestamps.
+        upstream: Number of key groups of the stage before, ``None`` after a source.
+        vectorized: Whether the function takes the rows as one table.
+    """
+    watermark: int | None = None
+    if upstream is not None:
+        # A missing mark would let the watermark run ahead of rows that are still to come.
+        assert len(incoming.upstream) == upstream, f"marks of {sorted(incoming.upstream)} of {upstream} key groups came"
+        watermark = min(incoming.upstream.values())
+    batch = Batch(
+        max_timestamp=incoming.max_timestamp,
+        upstream_watermark=watermark,
+        processing_time=incoming.clock,
+        end_of_input=incoming.end,
+    )
+    if not incoming.chunks:
+        return batch
+    if vectorized:
+        batch.table = lambda: _table(incoming.chunks, time, by_time=by_time)
+    else:
+        batch.chunks = _rows(incoming.chunks, keys, time, by_time=by_time)
+    return batch
+
+
+def _read(chunks: Iterable[Any]) -> Any:
+    import pyarrow as pa
+
+    tables = [pa.ipc.open_stream(chunk).read_all() for chunk in chunks]
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowInvalid as error:
+        # The rows of a source have the same columns always.
+        raise OutputDefinitionError(
+            f"combine gave tables with different columns for different rows ({error}); give the same names and types"
+        ) from error
+
+
+def _table(chunks: Iterable[Any], time: str | None, *, by_time: bool) -> Any:
+    """The rows as a vectorised function gets them."""
+    from keyed.tables.batches import in_time_order, with_times
+
+    table = with_times(_read(chunks), time)
+    return in_time_order(table) if by_time else table
+
+
+def _rows(
+    chunks: Iterable[Any], keys: Sequence[str], time: str | None, *, by_time: bool
+) -> Callable[[], Iterable[Chunk]]:
+    """The rows as a row function gets them."""
+    import numpy as np
+    import pyarrow as pa
+
+    table = _read(chunks)
+    numbers: Any = None
+    if time is not None:
+        times: Any = table.column(time).combine_chunks()
+        if pa.types.is_timestamp(times.type):
+            times = pa.array(times.cast(pa.int64()).to_numpy() // 1000)
+        nulls = times.null_count
+        # Rows without a timestamp, from processing-time timers of the stage before, run first.
+        numbers = (times.fill_null(-(2**63)) if nulls else times).to_numpy()
+        if by_time and len(numbers) > 1 and bool((numbers[1:] < numbers[:-1]).any()):
+            order: Any = np.argsort(numbers, kind="stable")
+            table = table.take(pa.array(order))
+            times, numbers = times.take(pa.array(order)), numbers[order]
+        if nulls:
+            numbers = column_values(times)
+        if time == TIMESTAMP:
+            table = table.drop_columns([TIMESTAMP])
+    return lambda: table_chunks(table, keys, numbers)

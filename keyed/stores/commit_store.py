@@ -1,0 +1,287 @@
+"""The truth of a job that runs in-process: the logs of its key groups and its own records, committed together.
+
+What Spark's state store and checkpoint are to a query on Spark, a commit store is to a local run: all key groups of all
+operators write their log rows and meta records to it, the runner writes the source's position and the batch id, and
+`commit` makes all of it durable at once. What is written is buffered: reads see it, and `rollback` or a crash drops it.
+
+`CommitStore` is on disk, in the subfolder ``keyed-commits-1`` of its folder: one RocksDB with a write-ahead log that is
+synced at each commit. Its keys, where "group" is the operator's name | "/" | group (u32 BE):
+
+    F                       format: a frame of kind KCMT, version 1, with an empty payload
+    J | name                job record
+    M | group               meta record
+    R | group | row (u64)   log row
+
+`MemoryCommitStore` is in dictionaries; its snapshot is a frame of kind KCMS, version 1, whose payload is the msgpack of
+[{key: record} for J and M as above, {group: {row: record}}]. Records are stored as they are given: who writes them
+frames them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import TypeVar
+
+import msgspec
+
+from keyed.codec.frames import frame, unframe
+from keyed.engine.group_log import GroupLog
+from keyed.errors import CheckpointError, CorruptionError, KeyedError
+from keyed.stores.database import Database, is_locked
+
+__all__ = ["BufferedCommits", "CommitStore", "MemoryCommitStore"]
+
+_SUBFOLDER = "keyed-commits-1"
+_FORMAT = b"F"
+_FRAME, _SNAPSHOT, _VERSION = b"KCMT", b"KCMS", 1
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_GROUP = Struct(">I")
+_ROW = Struct(">Q")
+_Snapshot = tuple[dict[bytes, bytes], dict[bytes, dict[int, bytes]]]
+_Key = TypeVar("_Key")
+
+
+def _checked(name: str, parameter: str) -> bytes:
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(f"{parameter}={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
+    return name.encode()
+
+
+class BufferedCommits(ABC):
+    """What the commit stores share: names, the buffer of what is not committed, and reading through it."""
+
+    def __init__(self) -> None:
+        self.rollback()
+
+    def rollback(self) -> None:
+        """Drop what was written since the last commit."""
+        self.records: dict[bytes, bytes | None] = {}
+        self.rows: dict[bytes, dict[int, bytes | None]] = {}
+
+    @abstractmethod
+    def committed(self, key: bytes) -> bytes | None:
+        """The committed value of a key."""
+
+    @abstractmethod
+    def committed_rows(self, group: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """The committed rows of a group from ``first`` to ``last``, in order."""
+
+    @abstractmethod
+    def make_durable(self) -> None:
+        """Write ``records`` and ``rows``, all or nothing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the store holds open and drop what is not committed. Closing again does nothing."""
+
+    def commit(self) -> None:
+        """Make everything durable that was written since the last commit, all of it or, if it raises, nothing."""
+        if self.records or self.rows:
+            self.make_durable()
+            self.rollback()
+
+    def group_log(self, operator: str, group: int) -> GroupLog:
+        """The log of one key group of an operator.
+
+        Args:
+            operator: Name of the operator.
+            group: Index of the key group.
+
+        Raises:
+            CheckpointError: The name is not 1 to 128 letters, digits, ``_`` and ``-``.
+        """
+        return _BufferedLog(self, _checked(operator, "operator") + b"/" + _GROUP.pack(group))
+
+    def read(self, name: str) -> bytes | None:
+        """Read a job record as it was last written, or ``None``. Names are as those of operators."""
+        return self.get(b"J" + _checked(name, "name"))
+
+    def write(self, name: str, value: bytes) -> None:
+        """Write a job record."""
+        self.records[b"J" + _checked(name, "name")] = value
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key of the layout above, through the buffer."""
+        if key in self.records:
+            return self.records[key]
+        return self.committed(key)
+
+
+class _BufferedLog:
+    """The `GroupLog` of one key group in a commit store."""
+
+    def __init__(self, store: BufferedCommits, group: bytes) -> None:
+        self._store = store
+        self._group = group
+
+    def read_meta(self) -> bytes | None:
+        return self._store.get(b"M" + self._group)
+
+    def write_meta(self, meta: bytes) -> None:
+        self._store.records[b"M" + self._group] = meta
+
+    def append(self, row: int, record: bytes) -> None:
+        self._store.rows.setdefault(self._group, {})[row] = record
+
+    def drop(self, row: int) -> None:
+        self._store.rows.setdefault(self._group, {})[row] = None
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        buffer = dict(self._store.rows.get(self._group, {}))
+        written = sorted((row for row in buffer if first <= row <= last), reverse=True)
+        for row, record in self._store.committed_rows(self._group, first, last):
+            while written and written[-1] < row:
+                yield from self._written(buffer, written.pop())
+            if row not in buffer:
+                yield row, record
+        for row in reversed(written):
+            yield from self._written(buffer, row)
+
+    @staticmethod
+    def _written(buffer: dict[int, bytes | None], row: int) -> Iterator[tuple[int, bytes]]:
+        record = buffer[row]
+        if record is not None:
+            yield row, record
+
+
+class CommitStore(BufferedCommits):
+    """Commits on disk.
+
+    After a crash the store is as the last `commit` left it that returned, or as the one that was running would have.
+    A store is open in one process at a time.
+
+    Args:
+        path: Folder of the store; created if missing, with its parents.
+
+    Raises:
+        CheckpointError: The folder is in use, cannot be created, or was written in a format that is not known.
+        CorruptionError: What is in the folder is damaged. Reads and commits raise it too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.path = Path(path)
+        folder = self.path / _SUBFOLDER
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be created: {error}") from error
+        try:
+            self._database = Database(folder, self._failure, wal=True, sync=True, blobs=True)
+        except KeyedError as error:
+            if is_locked(error):
+                raise CheckpointError(
+                    f"the checkpoint {self.path} is in use by another run; stop that one, or choose another folder"
+                ) from error
+            raise
+        try:
+            self._check_format()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _failure(self, message: str) -> KeyedError:
+        folder = str(self.path / _SUBFOLDER)
+        if "Corruption: " in message or "No such file" in message:
+            return CorruptionError(message.removeprefix(f"{folder} "), where=folder)
+        return CheckpointError(message)
+
+    def _check_format(self) -> None:
+        record = self.committed(_FORMAT)
+        if record is not None:
+            unframe(_FRAME, record, where=str(self._database.path), newest=_VERSION)
+            return
+        for _ in self._database.range(b"", b"\xff"):
+            raise CorruptionError("there are records but not their format", where=str(self._database.path))
+        self.records[_FORMAT] = frame(_FRAME, _VERSION, b"")
+        self.commit()
+
+    def committed(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._database.get(key)
+            return value
+        except Exception as error:
+            raise self._database.failed("cannot be read", error) from error
+
+    def committed_rows(self, group: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        head = b"R" + group
+        start = len(head)
+        if last >= max(first, 0):
+            found = self._database.range(head + _ROW.pack(max(first, 0)), head + _ROW.pack(last) + b"\x00")
+            for key, record in found:
+                yield _ROW.unpack_from(key, start)[0], record
+
+    def make_durable(self) -> None:
+        from rocksdict import WriteBatch
+
+        batch = WriteBatch(raw_mode=True)
+        changes = list(self.records.items())
+        for group, rows in self.rows.items():
+            changes += [(b"R" + group + _ROW.pack(row), record) for row, record in rows.items()]
+        for key, value in changes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch[key] = value
+        self._database.write(batch)
+
+    def close(self) -> None:
+        self.rollback()
+        self._database.close()
+
+
+class MemoryCommitStore(BufferedCommits):
+    """Commits in dictionaries: for tests, and for runs without a checkpoint folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: dict[bytes, bytes] = {}
+        self._rows: dict[bytes, dict[int, bytes]] = {}
+
+    def committed(self, key: bytes) -> bytes | None:
+        return self._records.get(key)
+
+    def committed_rows(self, group: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        rows = self._rows.get(group, {})
+        wanted = range(first, last + 1)
+        for row in wanted if len(wanted) <= len(rows) else sorted(row for row in rows if row in wanted):
+            if row in rows:
+                yield row, rows[row]
+
+    def make_durable(self) -> None:
+        _merge(self._records, self.records)
+        for group, rows in self.rows.items():
+            _merge(self._rows.setdefault(group, {}), rows)
+
+    def close(self) -> None:
+        self.rollback()
+
+    def snapshot(self) -> bytes:
+        """Everything that is committed, as one record."""
+        return frame(_SNAPSHOT, _VERSION, msgspec.msgpack.encode((self._records, self._rows)))
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace everything, also what is not committed, by a snapshot.
+
+        Raises:
+            CorruptionError: The snapshot is damaged or of an unknown version.
+        """
+        _, payload = unframe(_SNAPSHOT, snapshot, where="snapshot", newest=_VERSION)
+        try:
+            self._records, self._rows = msgspec.msgpack.decode(payload, type=_Snapshot)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"malformed snapshot: {error}", where="snapshot") from error
+        self.rollback()
+
+
+def _merge(committed: dict[_Key, bytes], changes: dict[_Key, bytes | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            committed.pop(key, None)
+        else:
+            committed[key] = value

@@ -1,0 +1,290 @@
+"""A local store in plain dictionaries.
+
+Value entries (empty sub) are one dictionary from prefix to value, so the hot call `get` is one look-up. Other entries
+hang below their prefix: most keys have a single timer or list element, and a pair costs a quarter of a dictionary's
+memory, so a lone entry is held as (sub, value) and only the second one makes a dictionary of it.
+
+Entries that are indexed by time are found through a `_TimeIndex` per kind: a heap of the distinct times with a bucket
+of addresses for each. Nothing is sorted before it is asked for, and then only within one time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from keyed.content.addresses import PLAIN, decode_time, encode_time
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.stores.base import Change
+
+if TYPE_CHECKING:
+    from keyed.tables.chunks import ChunkedTable, TableDelta
+
+__all__ = ["MemoryStore"]
+
+_Address = tuple[bytes, bytes]
+_prefix = itemgetter(0)
+_sub = itemgetter(1)
+#: A heap shorter than this is not worth compacting.
+_SMALL_HEAP = 64
+#: How many due times are looked up singly before the rest of them is sorted.
+_ONE_BY_ONE = 256
+
+
+class _TimeIndex:
+    """The addresses of the entries of one kind, by the time at which they are due.
+
+    Attributes:
+        buckets: Per time, its only address or the set of its addresses; never an empty set.
+        heap: A heap that holds every time in ``buckets``, and times that have left it. A time that comes back is pushed
+            once more, so a time may be there twice.
+    """
+
+    __slots__ = ("buckets", "heap")
+
+    def __init__(self) -> None:
+        self.buckets: dict[bytes, _Address | set[_Address]] = {}
+        self.heap: list[bytes] = []
+
+    def add(self, time: bytes, prefix: bytes, sub: bytes) -> None:
+        buckets = self.buckets
+        bucket = buckets.get(time)
+        if bucket is None:
+            buckets[time] = (prefix, sub)
+            heappush(self.heap, time)
+        elif isinstance(bucket, set):
+            bucket.add((prefix, sub))
+        else:
+            buckets[time] = {bucket, (prefix, sub)}
+
+    def remove(self, time: bytes, prefix: bytes, sub: bytes) -> None:
+        bucket = self.buckets.get(time)
+        if isinstance(bucket, set):
+            bucket.discard((prefix, sub))
+            if not bucket:
+                del self.buckets[time]
+        elif bucket == (prefix, sub):
+            del self.buckets[time]
+
+    def prune(self) -> None:
+        """Take times that no entry has any more out of the heap; the cost is in proportion to what was removed."""
+        heap, buckets = self.heap, self.buckets
+        if len(heap) > 2 * len(buckets) + _SMALL_HEAP:
+            self.heap = list(buckets)
+            heapify(self.heap)
+            return
+        while heap and heap[0] not in buckets:
+            heappop(heap)
+
+    def due(self, limit: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+        """Iterate over (time in milliseconds, prefix, sub) up to a time, in order; nothing is taken out."""
+        buckets = self.buckets
+        last = b""
+        for time in self._times(limit):
+            # A time that comes twice is in the heap twice; one without a bucket has lost its entries.
+            bucket = buckets.get(time) if time != last else None
+            last = time
+            if bucket is None:
+                continue
+            timestamp = decode_time(time)
+            if isinstance(bucket, tuple):
+                yield timestamp, bucket[0], bucket[1]
+                continue
+            # Two stable sorts by bytes take half the time of one by pairs, and mostly all subs are equal.
+            addresses = sorted(bucket, key=_sub)
+            addresses.sort(key=_prefix)
+            for prefix, sub in addresses:
+                yield timestamp, prefix, sub
+
+    def _times(self, limit: bytes) -> Iterator[bytes]:
+        """Walk the heap from its root, in order of time, up to a limit.
+
+        The first times are found one by one, so that a look at what is due next costs little. Who takes more of them
+        mostly takes all, and those are sorted faster at once.
+        """
+        heap = self.heap
+        size = len(heap)
+        frontier = [(heap[0], 0)] if heap and heap[0] <= limit else []
+        taken = 0
+        while frontier and taken < _ONE_BY_ONE:
+            time, at = heappop(frontier)
+            taken += 1
+            yield time
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < size and heap[child] <= limit:
+                    heappush(frontier, (heap[child], child))
+        rest = []
+        positions = [at for _, at in frontier]
+        while positions:
+            at = positions.pop()
+            rest.append(heap[at])
+            left = 2 * at + 1
+            if left < size and heap[left] <= limit:
+                positions.append(left)
+            if left + 1 < size and heap[left + 1] <= limit:
+                positions.append(left + 1)
+        rest.sort()
+        yield from rest
+
+
+class MemoryStore:
+    """A `LocalStore` that lives and dies with the process."""
+
+    __slots__ = ("_indexes", "_nested", "_position", "_tables", "_values")
+
+    def __init__(self) -> None:
+        self._position: tuple[str, int] | None = None
+        self._values: dict[bytes, bytes] = {}
+        self._nested: dict[bytes, tuple[bytes, bytes] | dict[bytes, bytes]] = {}
+        self._indexes: dict[int, _TimeIndex] = {}
+        self._tables: dict[int, ChunkedTable] = {}
+
+    def position(self) -> tuple[str, int] | None:
+        """See `LocalStore.position`."""
+        return self._position
+
+    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
+        """See `LocalStore.get`."""
+        if not sub:
+            return self._values.get(prefix)
+        held = self._nested.get(prefix)
+        if held is None:
+            return None
+        if isinstance(held, dict):
+            return held.get(sub)
+        return held[1] if held[0] == sub else None
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `LocalStore.scan`."""
+        held = self._nested.get(prefix)
+        found: Iterator[tuple[bytes, bytes]]
+        if held is None:
+            found = iter(())
+        elif isinstance(held, dict):
+            subs = sorted(held)
+            found = zip(subs, map(held.__getitem__, subs), strict=True)
+        else:
+            found = iter((held,))
+        value = self._values.get(prefix)
+        if value is None:
+            return found
+        return iter([(b"", value), *found])
+
+    def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """See `LocalStore.due`."""
+        index = self._indexes.get(kind)
+        if index is None or up_to < MIN_TIMESTAMP:
+            return iter(())
+        return index.due(encode_time(min(up_to, MAX_TIMESTAMP)))
+
+    def items(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """See `LocalStore.items`."""
+        for prefix, value in self._values.items():
+            yield prefix, b"", value
+        for prefix, held in self._nested.items():
+            if isinstance(held, dict):
+                for sub, value in held.items():
+                    yield prefix, sub, value
+            else:
+                yield prefix, held[0], held[1]
+
+    def table(self, state_id: int) -> ChunkedTable | None:
+        """See `LocalStore.table`."""
+        return self._tables.get(state_id)
+
+    def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
+        """See `LocalStore.apply`. When ``changes`` raises, the store is empty afterwards."""
+        values = self._values
+        indexes = self._indexes
+        nest = self._nest
+        try:
+            for prefix, sub, value in changes:
+                kind = prefix[0]
+                if kind == PLAIN:
+                    if sub:
+                        nest(prefix, sub, value)
+                    elif value is None:
+                        values.pop(prefix, None)
+                    else:
+                        values[prefix] = value
+                    continue
+                if sub:
+                    old = nest(prefix, sub, value)
+                else:
+                    old = values.get(prefix)
+                    if value is not None:
+                        values[prefix] = value
+                    elif old is not None:
+                        del values[prefix]
+                index = indexes.get(kind)
+                if index is None:
+                    index = indexes[kind] = _TimeIndex()
+                if value is None:
+                    if old is not None:
+                        index.remove(old[:8], prefix, sub)
+                elif old is None:
+                    index.add(value[:8], prefix, sub)
+                elif old[:8] != value[:8]:
+                    index.remove(old[:8], prefix, sub)
+                    index.add(value[:8], prefix, sub)
+            for index in indexes.values():
+                index.prune()
+            for delta in tables:
+                self._open_table(delta).apply(delta)
+            for state_id in {delta.state_id for delta in tables}:
+                self._tables[state_id].settle()
+        except BaseException:
+            self.reset()
+            raise
+        self._position = (log_id, row)
+
+    def _open_table(self, delta: TableDelta) -> ChunkedTable:
+        """The table that changes; a new one if it is not there."""
+        from keyed.tables.chunks import ChunkedTable
+
+        table = self._tables.get(delta.state_id)
+        if table is None:
+            table = self._tables[delta.state_id] = ChunkedTable(delta.keys)
+        return table
+
+    def _nest(self, prefix: bytes, sub: bytes, value: bytes | None) -> bytes | None:
+        """Set or remove an entry with a sub; give the value it had."""
+        nested = self._nested
+        held = nested.get(prefix)
+        if held is None:
+            if value is not None:
+                nested[prefix] = (sub, value)
+            return None
+        if isinstance(held, dict):
+            if value is not None:
+                old = held.get(sub)
+                held[sub] = value
+                return old
+            old = held.pop(sub, None)
+            if not held:
+                del nested[prefix]
+            return old
+        only, old_value = held
+        if only != sub:
+            if value is not None:
+                nested[prefix] = {only: old_value, sub: value}
+            return None
+        if value is None:
+            del nested[prefix]
+        else:
+            nested[prefix] = (sub, value)
+        return old_value
+
+    def reset(self) -> None:
+        """See `LocalStore.reset`."""
+        self._position = None
+        self._values = {}
+        self._nested = {}
+        self._indexes = {}
+        self._tables = {}
+
+    def close(self) -> None:
+        """See `LocalStore.close`."""
+        self.reset()

@@ -1,0 +1,172 @@
+"""Rows on their way to vectorised functions and from them: timestamps, combining, key groups, output columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.arrow.read import column_values
+from keyed.arrow.write import arrow_schema
+from keyed.codec.key_hash import group_of, key_hash
+from keyed.durations import MIN_TIMESTAMP
+from keyed.errors import DefinitionError, KeyedError, NullKeyError, OutputDefinitionError, UserFunctionError
+from keyed.outputs import Schema
+from keyed.tables.conversion import converted
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+
+__all__ = ["check_keys", "combined", "event_times", "group_indices", "in_time_order", "shaped", "with_times"]
+
+
+def event_times(column: Any, name: str) -> Any:
+    """A column of timestamps or integers as int64 milliseconds since the epoch.
+
+    Raises:
+        DefinitionError: The column has another type, or numbers that are not whole.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    rule = "give timestamps, or integers in milliseconds since the epoch"
+    try:
+        if pa.types.is_timestamp(array.type):
+            # Floor, as Spark's unix_millis does, also before the epoch.
+            units = array.view(pa.int64())
+            per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
+            if per_ms <= 1:
+                return units if per_ms else pc.multiply_checked(units, 1000)
+            floored = np.floor_divide(units.fill_null(0).to_numpy(), per_ms)
+            return pa.array(floored, mask=units.is_null().to_numpy(zero_copy_only=False) if units.null_count else None)
+        if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+            # pandas makes an integer column with gaps one of floats.
+            return array.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise DefinitionError(f"timestamp column {name!r} holds no times in range ({error}); {rule}") from error
+    raise DefinitionError(f"timestamp column {name!r} has type {array.type}; {rule}")
+
+
+def with_times(table: pa.Table, name: str | None) -> pa.Table:
+    """A table with `TIMESTAMP_COLUMN`, out of the column with the event time; as it is if there is none.
+
+    Raises:
+        DefinitionError: It is no table, the column is missing, or holds no times.
+    """
+    if not isinstance(table, pa.Table):
+        raise DefinitionError(f"{type(table).__name__} is no pyarrow.Table")
+    if name is None or name == TIMESTAMP_COLUMN:
+        return table
+    if name not in table.column_names:
+        raise DefinitionError(f"timestamp column {name!r} is not in {', '.join(table.column_names)}")
+    times = event_times(table.column(name), name)
+    index = table.schema.get_field_index(TIMESTAMP_COLUMN)
+    if index >= 0:
+        return table.set_column(index, TIMESTAMP_COLUMN, times)
+    return table.append_column(TIMESTAMP_COLUMN, times)
+
+
+def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
+    """Check that each row has a key.
+
+    Raises:
+        DefinitionError: A key column is missing.
+        NullKeyError: A key is null.
+    """
+    for key in keys:
+        if key not in table.column_names:
+            columns = ", ".join(table.column_names)
+            raise DefinitionError(f"operator {operator!r}: key column {key!r} is not in {columns}")
+        if table.column(key).null_count:
+            raise NullKeyError(f"operator {operator!r}: {table.column(key).null_count} rows have null in {key!r}")
+
+
+def in_time_order(table: pa.Table) -> pa.Table:
+    """The rows in the order of `TIMESTAMP_COLUMN`, stable; rows without a timestamp first."""
+    if TIMESTAMP_COLUMN not in table.column_names:
+        return table
+    column: Any = table.column(TIMESTAMP_COLUMN)
+    times = column.fill_null(MIN_TIMESTAMP).to_numpy()
+    if not bool((times[1:] < times[:-1]).any()):
+        return table
+    return table.take(np.argsort(times, kind="stable"))
+
+
+def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str], operator: str) -> pa.Table:
+    """What ``combine`` makes of rows.
+
+    Raises:
+        UserFunctionError: It raised.
+        OutputDefinitionError: It gave no table, or one without the key columns or with null in them.
+    """
+    where = f"operator {operator!r}, combine of {table.num_rows} rows"
+    try:
+        result = function.combine(table)
+    except KeyedError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error
+    if not isinstance(result, pa.Table):
+        raise OutputDefinitionError(f"{where} gave a {type(result).__name__}; return a pyarrow.Table")
+    for key in keys:
+        if key not in result.column_names:
+            raise OutputDefinitionError(f"{where} lost the key column {key!r}; keep the columns of key_by")
+        if result.column(key).null_count:
+            raise OutputDefinitionError(f"{where} put null into the key column {key!r}; keep the keys as they are")
+    return result
+
+
+def group_indices(table: pa.Table, keys: Sequence[str], parallelism: int) -> Any:
+    """The key group of each row, as a numpy array. Each distinct key is hashed once."""
+    if parallelism == 1:
+        return np.zeros(table.num_rows, dtype="int64")
+    columns = [_decoded(table.column(key)) for key in keys]
+    numbered = pa.table(columns, names=list(keys)).append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
+    groups: Any = numbered.group_by(list(keys), use_threads=False).aggregate([("__keyed_row", "list")])
+    columns = [column_values(groups.column(key)) for key in keys]
+    distinct = columns[0] if len(keys) == 1 else list(zip(*columns, strict=True))
+    indices: Any = [group_of(key_hash(key), parallelism) for key in distinct]
+    lists = groups.column("__keyed_row_list").combine_chunks()
+    result = np.empty(table.num_rows, dtype="int64")
+    result[lists.flatten().to_numpy()] = np.repeat(indices, lists.value_lengths().to_numpy())
+    return result
+
+
+def _decoded(column: Any) -> Any:
+    """A column without a dictionary, which differs from chunk to chunk."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def shaped(table: Any, schema: Schema | None, where: str) -> pa.Table:
+    """What a function emitted, in the columns that are declared; with its `TIMESTAMP_COLUMN`, if it has one, as int64.
+
+    Raises:
+        OutputDefinitionError: It is no table, or a column is missing or does not fit.
+    """
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise OutputDefinitionError(f"{where}: {type(table).__name__} was emitted; give a pyarrow.Table")
+    if TIMESTAMP_COLUMN in table.column_names:
+        index = table.column_names.index(TIMESTAMP_COLUMN)
+        table = table.set_column(index, TIMESTAMP_COLUMN, event_times(table.column(index), TIMESTAMP_COLUMN))
+    rows: pa.Table = table
+    if schema is None:
+        return rows
+    target = arrow_schema(schema)
+    if TIMESTAMP_COLUMN in table.column_names:
+        target = target.append(pa.field(TIMESTAMP_COLUMN, pa.int64()))
+    columns: list[Any] = []
+    for field in target:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
+            raise OutputDefinitionError(
+                f"{where}: column {field.name!r} is missing, or there twice, in {', '.join(table.column_names)}"
+            )
+        column = table.column(index)
+        try:
+            columns.append(converted(column, field.type))
+        except ValueError as error:
+            raise OutputDefinitionError(
+                f"{where}: column {field.name!r} of {column.type} does not fit {field.type}: {error}"
+            ) from error
+    return pa.Table.from_arrays(columns, schema=target)

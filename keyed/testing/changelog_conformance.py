@@ -1,0 +1,374 @@
+"""Tests that every changelog passes, for the changelogs of `keyed` and for those of third parties.
+
+Subclass `ChangelogConformance`, give it a factory, and let a test runner collect it, as with
+`keyed.testing.store_conformance`. `SampleGroup` makes a key group's commits as the engine does.
+"""
+
+# A test's name states its claim; chance here is for tests.
+# ruff: noqa: D102, S311
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import attrs
+
+from keyed.changelog.model import Block, Blocks, Change, Changelog, ChangelogReader, ChangelogWriter, Commit
+from keyed.codec.keys import encode_key
+from keyed.codec.state_schema import StateSchema
+from keyed.codec.values import value_codec
+from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
+from keyed.content.entry_hash import hash_sum, hash_text
+from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, KeyedError
+
+__all__ = ["ChangelogConformance", "SampleGroup", "state_of"]
+
+State = dict[tuple[bytes, bytes], bytes]
+_STATES = {
+    "total": {"id": 1, "schema": StateSchema.of("total", "value", None, bytes).to_json()},
+    "by_name": {"id": 2, "schema": StateSchema.of("by_name", "map", str, bytes).to_json()},
+}
+_NAMESPACE = encode_key(None)
+_encode = value_codec(bytes).encode
+
+
+class SampleGroup:
+    """Makes the commits of one key group: random changes of a value, a map and timers.
+
+    Args:
+        number: What chooses.
+        group: Index of the key group.
+        keys: How many keys there are.
+        source_log: Identity of the group's own log.
+    """
+
+    def __init__(self, number: Random, group: int = 0, keys: int = 50, source_log: str = "source") -> None:
+        self._number = number
+        self._keys = keys
+        self.state: State = {}
+        self._hash = 0
+        self.last = Commit(
+            log_id="",
+            group=group,
+            sequence=0,
+            attempt="",
+            source_log=source_log,
+            entries=0,
+            hash="",
+            watermark=0,
+            processing_time=0,
+            states=_STATES,
+        )
+        #: The state after each commit, by sequence.
+        self.past: dict[int, State] = {0: {}}
+
+    def commit(self, count: int = 20, size: int = 20) -> tuple[Commit, list[Block]]:
+        """The next commit with its blocks: ``count`` changes, with values of up to ``size`` bytes."""
+        changes = {change[:2]: change for change in (self._change(size) for _ in range(count))}
+        for address, (_, _, value) in changes.items():
+            self._hash -= hash_sum([(*address, self.state.pop(address, None))])
+            if value is not None:
+                self.state[address] = value
+        self._hash = hash_sum(changes.values(), self._hash)
+        blocks: list[Block] = []
+        rest = list(changes.values())
+        while rest:
+            cut = self._number.randint(1, len(rest))
+            blocks.append(rest[:cut])
+            rest = rest[cut:]
+        return self._marked(snapshot=False), blocks
+
+    def snapshot(self, gap: int = 1) -> tuple[Commit, list[Block]]:
+        """The state as a snapshot, ``gap`` commits after the one before."""
+        self.last = attrs.evolve(self.last, sequence=self.last.sequence + gap - 1)
+        changes: list[Change] = [(*address, value) for address, value in self.state.items()]
+        return self._marked(snapshot=True), [changes] if changes else []
+
+    def _change(self, size: int) -> Change:
+        number = self._number
+        key = encode_key(f"key {number.randrange(self._keys)}")
+        value = None if number.random() < 0.3 else _encode(number.randbytes(number.randint(0, size)))
+        match number.randrange(3):
+            case 0:
+                return state_prefix(PLAIN, 1, key, _NAMESPACE), b"", value
+            case 1:
+                namespace = encode_key((number.randrange(3), 10))
+                return state_prefix(PLAIN, 2, key, namespace), encode_key(str(number.randrange(9))), value
+            case _:
+                time = number.randrange(20)
+                return timer_prefix(TIMER_EVENT, key), timer_sub(time), value and encode_time(time)
+
+    def _marked(self, *, snapshot: bool) -> Commit:
+        last = self.last
+        self.last = attrs.evolve(
+            last,
+            sequence=last.sequence + 1,
+            attempt=f"{self._number.getrandbits(64):016x}",
+            previous=last.attempt,
+            snapshot=snapshot,
+            entries=len(self.state),
+            hash=hash_text(self._hash),
+            watermark=last.watermark + 7,
+            processing_time=last.processing_time + 1000,
+        )
+        self.past[self.last.sequence] = dict(self.state)
+        return self.last
+
+
+def state_of(reader: ChangelogReader, until: int | None = None) -> State:
+    """The entries that a key group's log gives, after a sequence or the newest."""
+    state: State = {}
+    for commit, blocks in reader.commits(0, until):
+        if commit.snapshot:
+            state = {}
+        _apply(state, blocks)
+    return state
+
+
+def _apply(state: State, blocks: Blocks) -> None:
+    for block in blocks:
+        assert isinstance(block, list)
+        for prefix, sub, value in block:
+            if value is None:
+                state.pop((prefix, sub), None)
+            else:
+                state[prefix, sub] = value
+
+
+def _refused(call: Callable[[], object], kind: type[KeyedError], *words: str) -> None:
+    """Check that a call raises an error that has some words in it."""
+    said = None
+    try:
+        call()
+    except kind as error:
+        said = str(error)
+    assert said is not None, f"no {kind.__name__} was raised"
+    missing = [word for word in words if word not in said]
+    assert not missing, f"{missing} not in: {said}"
+
+
+class ChangelogConformance:
+    """What every changelog does."""
+
+    def make_changelog(self, path: Path) -> Changelog:
+        """A changelog that does not exist yet.
+
+        Args:
+            path: A folder for this test alone.
+        """
+        raise NotImplementedError
+
+    def test_it_is_created_once(self, tmp_path: Path) -> None:
+        changelog = self.make_changelog(tmp_path)
+        assert changelog.header() is None
+        header = changelog.prepare("op", 2)
+        assert (header.operator, header.parallelism, header.format) == ("op", 2, 1)
+        assert changelog.prepare("op", 2) == header == copy.deepcopy(changelog).header()
+
+    def test_of_another_operator_or_parallelism_it_is_refused(self, tmp_path: Path) -> None:
+        changelog = self.make_changelog(tmp_path)
+        changelog.prepare("op", 2)
+        _refused(lambda: changelog.prepare("other", 2), ChangelogError, "'op'", "'other'")
+        _refused(lambda: changelog.prepare("op", 3), ChangelogError, "2", "3")
+
+    def test_before_it_is_created_there_is_nothing_to_open(self, tmp_path: Path) -> None:
+        changelog = self.make_changelog(tmp_path)
+        _refused(lambda: changelog.writer(0), ChangelogError)
+        _refused(lambda: changelog.reader(0).last(), ChangelogError)
+
+    def test_what_was_appended_is_read_in_order(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer, reader = changelog.writer(0), changelog.reader(0)
+        assert writer.last() is None
+        assert reader.last() is None
+        assert list(reader.commits()) == []
+        appended = [writer.append(*sample.commit()) for _ in range(5)]
+        writer.close()
+        found = [(commit, [change for block in blocks for change in block]) for commit, blocks in _whole(reader)]
+        assert [commit for commit, _ in found] == appended
+        assert [commit.records for commit in appended] == [len(changes) for _, changes in found]
+        assert appended[-1] == reader.last() == changelog.writer(0).last()
+        header = changelog.header()
+        assert header is not None
+        assert {commit.log_id for commit in appended} == {header.log_id}
+        assert all(state_of(reader, until) == sample.past[until] for until in range(1, 6))
+
+    def test_reading_goes_on_where_it_ended(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer, reader = changelog.writer(0), changelog.reader(0)
+        state: State = {}
+        after = 0
+        for count in (3, 0, 1, 4):
+            for _ in range(count):
+                writer.append(*sample.commit())
+            for commit, blocks in reader.commits(after):
+                assert commit.sequence == after + 1
+                after = commit.sequence
+                _apply(state, blocks)
+            assert state == sample.state
+        assert [commit.sequence for commit, _ in reader.commits(2, 5)] == [3, 4, 5]
+        assert list(reader.commits(after)) == []
+
+    def test_content_may_be_left_unread(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer = changelog.writer(0)
+        appended = [writer.append(*sample.commit()) for _ in range(4)]
+        assert [commit for commit, _ in changelog.reader(0).commits()] == appended
+
+    def test_a_commit_may_be_empty_or_large(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path, keys=10_000)
+        writer = changelog.writer(0)
+        for count in (0, 30_000, 0, 1):
+            writer.append(*sample.commit(count, size=200))
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_the_same_commit_again_is_invisible(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer = changelog.writer(0)
+        commits = [sample.commit() for _ in range(3)]
+        appended = [writer.append(*commit) for commit in commits]
+        for again in (writer, changelog.writer(0)):
+            assert again.append(*commits[2]) == appended[2]
+            assert again.append(commits[1][0], []) == appended[1]
+        assert state_of(changelog.reader(0)) == sample.state
+        assert [commit for commit, _ in changelog.reader(0).commits()] == appended
+
+    def test_another_commit_of_a_sequence_is_refused(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer = changelog.writer(0)
+        for _ in range(3):
+            writer.append(*sample.commit())
+        for sequence in (2, 3):
+            other = attrs.evolve(sample.last, sequence=sequence, attempt="other", previous="")
+            _refused(lambda other=other: writer.append(other, []), ChangelogDiverged)  # type: ignore[misc]
+        writer.append(*sample.commit())
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_a_commit_follows_the_one_before(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer = changelog.writer(0)
+        commit, blocks = sample.commit()
+        _refused(lambda: writer.append(attrs.evolve(commit, sequence=2), blocks), ChangelogDiverged, "2")
+        writer.append(commit, blocks)
+        commit, blocks = sample.commit()
+        for wrong in (
+            attrs.evolve(commit, sequence=3),
+            attrs.evolve(commit, previous="another"),
+            attrs.evolve(commit, source_log="another"),
+        ):
+            _refused(lambda wrong=wrong: writer.append(wrong, blocks), ChangelogDiverged)  # type: ignore[misc]
+        writer.append(commit, blocks)
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_a_snapshot_stands_for_all_before_it(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        for _ in range(4):
+            sample.commit()
+        writer, reader = changelog.writer(0), changelog.reader(0)
+        writer.append(*sample.snapshot())
+        writer.append(*sample.commit())
+        writer.append(*sample.snapshot(gap=5))
+        writer.append(*sample.commit())
+        assert [(commit.sequence, commit.snapshot) for commit, _ in reader.commits(6)] == [(11, True), (12, False)]
+        for until in (5, 6, 11, 12):
+            assert state_of(reader, until) == sample.past[until]
+
+    def test_a_commit_whose_content_fails_leaves_nothing(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writer = changelog.writer(0)
+        writer.append(*sample.commit())
+        commit, blocks = sample.commit()
+
+        def failing() -> Iterator[Block]:
+            yield from blocks
+            raise ChangelogError("no more")
+
+        _refused(lambda: writer.append(commit, failing()), ChangelogError, "no more")
+        assert state_of(changelog.reader(0)) == sample.past[1]
+        writer = self._reopened(changelog, writer)
+        writer.append(commit, blocks)
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_a_commit_that_is_being_appended_is_not_seen_and_stops_no_reader(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path, keys=5_000)
+        writer, reader = changelog.writer(0), changelog.reader(0)
+        first = writer.append(*sample.commit())
+        commit, blocks = sample.commit(20_000)
+
+        def observed() -> Iterator[Block]:
+            yield from blocks
+            assert (reader.last(), state_of(changelog.reader(0))) == (first, sample.past[1])
+
+        writer.append(commit, observed())
+        assert state_of(reader) == sample.state
+
+    def test_of_two_writers_each_commit_is_there_once(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        writers = [changelog.writer(0), changelog.writer(0)]
+        for turn in (0, 1, 0, 0, 1, 1, 0):
+            commit, blocks = sample.commit()
+            for which in (turn, 1 - turn):
+                try:
+                    writers[which].append(commit, blocks)
+                except ChangelogFenced:
+                    writers[which] = self._reopened(changelog, writers[which])
+                    writers[which].append(commit, blocks)
+        found = [commit for commit, _ in changelog.reader(0).commits()]
+        assert [commit.sequence for commit in found] == list(range(1, 8))
+        assert all(after.previous == before.attempt for before, after in pairwise(found))
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_groups_are_apart(self, tmp_path: Path) -> None:
+        changelog, sample = self._created(tmp_path)
+        other = SampleGroup(Random(8), 1)
+        writers = [changelog.writer(group) for group in range(2)]
+        for _ in range(3):
+            writers[0].append(*sample.commit())
+            writers[1].append(*other.commit())
+        writers[0].append(*sample.commit())
+        assert state_of(changelog.reader(0)) == sample.state
+        assert state_of(changelog.reader(1)) == other.state
+        last = changelog.reader(1).last()
+        assert last is not None
+        assert (last.group, last.sequence) == (1, 3)
+        _refused(lambda: changelog.reader(2).last(), ChangelogError, "2")
+
+    def test_positions_are_kept(self, tmp_path: Path) -> None:
+        changelog, _ = self._created(tmp_path)
+        assert list(changelog.positions()) == []
+        for sequence in (1, 2, 3):
+            changelog.put_position(sequence, b"at %d" % sequence)
+        changelog.put_position(2, b"at 2")
+        _refused(lambda: changelog.put_position(2, b"elsewhere"), ChangelogDiverged, "2")
+        assert list(changelog.positions()) == [(1, b"at 1"), (2, b"at 2"), (3, b"at 3")]
+        assert list(copy.deepcopy(changelog).positions(1)) == [(2, b"at 2"), (3, b"at 3")]
+
+    def test_what_is_kept_stays(self, tmp_path: Path) -> None:
+        changelog, _ = self._created(tmp_path)
+        assert list(changelog.kept()) == []
+        large = Random(3).randbytes(500_000)
+        for name, data in (("b.1", b"one"), ("a-2", large), ("b.1", b"one")):
+            changelog.keep(name, data)
+        changelog.put_position(1, b"at 1")
+        _refused(lambda: changelog.keep("b.1", b"other"), ChangelogDiverged, "b.1")
+        assert list(copy.deepcopy(changelog).kept()) == [("a-2", large), ("b.1", b"one")]
+        assert list(changelog.positions()) == [(1, b"at 1")]
+
+    def _created(self, path: Path, keys: int = 50) -> tuple[Changelog, SampleGroup]:
+        changelog = self.make_changelog(path)
+        changelog.prepare("op", 2)
+        return changelog, SampleGroup(Random(7), keys=keys)
+
+    @staticmethod
+    def _reopened(changelog: Changelog, writer: ChangelogWriter) -> ChangelogWriter:
+        writer.close()
+        return changelog.writer(0)
+
+
+def _whole(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]]]:
+    for commit, blocks in reader.commits():
+        yield commit, [block for block in blocks if isinstance(block, list)]

@@ -1,0 +1,360 @@
+"""Tests that every local store passes, for the stores of `keyed` and for those of third parties.
+
+Subclass `LocalStoreConformance`, give it a factory, and let a test runner collect it:
+
+    class TestMyStore(LocalStoreConformance):
+        def make_store(self, path):
+            return MyStore(path)
+
+The tests need no library: they are methods named ``test_*`` that take a folder of their own, which pytest gives as its
+``tmp_path``, and assert.
+"""
+
+# A test's name states its claim, and the methods of the reference are those of the protocol; chance here is for tests.
+# ruff: noqa: D102, S311
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from keyed.codec.keys import encode_key
+from keyed.content.addresses import (
+    PLAIN,
+    TIMER_EVENT,
+    TIMER_PROCESSING,
+    TTL_EVENT,
+    TTL_PROCESSING,
+    decode_time,
+    encode_time,
+    list_sub,
+    named_timer_sub,
+    state_prefix,
+    timer_prefix,
+    timer_sub,
+)
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.stores import Change, LocalStore
+from keyed.testing.table_conformance import TableConformance
+
+__all__ = ["LocalStoreConformance", "ReferenceStore", "assert_same", "random_changes"]
+
+_KINDS = (PLAIN, TTL_PROCESSING, TTL_EVENT, TIMER_PROCESSING, TIMER_EVENT)
+_NO_NAMESPACE = encode_key(None)
+
+
+class ReferenceStore:
+    """What a local store means, in the fewest words: a dictionary that is sorted and filtered at each question."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.entries: dict[tuple[bytes, bytes], bytes] = {}
+        self.applied: tuple[str, int] | None = None
+
+    def position(self) -> tuple[str, int] | None:
+        return self.applied
+
+    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
+        return self.entries.get((prefix, sub))
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((sub, value) for (other, sub), value in self.entries.items() if other == prefix))
+
+    def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
+        timed = (item for item in self.entries.items() if item[0][0][0] == kind != PLAIN)
+        found = ((decode_time(value), prefix, sub) for (prefix, sub), value in timed)
+        return iter(sorted(entry for entry in found if entry[0] <= up_to))
+
+    def items(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        return ((prefix, sub, value) for (prefix, sub), value in sorted(self.entries.items()))
+
+    def table(self, state_id: int) -> None:
+        return None
+
+    def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[Any] = ()) -> None:
+        assert not tables
+        entries = dict(self.entries)
+        for prefix, sub, value in changes:
+            if value is None:
+                entries.pop((prefix, sub), None)
+            else:
+                entries[prefix, sub] = value
+        self.entries, self.applied = entries, (log_id, row)
+
+    def close(self) -> None:
+        pass
+
+
+def assert_same(store: LocalStore, expected: LocalStore) -> None:
+    """Assert that two stores answer all questions alike."""
+    assert store.position() == expected.position()
+    entries = list(expected.items())
+    assert sorted(store.items()) == sorted(entries)
+    for prefix, sub, value in entries:
+        assert store.get(prefix, sub) == value
+    for prefix in {prefix for prefix, _, _ in entries}:
+        assert list(store.scan(prefix)) == list(expected.scan(prefix))
+    times = {time for kind in _KINDS for time, _, _ in expected.due(kind, MAX_TIMESTAMP)}
+    for kind in _KINDS:
+        for up_to in (*sorted(times)[:: max(1, len(times) // 4)], MAX_TIMESTAMP):
+            assert list(store.due(kind, up_to)) == list(expected.due(kind, up_to))
+
+
+def random_changes(random: Random, size: int, *, keys: int = 5, times: int = 8) -> list[Change]:
+    """Changes of all kinds that often hit the same few addresses and times.
+
+    Args:
+        random: Source of randomness.
+        size: Number of changes.
+        keys: How many keys there are.
+        times: How many times there are.
+    """
+    changes: list[Change] = []
+    for _ in range(size):
+        kind = random.choice(_KINDS)
+        key = encode_key(random.randrange(keys))
+        time = random.randrange(times) - times // 2
+        remove = random.random() < 0.4
+        value = encode_time(time)
+        if kind >= TIMER_PROCESSING:
+            prefix = timer_prefix(kind, key)
+            name = random.randrange(4)
+            sub = named_timer_sub(encode_key(name)) if name < 2 else timer_sub(time)
+        else:
+            prefix = state_prefix(kind, random.randrange(2), key, _NO_NAMESPACE)
+            sub = random.choice((b"", b"", encode_key(random.randrange(3)), list_sub(random.randrange(2), 0)))
+            value = random.randbytes(random.randrange(12)) if kind == PLAIN else value + random.randbytes(2)
+        changes.append((prefix, sub, None if remove else value))
+    return changes
+
+
+def _state(kind: int, key: object, state_id: int = 1) -> bytes:
+    return state_prefix(kind, state_id, encode_key(key), _NO_NAMESPACE)
+
+
+def _timer(key: object, time: int, *, kind: int = TIMER_EVENT) -> Change:
+    return timer_prefix(kind, encode_key(key)), timer_sub(time), encode_time(time)
+
+
+def _named(key: object, name: object, time: int) -> Change:
+    return timer_prefix(TIMER_EVENT, encode_key(key)), named_timer_sub(encode_key(name)), encode_time(time)
+
+
+def _due(changes: Iterable[Change]) -> list[tuple[int, bytes, bytes]]:
+    return sorted((decode_time(value), prefix, sub) for prefix, sub, value in changes if value is not None)
+
+
+class LocalStoreConformance(TableConformance):
+    """The contract of a local store. Override `make_store`, and `durable` for a store that outlives its process."""
+
+    #: Whether a store that is closed and made again in the same folder holds what was applied to it.
+    durable = False
+
+    def make_store(self, path: Path) -> LocalStore:
+        """Make a store, new or as it was closed, in a folder of its own."""
+        raise NotImplementedError
+
+    def test_a_new_store_is_empty(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        assert_same(store, ReferenceStore())
+        assert store.get(_state(PLAIN, "a"), b"") is None
+        assert list(store.scan(_state(PLAIN, "a"))) == []
+        store.close()
+
+    def test_entries_are_read_as_they_were_applied(self, tmp_path: Path) -> None:
+        store, expected = self.make_store(tmp_path), ReferenceStore()
+        changes = [
+            (_state(PLAIN, "empty value"), b"", b""),
+            (_state(PLAIN, "any bytes"), b"", bytes(range(256))),
+            (_state(PLAIN, "\x00\xff"), b"\xff\xff", b"\x00"),
+            (_state(PLAIN, "map"), encode_key("x"), b"1"),
+            (_state(PLAIN, "map"), b"", b"beside the map"),
+            (_state(PLAIN, "k" * 1000), b"s" * 1000, b"v" * 1_000_000),
+            (_state(TTL_EVENT, "ttl"), b"", encode_time(5) + b"value"),
+            _timer("t", 7),
+            _named("t", "name", 3),
+        ]
+        for each in (store, expected):
+            each.apply("log", 1, iter(changes))
+        assert_same(store, expected)
+        store.close()
+
+    def test_reads_after_apply_see_what_it_changed(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        prefix = _state(PLAIN, "a")
+        for row, value in enumerate((b"1", b"2", None, b"3", None), start=1):
+            store.apply("log", row, [(prefix, b"", value), (prefix, b"sub", value)])
+            assert store.get(prefix, b"") == store.get(prefix, b"sub") == value
+            assert list(store.scan(prefix)) == ([] if value is None else [(b"", value), (b"sub", value)])
+        store.close()
+
+    def test_the_last_change_of_an_address_wins(self, tmp_path: Path) -> None:
+        store, expected = self.make_store(tmp_path), ReferenceStore()
+        for change in (_named("k", "n", 4), (_state(TTL_PROCESSING, "k"), b"", encode_time(4)), _timer("k", 4)):
+            prefix, sub, value = change
+            assert value is not None
+            later = value if sub[:1] == b"\x00" else encode_time(6)
+            gone = (prefix, sub, None)
+            for changes in ([change, gone], [gone, change], [change, gone, (prefix, sub, later)], [change, gone]):
+                for each in (store, expected):
+                    each.apply("log", 1, changes)
+                assert_same(store, expected)
+        store.close()
+
+    def test_removing_what_is_not_there_does_nothing(self, tmp_path: Path) -> None:
+        store, expected = self.make_store(tmp_path), ReferenceStore()
+        for each in (store, expected):
+            each.apply("log", 1, [_timer("k", 4), (_state(PLAIN, "k"), b"a", b"1")])
+            for prefix, sub, _ in (_timer("k", 5), _named("k", 1, 5), _timer("other", 4)):
+                each.apply("log", 2, [(prefix, sub, None)])
+            each.apply("log", 3, [(_state(kind, "k"), sub, None) for kind in (PLAIN, TTL_EVENT) for sub in (b"", b"b")])
+        assert_same(store, expected)
+        store.close()
+
+    def test_scan_gives_exactly_a_prefix_in_order_of_sub(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        subs = [encode_key(i) for i in range(-300, 300)]
+        changes = [(_state(PLAIN, key, state), sub, sub * 2) for key in "abc" for state in (1, 2) for sub in subs]
+        Random(0).shuffle(changes)
+        store.apply("log", 1, changes)
+        assert list(store.scan(_state(PLAIN, "b"))) == [(sub, sub * 2) for sub in subs]
+        store.apply("log", 2, [(_state(PLAIN, "b"), sub, None) for sub in subs[1:]])
+        assert list(store.scan(_state(PLAIN, "b"))) == [(subs[0], subs[0] * 2)]
+        assert list(store.scan(_state(PLAIN, ""))) == []
+        store.close()
+
+    def test_due_is_ordered_by_time_prefix_and_sub(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        times = [MIN_TIMESTAMP, -(2**40), -1, 0, 1, 255, 256, 2**40, MAX_TIMESTAMP]
+        changes = [_timer(key, time) for key in ("b", "a", 3, None) for time in times]
+        changes += [_named(key, name, time) for key in ("a", 3) for name, time in enumerate(times)]
+        Random(0).shuffle(changes)
+        store.apply("log", 1, changes)
+        for time in (*times, -5, 300):
+            assert list(store.due(TIMER_EVENT, time)) == [entry for entry in _due(changes) if entry[0] <= time]
+        store.close()
+
+    def test_due_is_ordered_over_many_times(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        for row, size in enumerate(range(255, 265)):
+            changes = [_timer(time % 7, time * 3) for time in range(size)]
+            Random(size).shuffle(changes)
+            store.reset()
+            store.apply("log", row, changes)
+            assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP)) == _due(changes)
+            assert list(store.due(TIMER_EVENT, 3 * size - 4)) == _due(changes)[:-1]
+        store.close()
+
+    def test_due_keeps_kinds_apart(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.apply("log", 1, [_timer("k", 1, kind=TIMER_PROCESSING), (_state(PLAIN, "k"), b"", encode_time(1))])
+        assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP)) == []
+        assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == []
+        assert list(store.due(PLAIN, MAX_TIMESTAMP)) == []
+        assert [time for time, _, _ in store.due(TIMER_PROCESSING, 1)] == [1]
+        store.close()
+
+    def test_an_entry_is_due_at_its_last_time_only(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        prefix, sub = _state(TTL_EVENT, "k"), encode_key("map key")
+        for row, time in enumerate((5, 9, 9, 2, 7), start=1):
+            store.apply("log", row, [(prefix, each, encode_time(time) + b"v") for each in (b"", sub)])
+            assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == [(time, prefix, b""), (time, prefix, sub)]
+            assert list(store.due(TTL_EVENT, time - 1)) == []
+        store.apply("log", 9, [(prefix, sub, None)])
+        assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == [(7, prefix, b"")]
+        store.close()
+
+    def test_what_becomes_due_before_a_time_that_was_asked_for_is_found(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.apply("log", 1, [_timer("k", 100)])
+        assert list(store.due(TIMER_EVENT, 90)) == []
+        assert [time for time, _, _ in store.due(TIMER_EVENT, 200)] == [100]
+        store.apply("log", 2, [_timer("k", 50), _named("k", 1, 40)])
+        assert [time for time, _, _ in store.due(TIMER_EVENT, 90)] == [40, 50]
+        prefix = timer_prefix(TIMER_EVENT, encode_key("k"))
+        store.apply("log", 3, [(prefix, timer_sub(time), None) for time in (50, 100)])
+        assert [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)] == [40]
+        store.apply("log", 4, [_timer("k", MIN_TIMESTAMP), _timer("k", MAX_TIMESTAMP)])
+        found = [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)]
+        assert found == [MIN_TIMESTAMP, 40, MAX_TIMESTAMP]
+        store.close()
+
+    def test_iterators_are_lazy_and_independent(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        changes = [_timer(key, time) for key in range(20) for time in range(50)]
+        store.apply("log", 1, changes)
+        one, two = store.due(TIMER_EVENT, 48), store.due(TIMER_EVENT, 49)
+        first = list(islice(one, 700))
+        second = list(islice(two, 10))
+        assert list(store.due(TIMER_EVENT, 0)) == _due(changes)[:20]
+        scan = store.scan(changes[0][0])
+        next(scan)
+        assert first + list(one) == _due(changes)[:-20]
+        assert second + list(two) == _due(changes)
+        assert len(list(scan)) == 49
+        store.close()
+
+    def test_a_failed_apply_leaves_the_store_as_before_or_empty(self, tmp_path: Path) -> None:
+        store, before = self.make_store(tmp_path), ReferenceStore()
+        for each in (store, before):
+            each.apply("log", 1, [_timer("k", 1), (_state(PLAIN, "k"), b"", b"1")])
+
+        def failing() -> Iterator[Change]:
+            yield _timer("k", 2)
+            yield _state(PLAIN, "k"), b"", b"2"
+            raise LookupError
+
+        try:
+            store.apply("log", 2, failing())
+        except LookupError:
+            assert_same(store, ReferenceStore() if store.position() is None else before)
+        else:
+            raise AssertionError("the error was swallowed")
+        store.close()
+
+    def test_reset_drops_everything(self, tmp_path: Path) -> None:
+        store, expected = self.make_store(tmp_path), ReferenceStore()
+        store.apply("log", 1, random_changes(Random(1), 200))
+        list(islice(store.due(TIMER_EVENT, MAX_TIMESTAMP), 1))
+        store.reset()
+        assert_same(store, expected)
+        for each in (store, expected):
+            each.apply("another log", 1, random_changes(Random(2), 200))
+        assert_same(store, expected)
+        store.close()
+
+    def test_closing_twice_and_with_open_iterators_is_allowed(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.apply("log", 1, random_changes(Random(1), 200))
+        iterators = [store.items(), store.due(TIMER_EVENT, MAX_TIMESTAMP), store.scan(_state(PLAIN, 1))]
+        for iterator in iterators:
+            next(iterator, None)
+        store.close()
+        store.close()
+        again = self.make_store(tmp_path)
+        assert (again.position() is not None) == self.durable
+        again.close()
+
+    def test_a_store_agrees_with_a_dictionary(self, tmp_path: Path) -> None:
+        for seed in range(3):
+            random = Random(seed)
+            store, expected = self.make_store(tmp_path / str(seed)), ReferenceStore()
+            for row in range(25):
+                changes = random_changes(random, random.choice((0, 1, 10, 60)))
+                for each in (store, expected):
+                    each.apply(f"log {row // 10}", row, changes)
+                assert_same(store, expected)
+                if random.random() < 0.2:
+                    store.close()
+                    store = self.make_store(tmp_path / str(seed))
+                    if not self.durable:
+                        assert_same(store, ReferenceStore())
+                        store.apply(f"log {row // 10}", row, ((*entry,) for entry in expected.items()))
+                    assert_same(store, expected)
+            store.close()

@@ -1,0 +1,306 @@
+"""Both local stores keep the contract, and what is particular to each of them."""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from keyed.codec.keys import encode_key
+from keyed.content.addresses import (
+    PLAIN,
+    TIMER_EVENT,
+    encode_time,
+    named_timer_sub,
+    state_prefix,
+    timer_prefix,
+    timer_sub,
+)
+from keyed.durations import MAX_TIMESTAMP
+from keyed.errors import LocalStoreError
+from keyed.stores import LocalStore, MemoryStore, RocksStore, open_rocks_store
+from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class TestMemoryStore(LocalStoreConformance):
+    def make_store(self, path):
+        return MemoryStore()
+
+
+class TestRocksStore(LocalStoreConformance):
+    durable = True
+
+    def make_store(self, path):
+        return open_rocks_store(path)
+
+
+class Agreement(RuleBasedStateMachine):
+    """A dictionary, the memory store and the RocksDB store answer alike, whatever is done to them."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        self.row = 0
+        self.expected = ReferenceStore()
+        self.memory = MemoryStore()
+        self.rocks = open_rocks_store(folder)
+        self.stores: list[LocalStore] = [self.expected, self.memory, self.rocks]
+
+    @rule(random=st.randoms(use_true_random=False), size=st.sampled_from([0, 1, 2, 8, 30, 120]))
+    def apply(self, random, size):
+        changes = random_changes(random, size)
+        self.row += 1
+        for store in self.stores:
+            store.apply("log", self.row, iter(changes))
+
+    @rule(kind=st.integers(1, 5), up_to=st.one_of(st.integers(-6, 6), st.just(MAX_TIMESTAMP)), take=st.integers(0, 5))
+    def look_at_what_is_due(self, kind, up_to, take):
+        expected, *found = [list(islice(store.due(kind, up_to), take)) for store in self.stores]
+        assert found == [expected, expected]
+
+    @rule(random=st.randoms(use_true_random=False))
+    def look_up(self, random):
+        for prefix, sub, _ in random_changes(random, 20):
+            expected, *found = [store.get(prefix, sub) for store in self.stores]
+            assert found == [expected, expected]
+
+    @rule()
+    def reopen(self):
+        self.rocks.close()
+        self.rocks = self.stores[2] = open_rocks_store(self.folder)
+
+    @rule()
+    def reset(self):
+        for store in self.stores:
+            store.reset()
+
+    @rule()
+    def compare(self):
+        assert_same(self.memory, self.expected)
+        assert_same(self.rocks, self.expected)
+
+    def teardown(self):
+        self.compare()
+        self.rocks.reset()
+        self.rocks.close()
+
+
+def test_stores_agree_on_all_sequences_of_operations(tmp_path):
+    class Here(Agreement):
+        def __init__(self):
+            super().__init__(tmp_path)
+
+    run_state_machine_as_test(Here, settings=settings(max_examples=30, stateful_step_count=20))
+
+
+def value(key, state=1, kind=PLAIN):
+    return state_prefix(kind, state, encode_key(key), encode_key(None))
+
+
+def timer(key, time):
+    return timer_prefix(TIMER_EVENT, encode_key(key)), timer_sub(time), encode_time(time)
+
+
+def test_importing_the_package_does_not_load_rocksdict():
+    code = "import sys; from keyed.stores import MemoryStore, open_rocks_store; print('rocksdict' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# Memory -------------------------------------------------------------------------------------------------------------
+
+
+def test_timers_that_move_do_not_pile_up_in_memory():
+    store = MemoryStore()
+    name = named_timer_sub(encode_key("session"))
+    for time in range(2_000):
+        store.apply("log", time, [(timer_prefix(TIMER_EVENT, encode_key("k")), name, encode_time(time))])
+    assert len(store._indexes[TIMER_EVENT].heap) < 200
+    assert [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)] == [1_999]
+
+
+def test_a_look_at_what_is_due_first_does_not_visit_what_is_pending():
+    store = MemoryStore()
+    store.apply("log", 1, [timer(key, key) for key in range(5_000)])
+    buckets = store._indexes[TIMER_EVENT].buckets = CountingDict(store._indexes[TIMER_EVENT].buckets)
+    assert len(list(islice(store.due(TIMER_EVENT, MAX_TIMESTAMP), 10))) == 10
+    assert len(list(store.due(TIMER_EVENT, 20))) == 21
+    assert buckets.gets < 50
+
+
+def test_all_of_many_times_are_found_in_order():
+    for size in range(256, 530, 7):
+        store = MemoryStore()
+        store.apply("log", 1, [timer(0, -time) for time in range(size)])
+        assert [time for time, _, _ in store.due(TIMER_EVENT, 0)] == list(range(1 - size, 1))
+
+
+class CountingDict(dict):
+    gets = 0
+
+    def get(self, *args):
+        self.gets += 1
+        return super().get(*args)
+
+
+# RocksDB ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_fired_is_not_read_again(tmp_path, monkeypatch):
+    store = open_rocks_store(tmp_path)
+    store.apply("log", 1, [timer(key, time) for key in range(5) for time in (10, 20, 30)])
+    fired = list(store.due(TIMER_EVENT, 20))
+    store.apply("log", 2, [(prefix, sub, None) for _, prefix, sub in fired])
+    assert [time for time, _, _ in store.due(TIMER_EVENT, 30)] == [30] * 5
+    store.apply("log", 3, [])
+    store.close()
+    store = open_rocks_store(tmp_path)
+    starts = []
+    read = store._database.range
+
+    def watched(first, end):
+        starts.append(first)
+        return read(first, end)
+
+    monkeypatch.setattr(store._database, "range", watched)
+    assert list(store.due(TIMER_EVENT, 29)) == []
+    assert starts == []
+    assert len(list(store.due(TIMER_EVENT, 30))) == 5
+    assert starts == [b"I\x05" + encode_time(30)]
+    store.close()
+
+
+def test_a_second_get_is_answered_from_memory_until_the_next_apply(tmp_path, monkeypatch):
+    store = open_rocks_store(tmp_path)
+    store.apply("log", 1, [(value("a"), b"", b"1")])
+    assert store.get(value("a"), b"") == b"1"
+    assert store.get(value("b"), b"") is None
+    monkeypatch.setattr(store, "_get", None)
+    assert store.get(value("a"), b"") == b"1"
+    assert store.get(value("b"), b"") is None
+    monkeypatch.undo()
+    store.apply("log", 2, [(value("a"), b"", None), (value("b"), b"", b"2")])
+    assert store.get(value("a"), b"") is None
+    assert store.get(value("b"), b"") == b"2"
+    store.close()
+
+
+def test_what_is_remembered_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("keyed.stores.rocks_store._MEMORY", 10_000)
+    store = open_rocks_store(tmp_path)
+    store.apply("log", 1, [(value(i), b"", bytes(1_000)) for i in range(200)])
+    for i in range(200):
+        assert store.get(value(i), b"") == bytes(1_000)
+        assert len(store._read) < 12
+    store.close()
+
+
+def test_a_store_in_use_in_this_process_is_left_alone(tmp_path):
+    folder = tmp_path / "group"
+    first = open_rocks_store(folder)
+    first.apply("log", 1, [(value("a"), b"", b"1")])
+    second, third = open_rocks_store(folder), open_rocks_store(folder)
+    assert second.position() is third.position() is None
+    for store in (second, third):
+        store.apply("log", 5, [(value("b"), b"", b"2")])
+    assert len(list(tmp_path.iterdir())) == 3
+    with pytest.raises(LocalStoreError, match=re.escape(str(folder))):
+        RocksStore(folder)
+    for store in (second, third):
+        store.close()
+    assert list(tmp_path.iterdir()) == [folder]
+    assert first.get(value("a"), b"") == b"1"
+    first.close()
+
+
+HOLD = """
+import sys
+from keyed.stores import open_rocks_store
+stores = [open_rocks_store(sys.argv[1]) for _ in range(int(sys.argv[2]))]
+stores[0].apply("log", 1, [])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def holding(folder, number):
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), str(number)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout
+    assert child.stdout.readline() == "open\n"
+    return child
+
+
+def test_a_store_in_use_by_another_process_is_left_alone(tmp_path):
+    folder = tmp_path / "group"
+    with holding(folder, 1) as child:
+        store = open_rocks_store(folder)
+        assert store.position() is None
+        assert store.path != folder
+        assert f"-{os.getpid()}-" in store.path.name
+        store.close()
+        child.stdin.close()
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_folders_beside_a_store_are_deleted_when_their_process_has_died(tmp_path):
+    folder = tmp_path / "group"
+    (tmp_path / "group-1-x").mkdir()
+    with holding(folder, 2) as living, holding(folder, 1) as dying:
+        assert len(list(tmp_path.iterdir())) == 4
+        dying.kill()
+        dying.wait()
+        open_rocks_store(folder).close()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["group", "group-1-x", f"group-{living.pid}-0"]
+        living.stdin.close()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LocalStoreError, match=re.escape(str(tmp_path / "file"))):
+        open_rocks_store(tmp_path / "file")
+
+
+def test_files_that_are_not_the_stores_own_are_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("x")
+    store = open_rocks_store(tmp_path)
+    store.apply("log", 1, [(value("a"), b"", b"1")])
+    store.reset()
+    store.close()
+    assert (tmp_path / "mine.txt").read_text() == "x"
+
+
+def test_a_position_record_of_a_later_version_empties_the_store(tmp_path, monkeypatch):
+    monkeypatch.setattr("keyed.stores.rocks_store._VERSION", 2)
+    store = open_rocks_store(tmp_path)
+    store.apply("log", 1, [(value("a"), b"", b"1")])
+    store.close()
+    monkeypatch.undo()
+    with pytest.raises(LocalStoreError, match="version 2"):
+        RocksStore(tmp_path)
+    store = open_rocks_store(tmp_path)
+    assert_same(store, ReferenceStore())
+    store.close()
+
+
+def test_bloom_filters_and_the_shared_cache_survive_reopening(tmp_path):
+    for _ in range(2):
+        store = open_rocks_store(tmp_path)
+        store.apply("log", 1, [(value("a"), b"", b"1")])
+        store.close()
+    log = (tmp_path / "keyed-store-1" / "LOG").read_text()
+    assert "filter_policy: bloomfilter" in log
+    assert "HyperClockCache" in log

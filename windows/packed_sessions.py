@@ -1,0 +1,173 @@
+"""Session windows with the default trigger, aggregated: all open sessions of a key in one value of state.
+
+State ``sessions_<number of aggregates>``: a flat list, per open session, by start: its start, its end, the time for
+which its timer is set, and the accumulators. A session that grows leaves its timer where it is: when that fires too
+early it is set again for the end that it has by then. So an element that continues a session costs no timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueStateDescriptor
+from windows.assigners import SessionWindows
+from windows.cells import Cells
+from windows.definition import Definition
+from windows.emission import Emission
+from windows.general import divert, no_timestamp
+from windows.window_context import WindowContext
+
+__all__ = ["PackedSessions"]
+
+_START, _END, _TIMER, _CELLS = 0, 1, 2, 3
+
+
+class PackedSessions:
+    """The logic of one task.
+
+    Args:
+        definition: What to do; its assigner is one of `SessionWindows`.
+        context: Gives the state.
+    """
+
+    def __init__(self, definition: Definition, context: OpenContext) -> None:
+        assigner = definition.assigner
+        assert isinstance(assigner, SessionWindows)
+        self._event_time = assigner.event_time
+        self._gap = assigner.gap_of if isinstance(assigner.gap_of, int) else 0
+        self._gap_of = assigner.gap_ms
+        self._lateness = definition.lateness_ms
+        self._late_tag = definition.late_tag
+        self._cells = Cells(definition.aggregates)
+        self._stride = _CELLS + self._cells.width
+        self._state: Any = context.get_state(ValueStateDescriptor(f"sessions_{self._cells.width}", list))
+        self._context = WindowContext(definition, context, merging=True)
+        self._emission = Emission(definition, self._cells, self._context)
+        self.process_element = self._quick_process()
+
+    def _quick_process(self) -> Callable[[Any, Context], None]:
+        """Adding an element, with the most frequent case first: without lateness, the key's last session goes on.
+
+        Then nothing else can change: sessions that are open are not late, earlier ones end before the last one starts,
+        and the session's timer stands at or before its end.
+        """
+        value, update, add = self._state.value, self._state.update, self._cells.add
+        first, end_of, cells_of = -self._stride, _END - self._stride, _CELLS - self._stride
+        event_time, gap, gap_of, process = self._event_time, self._gap, self._gap_of, self._process
+        is_quick = self._lateness == 0
+
+        def process_element(element: Any, ctx: Context) -> None:
+            timestamp = time = ctx.timestamp()
+            if not event_time:
+                time = ctx.timer_service().current_processing_time()
+            elif time is None:
+                raise no_timestamp(element)
+            end = time + (gap or gap_of(element))
+            sessions = value()
+            if is_quick and sessions is not None and sessions[first] <= time <= sessions[end_of]:
+                if end > sessions[end_of]:
+                    sessions[end_of] = end if end <= MAX_TIMESTAMP else MAX_TIMESTAMP + 1
+                add(sessions, cells_of, element, timestamp)
+                update(sessions)
+            else:
+                process(element, ctx, sessions or [], time, end)
+
+        return process_element
+
+    def _process(self, element: Any, ctx: Context, sessions: list[Any], time: int, end: int) -> None:
+        """Add an element to its session; open or merge sessions."""
+        timers = ctx.timer_service()
+        clock = timers.current_watermark() if self._event_time else timers.current_processing_time()
+        at = self._join(sessions, time, min(end, MAX_TIMESTAMP + 1), clock)
+        if at < 0:
+            if time + self._lateness <= clock:
+                divert(element, self._late_tag, ctx)
+            return
+        self._cells.add(sessions, at + _CELLS, element, ctx.timestamp())
+        self._state.update(sessions)
+        last = sessions[at + _END] - 1
+        if last <= clock and self._event_time:
+            # Late, but allowed: the session has fired and fires again.
+            for value in self._outputs(sessions, at, ctx):
+                ctx.collect(value, last)
+            last = min(last + self._lateness, MAX_TIMESTAMP)
+        if last < sessions[at + _TIMER]:
+            sessions[at + _TIMER] = last
+            if self._event_time:
+                timers.register_event_time_timer(last)
+            else:
+                timers.register_processing_time_timer(last)
+
+    def _join(self, sessions: list[Any], time: int, end: int, clock: int) -> int:
+        """Find, merge or open the session of an element. Its position, −1 if the element is too late for any."""
+        stride, start = self._stride, time
+        place = 0
+        joined = []
+        for at in range(0, len(sessions), stride):
+            if sessions[at + _START] <= end and sessions[at + _END] >= time:
+                joined.append(at)
+            elif sessions[at + _START] < time:
+                place = at + stride
+        if joined:
+            start = min(start, sessions[joined[0]])
+            end = max(end, sessions[joined[-1] + _END])
+        if self._event_time and min(end - 1 + self._lateness, MAX_TIMESTAMP) <= clock:
+            return -1
+        if not joined:
+            # No timer is set yet: any time is earlier.
+            sessions[place:place] = [start, end, MAX_TIMESTAMP + 1, *self._cells.create()]
+            return place
+        target = joined[0]
+        sessions[target], sessions[target + _END] = start, end
+        for at in joined[1:]:
+            sessions[target + _TIMER] = min(sessions[target + _TIMER], sessions[at + _TIMER])
+            self._cells.merge(sessions, target + _CELLS, sessions, at + _CELLS)
+        if len(joined) > 1:
+            del sessions[joined[1] : joined[-1] + stride]
+        return target
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        """Fire and clean up the sessions that this timer was set for, or set it again where they have grown."""
+        sessions = self._state.value()
+        if sessions is None:
+            return None
+        values: list[Any] = []
+        timers = ctx.timer_service()
+        stride = self._stride
+        # At the end of the input timers in processing time that are set now do not fire any more.
+        is_over = not self._event_time and timers.current_watermark() == MAX_TIMESTAMP
+        is_changed = False
+        at = 0
+        while at < len(sessions):
+            if sessions[at + _TIMER] != timestamp:
+                at += stride
+                continue
+            is_changed = True
+            last = sessions[at + _END] - 1
+            if last == timestamp or is_over:
+                outputs = self._outputs(sessions, at, ctx)
+                if self._event_time:
+                    values += outputs
+                else:
+                    for value in outputs:
+                        ctx.collect(value, last)
+            cleanup = min(last + self._lateness, MAX_TIMESTAMP)
+            if cleanup <= timestamp or is_over:
+                del sessions[at : at + stride]
+                continue
+            following = last if last > timestamp else cleanup
+            sessions[at + _TIMER] = following
+            if self._event_time:
+                timers.register_event_time_timer(following)
+            else:
+                timers.register_processing_time_timer(following)
+            at += stride
+        if is_changed:
+            self._state.update(sessions or None)
+        return values
+
+    def _outputs(self, sessions: list[Any], at: int, ctx: Context) -> Iterable[Any]:
+        self._context.enter(ctx)
+        start, end = sessions[at + _START], sessions[at + _END]
+        return self._emission.of_bounds(ctx.get_current_key(), start, end, sessions, at + _CELLS)

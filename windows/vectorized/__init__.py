@@ -1,0 +1,22 @@
+"""Windows over whole columns: the same windows and aggregates as row by row, on Arrow tables and numpy arrays.
+
+Pure functions of columns, which know neither state nor clocks:
+
+``groups``           rows → dense numbers of groups, and sums, minima and so on by them
+``accumulators``     aggregates whose accumulator is a number or a value or two
+``collecting``       aggregates whose accumulator is a list: top-k, distinct values, registers of a sketch
+``fold``             the accumulators of a definition side by side, and running merges of them
+``slices``           tumbling and hopping windows as slices of time
+``sessions``         merging of sessions: what joins what, what is late, what fires when
+
+On them, with a table as state:
+
+``tables``           columns of input, state and results
+``slice_windows``    tumbling and hopping windows
+``session_windows``  session windows
+``operator``         the vectorised function
+
+All but `windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them when the first column is there.
+"""
+
+__all__: list[str] = []

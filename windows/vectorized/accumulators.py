@@ -1,0 +1,358 @@
+"""Aggregates over whole columns whose accumulators are numbers and values: an accumulator is some columns.
+
+`Accumulator` is what an aggregate is on this path. Its *parts* are columns with one row a group. They come from rows,
+merge with other parts of the same groups, and give the results. What the row path computes one by one comes out here:
+integers and decimals exactly, floats but for the order of additions.
+
+Sums of integers stand in two columns, ``high`` and ``low``: the sum is high · 2^32 + low. Neither overflows for 2^31
+rows, so that a sum is exact, and refused only if it is itself beyond 64 bits when it is given out: as on the row path.
+"""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from windows.aggregates import decimal_mean, decimal_of
+from windows.vectorized.row_groups import Groups, pc, plain_column, reduced, taken
+
+__all__ = [
+    "Accumulator",
+    "CountColumn",
+    "Extreme",
+    "MeanColumn",
+    "Moments",
+    "Parts",
+    "Ranked",
+    "Rows",
+    "SumColumn",
+    "Timed",
+]
+
+Parts = list[Any]
+_LOW = 2**32 - 1
+_EXACT = 2**53
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """Rows that are added.
+
+    Attributes:
+        table: Their columns.
+        times: Their timestamps in milliseconds, int64; ``None`` where they have none.
+    """
+
+    table: Any
+    times: Any
+
+    def column(self, name: str) -> Any:
+        """A column as one array."""
+        return plain_column(self.table.column(name))
+
+
+class Accumulator:
+    """An aggregate on this path.
+
+    Attributes:
+        parts: Name and column type of each part.
+        operations: How a state table merges each part, where it can.
+        neutral: For each part what stands for null, which it is where the aggregate was added to windows that were open
+            already; by default null itself.
+    """
+
+    parts: tuple[tuple[str, str], ...]
+    operations: tuple[str, ...] | None = None
+    neutral: tuple[Any, ...] = ()
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        """The parts of rows; each group has a row."""
+        raise NotImplementedError
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        """Parts of the same group merged; earlier ones come first."""
+        raise NotImplementedError
+
+    def result(self, parts: Parts) -> Any:
+        """The results.
+
+        Raises:
+            OverflowError: A sum of integers does not fit into 64 bits.
+        """
+        raise NotImplementedError
+
+
+class _Simple(Accumulator):
+    """Parts that merge each by itself."""
+
+    operations: tuple[str, ...]
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        return [reduced(part, groups, how) for part, how in zip(parts, self.operations, strict=True)]
+
+
+class CountColumn(_Simple):
+    """Number of rows, or of values that are not null."""
+
+    parts = (("count", "bigint"),)
+    operations = ("sum",)
+    neutral = (0,)
+
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        if self._column is not None:
+            column = rows.column(self._column)
+            if column.null_count:
+                groups = groups.of(column.is_valid().to_numpy(zero_copy_only=False))
+        return [pa.array(groups.sizes())]
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
+class SumColumn(_Simple):
+    """Sum of integers, floats or decimals.
+
+    Args:
+        column: The column.
+        type_: Its type.
+        name: The aggregate's representation, for messages.
+    """
+
+    def __init__(self, column: str, type_: str, name: str) -> None:
+        self._column = column
+        self._name = name
+        self.is_integer = type_.endswith("int")
+        if self.is_integer:
+            self.parts: tuple[tuple[str, str], ...] = (("high", "bigint"), ("low", "bigint"))
+        elif type_.startswith("decimal"):
+            self.parts = (("sum", f"decimal(38,{decimal_of(type_)[1]})"),)
+        else:
+            self.parts = (("sum", "double"),)
+        self.operations = ("sum",) * len(self.parts)
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        column = rows.column(self._column)
+        if self.is_integer:
+            return _limbs(column.cast(pa.int64()), groups)
+        if pa.types.is_decimal(column.type):
+            return [reduced(column.cast(pa.decimal128(38, column.type.scale)), groups, "sum")]
+        return [reduced(column.cast(pa.float64()), groups, "sum")]
+
+    def result(self, parts: Parts) -> Any:
+        if not self.is_integer:
+            return parts[0]
+        high, low = whole_limbs(parts)
+        is_over = pc.or_(pc.less(high, -(2**31)), pc.greater_equal(high, 2**31))
+        if pc.any(is_over).as_py():
+            at = pc.index(is_over, True).as_py()
+            total = (high[at].as_py() << 32) + low[at].as_py()
+            raise OverflowError(f"{self._name}: the sum {total} does not fit into 64 bits; sum a decimal or a float")
+        return pc.add(pc.shift_left(high, 32), low)
+
+
+class MeanColumn(_Simple):
+    """Arithmetic mean: a sum and a number."""
+
+    def __init__(self, column: str, type_: str, name: str) -> None:
+        self._count = CountColumn(column)
+        self._sum = SumColumn(column, type_, name)
+        self.parts = self._sum.parts + self._count.parts
+        self.operations = self._sum.operations + self._count.operations
+        self.neutral = (None,) * len(self._sum.parts) + self._count.neutral
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        return self._sum.of_rows(rows, groups) + self._count.of_rows(rows, groups)
+
+    def result(self, parts: Parts) -> Any:
+        *total, count = parts
+        if pa.types.is_decimal(total[0].type):
+            pairs = zip(total[0].to_pylist(), count.to_pylist(), strict=True)
+            means: list[Decimal | None] = [None if whole is None else decimal_mean(whole, n) for whole, n in pairs]
+            return pa.array(means, pa.decimal128(38, 18))
+        if not self._sum.is_integer:
+            return pc.divide(total[0], count.cast(pa.float64()))
+        high, low = whole_limbs(total)
+        exact = pc.and_(pc.less(high, _EXACT >> 32), pc.greater_equal(high, -(_EXACT >> 32)))
+        if pc.all(exact).as_py():
+            return pc.divide(pc.add(pc.shift_left(high, 32), low).cast(pa.float64()), count.cast(pa.float64()))
+        # Beyond 53 bits only Python divides integers with one rounding, as the row path does.
+        triples = zip(high.to_pylist(), low.to_pylist(), count.to_pylist(), strict=True)
+        return pa.array([None if h is None else ((h << 32) + lo) / n for h, lo, n in triples], pa.float64())
+
+
+class Moments(Accumulator):
+    """Number, mean and sum of squared deviations: for variance and standard deviation.
+
+    Args:
+        column: The column.
+        sample: Divide by n − 1.
+        root: Give the root.
+    """
+
+    parts = (("count", "bigint"), ("mean", "double"), ("m2", "double"))
+    neutral = (0, 0.0, 0.0)
+
+    def __init__(self, column: str, *, sample: bool, root: bool) -> None:
+        self._column = column
+        self._sample = sample
+        self._root = root
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        column = rows.column(self._column)
+        if column.null_count:
+            groups = groups.of(column.is_valid().to_numpy(zero_copy_only=False))
+            column = column.drop_null()
+        values = column.cast(pa.float64(), safe=False).to_numpy()
+        ones = np.ones(len(values))
+        return _moments(groups, ones, values, np.zeros(len(values)))
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        count, mean, m2 = (part.to_numpy() for part in parts)
+        return _moments(groups, count.astype(np.float64), mean, m2)
+
+    def result(self, parts: Parts) -> Any:
+        count, _, m2 = parts
+        divisor = pc.subtract(count, 1) if self._sample else count
+        divisor = pc.if_else(pc.greater(divisor, 0), divisor, None)
+        variance = pc.divide(m2, divisor.cast(pa.float64()))
+        return pc.sqrt(variance) if self._root else variance
+
+
+class Extreme(_Simple):
+    """Least or greatest value.
+
+    Args:
+        column: The column.
+        type_: Its type.
+        operation: ``min`` or ``max``.
+    """
+
+    def __init__(self, column: str, type_: str, operation: str) -> None:
+        self._column = column
+        self.parts = ((operation, type_),)
+        self.operations = (operation,)
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        return self.merged([rows.column(self._column)], groups)
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
+class Timed(Accumulator):
+    """First or latest value by time; of several with the same time the first or the last to come.
+
+    Args:
+        column: The column.
+        type_: Its type.
+        latest: Which of the two.
+    """
+
+    def __init__(self, column: str, type_: str, *, latest: bool) -> None:
+        self._column = column
+        self._latest = latest
+        self.parts = (("value", type_), ("time", "bigint"))
+        #: A time that loses to every other.
+        self._never = MIN_TIMESTAMP if latest else MAX_TIMESTAMP
+        self.neutral = (None, self._never)
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        return self.merged([rows.column(self._column), pa.array(rows.times)], groups)
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        times = parts[1].to_numpy()
+        extreme = np.full(groups.count, self._never)
+        (np.maximum if self._latest else np.minimum).at(extreme, groups.ids, times)
+        candidates = np.flatnonzero(times == extreme[groups.ids])
+        chosen = groups.of(candidates)
+        return taken(parts, candidates[chosen.last_rows() if self._latest else chosen.first_rows()])
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
+class Ranked(Accumulator):
+    """The value of one column where another is greatest or least; of several such values the least, null the last.
+
+    Args:
+        column: The value's column.
+        type_: Its type.
+        by: The rank's column.
+        by_type: Its type.
+        operation: ``max`` or ``min``.
+    """
+
+    def __init__(self, column: str, type_: str, by: str, by_type: str, operation: str) -> None:
+        self._column = column
+        self._by = by
+        self._operation = operation
+        self.parts = (("value", type_), ("rank", by_type))
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        return self.merged([rows.column(self._column), rows.column(self._by)], groups)
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        values, ranks = parts
+        extreme = reduced(ranks, groups, self._operation)
+        (best,) = taken([extreme], groups.ids)
+        is_best = pc.equal(ranks, best)
+        if pa.types.is_floating(ranks.type):
+            # The best of a group is NaN where it has nothing else.
+            is_best = pc.or_(is_best, pc.is_nan(best))
+        candidates = np.flatnonzero(is_best.fill_null(False).to_numpy(zero_copy_only=False))
+        return [reduced(taken([values], candidates)[0], groups.of(candidates), "min"), extreme]
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
+def whole_limbs(parts: Sequence[Any]) -> tuple[Any, Any]:
+    """``high`` and ``low`` of the same sums, with low in [0, 2^32)."""
+    high, low = parts
+    return pc.add(high, pc.shift_right(low, 32)), pc.bit_wise_and(low, _LOW)
+
+
+def _limbs(column: Any, groups: Groups) -> Parts:
+    """Sums of integers, exactly."""
+    bounds = pc.min_max(column).as_py()
+    most = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
+    if most * len(column) < 2**63:
+        sums = reduced(column, groups, "sum")
+        return [pc.shift_right(sums, 32), pc.bit_wise_and(sums, _LOW)]
+    return [
+        reduced(pc.shift_right(column, 32), groups, "sum"),
+        reduced(pc.bit_wise_and(column, _LOW), groups, "sum"),
+    ]
+
+
+def _moments(groups: Groups, counts: Any, means: Any, m2: Any) -> Parts:
+    """Moments of groups out of those of parts; of a group without values they are 0.
+
+    The deviations of the parts' means from the group's mean are added up (Chan's formula for many parts at once).
+    """
+
+    def sums(values: Any) -> Any:
+        # Of no rows the counts are integers, weights or not.
+        return np.bincount(groups.ids, weights=values, minlength=groups.count).astype(np.float64, copy=False)
+
+    count = sums(counts)
+    # Sums of values that are far from 0 lose digits, so the values are first moved by one of their group.
+    origin = np.zeros(groups.count)
+    origin[groups.ids[counts > 0]] = means[counts > 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = means - origin[groups.ids]
+        near_mean = sums(counts * near) / np.maximum(count, 1)
+        deviation = near - near_mean[groups.ids]
+        spread = sums(m2 + counts * deviation * deviation)
+    return [pa.array(count.astype(np.int64)), pa.array(origin + near_mean), pa.array(spread)]

@@ -1,0 +1,199 @@
+"""The accumulators of a definition side by side, as the columns that the state table has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windows.aggregates import Count, Mean, Min, Stddev, Sum, Variance
+from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
+from windows.definition import Definition
+from windows.paths import plain_type
+from windows.sketches import ApproxCountDistinct
+from windows.vectorized.accumulators import (
+    Accumulator,
+    CountColumn,
+    Extreme,
+    MeanColumn,
+    Moments,
+    Parts,
+    Ranked,
+    Rows,
+    SumColumn,
+    Timed,
+)
+from windows.vectorized.list_accumulators import DistinctValues, Registers, TopValues
+from windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
+
+__all__ = ["Fold", "fold_of"]
+
+#: Rows of a segment that are merged at a time by `Fold.running`.
+_BLOCK = 32
+
+
+class Fold:
+    """Accumulators by name.
+
+    Attributes:
+        columns: Name and type of each part: ``<aggregate>.<part>``.
+        operations: How a state table merges each of these columns; ``None`` if it cannot merge all of them.
+
+    Args:
+        accumulators: The accumulators by the name of their aggregate.
+    """
+
+    def __init__(self, accumulators: dict[str, Accumulator]) -> None:
+        self._accumulators = tuple(accumulators.values())
+        self.columns = [
+            (f"{name}.{part}", type_) for name, accumulator in accumulators.items() for part, type_ in accumulator.parts
+        ]
+        operations: list[str] = []
+        self._neutral: list[Any] = []
+        for accumulator in self._accumulators:
+            operations += accumulator.operations or ()
+            filled = [*accumulator.neutral, *[None] * len(accumulator.parts)]
+            self._neutral += filled[: len(accumulator.parts)]
+        is_whole = len(operations) == len(self.columns)
+        names = [name for name, _ in self.columns]
+        self.operations = dict(zip(names, operations, strict=True)) if is_whole else None
+        self._adds_integers = is_whole and set(operations) == {"sum"} and {of for _, of in self.columns} == {"bigint"}
+
+    def stored(self, table: Any) -> Parts:
+        """The parts that stand in a table as columns."""
+        parts = []
+        for (name, _), neutral in zip(self.columns, self._neutral, strict=True):
+            part = array_of(table.column(name))
+            if neutral is not None and part.null_count:
+                part = pc.coalesce(part, pa.scalar(neutral, part.type))
+            parts.append(part)
+        return parts
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        """The parts of rows; each group has a row."""
+        return [part for accumulator in self._accumulators for part in accumulator.of_rows(rows, groups)]
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        """Parts of the same group merged; earlier ones come first."""
+        return [part for accumulator, own in self._split(parts) for part in accumulator.merged(own, groups)]
+
+    def spans(self, parts: Parts, first: Any, last: Any) -> Parts:
+        """What neighbouring rows merge to.
+
+        Args:
+            parts: Parts of rows.
+            first: Positions of the first row of each span.
+            last: Positions of the last row of each span, which is in it.
+        """
+        counts = last - first + 1
+        if not len(counts) or counts.max() == 1:
+            return taken(parts, first)
+        if self._adds_integers and not any(part.null_count for part in parts):
+            # Spans may share most of their rows: differences of running sums visit each row once. They are exact, as
+            # integers wrap around on both ways.
+            return [_span_sums(part.to_numpy(), first, last) for part in parts]
+        ids = np.repeat(np.arange(len(first)), counts)
+        rows = first[ids] + np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.merged(taken(parts, rows), Groups(ids, len(first)))
+
+    def results(self, parts: Parts) -> list[Any]:
+        """The results, one column an aggregate.
+
+        Raises:
+            OverflowError: A sum of integers does not fit into 64 bits.
+        """
+        return [accumulator.result(own) for accumulator, own in self._split(parts)]
+
+    def running(self, parts: Parts, segments: Any, wanted: Any) -> Parts:
+        """For each wanted row: what it and those before it in its segment merge to.
+
+        Args:
+            parts: Parts of rows.
+            segments: The number of each row's segment, ascending.
+            wanted: Positions of rows, ascending.
+        """
+        if not len(wanted):
+            return taken(parts, wanted)
+        starts = np.flatnonzero(np.diff(segments, prepend=segments[0] - 1))
+        segment = np.cumsum(np.diff(segments, prepend=segments[0]) != 0)
+        place = np.arange(len(segments)) - starts[segment]
+        carried: Parts | None = None
+        results: list[Parts] = []
+        found: list[Any] = []
+        for block in range(int(place[wanted].max()) // _BLOCK + 1):
+            here = np.flatnonzero(place // _BLOCK == block)
+            asked = wanted[place[wanted] // _BLOCK == block]
+            # Each wanted row is a group of its own: what was carried over, then the rows of the block up to it.
+            counts = place[asked] % _BLOCK + 1
+            group = np.repeat(np.arange(len(asked)), counts)
+            rows = asked[group] - (np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(group)))
+            found.append(asked)
+            results.append(self._joined(carried, segment[asked], parts, rows, group, len(asked)))
+            carried = self._joined(carried, np.arange(len(starts)), parts, here, segment[here], len(starts))
+        order = np.argsort(np.concatenate(found), kind="stable")
+        whole = [concatenated(columns) for columns in zip(*results, strict=True)]
+        return taken(whole, order)
+
+    def _joined(self, carried: Parts | None, of: Any, parts: Parts, rows: Any, group: Any, count: int) -> Parts:
+        """The carried parts at ``of``, one a group, merged with rows of the groups."""
+        columns = taken(parts, rows)
+        if carried is not None:
+            columns = [concatenated(pair) for pair in zip(taken(carried, of), columns, strict=True)]
+            group = np.concatenate([np.arange(count), group])
+        return self.merged(columns, Groups(group, count))
+
+    def _split(self, parts: Sequence[Any]) -> list[tuple[Accumulator, Parts]]:
+        """Each accumulator with its parts."""
+        pairs, at = [], 0
+        for accumulator in self._accumulators:
+            end = at + len(accumulator.parts)
+            pairs.append((accumulator, list(parts[at:end])))
+            at = end
+        return pairs
+
+
+def _span_sums(numbers: Any, first: Any, last: Any) -> Any:
+    """The sum of each span of integers."""
+    sums = np.zeros(len(numbers) + 1, dtype=np.int64)
+    np.cumsum(numbers, out=sums[1:])
+    return pa.array(sums[last + 1] - sums[first])
+
+
+def fold_of(definition: Definition, columns: Mapping[str, str]) -> Fold:
+    """The accumulators of a definition that can take this path.
+
+    Args:
+        definition: The definition; its aggregates have names.
+        columns: Types of the input's columns.
+    """
+    names = definition.names or ()
+    return Fold(
+        {name: _accumulator(aggregate, columns) for name, aggregate in zip(names, definition.aggregates, strict=True)}
+    )
+
+
+def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
+    name, column = repr(aggregate), aggregate.column
+    if isinstance(aggregate, Count):
+        return CountColumn(column)
+    type_ = plain_type(columns[column])
+    if isinstance(aggregate, Variance):
+        return Moments(column, sample=aggregate.sample, root=isinstance(aggregate, Stddev))
+    if isinstance(aggregate, First):
+        return Timed(column, type_, latest=isinstance(aggregate, Latest))
+    if isinstance(aggregate, ArgMax):
+        operation = "min" if isinstance(aggregate, ArgMin) else "max"
+        return Ranked(column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]), operation)
+    if isinstance(aggregate, TopK):
+        return TopValues(aggregate.k, column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]))
+    if isinstance(aggregate, CollectSet):
+        return DistinctValues(column, type_, count=isinstance(aggregate, CountDistinct))
+    if isinstance(aggregate, ApproxCountDistinct):
+        return Registers(column, aggregate.precision)
+    if isinstance(aggregate, Sum):
+        return SumColumn(column, type_, name)
+    if isinstance(aggregate, Mean):
+        return MeanColumn(column, type_, name)
+    return Extreme(column, type_, "min" if isinstance(aggregate, Min) else "max")

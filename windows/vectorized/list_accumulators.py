@@ -1,0 +1,172 @@
+"""Aggregates over whole columns whose accumulator is a list: distinct values, the k greatest, a sketch's registers.
+
+A part is a list column. Merging takes the lists apart into rows, treats those like any others, and builds lists again.
+"""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windows.sketches import estimate, hash_value
+from windows.vectorized.accumulators import Accumulator, Parts, Rows
+from windows.vectorized.row_groups import Groups, grouped, integers, pc, taken
+
+__all__ = ["DistinctValues", "Registers", "TopValues"]
+
+#: A register and its rank are one integer: register · 2^6 + rank.
+_RANK_BITS = 6
+
+
+class _Lists(Accumulator):
+    """Lists; all that differs is what becomes of the items of a group."""
+
+    neutral = ([], [])
+
+    def _chosen(self, items: list[Any], groups: Groups) -> Any:
+        """The positions of the items that stay, by group."""
+        raise NotImplementedError
+
+    def _of_items(self, items: list[Any], groups: Groups) -> Parts:
+        """Lists out of items; the items of a list keep the order in which they were chosen."""
+        chosen = self._chosen(items, groups)
+        sizes = groups.of(chosen).sizes()
+        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+        return [pa.ListArray.from_arrays(offsets, item) for item in taken(items, chosen)]
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        parents = integers(pc.list_parent_indices(parts[0]))
+        return self._of_items([pc.list_flatten(part) for part in parts], groups.of(parents))
+
+
+class DistinctValues(_Lists):
+    """The distinct values, or their number.
+
+    Args:
+        column: The column.
+        type_: Its type.
+        count: Give their number, not the values in ascending order.
+    """
+
+    def __init__(self, column: str, type_: str, *, count: bool) -> None:
+        self._column = column
+        self._count = count
+        self.parts = (("values", f"array<{type_}>"),)
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        column = rows.column(self._column)
+        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        return self._of_items(taken([column], present), groups.of(present))
+
+    def _chosen(self, items: list[Any], groups: Groups) -> Any:
+        chosen = grouped([groups.ids, items[0]]).first_rows()
+        return chosen[np.argsort(groups.ids[chosen], kind="stable")]
+
+    def result(self, parts: Parts) -> Any:
+        values = parts[0]
+        if self._count:
+            return pc.list_value_length(values).cast(pa.int64())
+        items = pa.table([pc.list_parent_indices(values), pc.list_flatten(values)], names=["group", "value"])
+        order = pc.sort_indices(items, sort_keys=[("group", "ascending"), ("value", "ascending")])
+        return pa.ListArray.from_arrays(_offsets(values), items.column("value").combine_chunks().take(order))
+
+
+class TopValues(_Lists):
+    """The k values with the greatest rank; those of one rank ascending, null the last.
+
+    Args:
+        k: How many.
+        column: The value's column.
+        type_: Its type.
+        by: The rank's column.
+        by_type: Its type.
+    """
+
+    def __init__(self, k: int, column: str, type_: str, by: str, by_type: str) -> None:
+        self._k = k
+        self._columns = (column,) if by == column else (column, by)
+        values, ranks = f"array<{type_}>", f"array<{by_type}>"
+        self.parts = (("top", values),) if by == column else (("values", values), ("ranks", ranks))
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        columns = [rows.column(name) for name in self._columns]
+        ranked = np.flatnonzero(columns[-1].is_valid().to_numpy(zero_copy_only=False))
+        return self._of_items(taken(columns, ranked), groups.of(ranked))
+
+    def _chosen(self, items: list[Any], groups: Groups) -> Any:
+        table = pa.table([pa.array(groups.ids), items[0], items[-1]], names=["group", "value", "rank"])
+        order = integers(
+            pc.sort_indices(table, sort_keys=[("group", "ascending"), ("rank", "descending"), ("value", "ascending")])
+        )
+        ids = groups.ids[order]
+        place = np.arange(len(ids)) - np.searchsorted(ids, ids)
+        return order[place < self._k]
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
+class Registers(_Lists):
+    """The registers of a HyperLogLog sketch that are set, as `windows.ApproxCountDistinct` has them.
+
+    Args:
+        column: The column.
+        precision: There are 2^precision registers.
+    """
+
+    def __init__(self, column: str, precision: int) -> None:
+        self._column = column
+        self._precision = precision
+        # Registers of another precision are another state.
+        self.parts = ((f"registers_{precision}", "array<int>"),)
+
+    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+        column = rows.column(self._column)
+        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        encoded = column.take(pa.array(present)).dictionary_encode()
+        hashes = np.fromiter(map(hash_value, _values(encoded.dictionary)), np.uint64, len(encoded.dictionary))
+        width = 64 - self._precision
+        registers = (hashes >> np.uint64(width)).astype(np.int64)
+        rest = hashes & np.uint64((1 << width) - 1)
+        # The number of bits is exact: rest has at most 60, and a float64 that is rounded up to 2^n is caught below.
+        bits = np.frexp(rest.astype(np.float64))[1].astype(np.int64)
+        bits -= (rest >> np.maximum(bits - 1, 0).astype(np.uint64)) == 0
+        bits[rest == 0] = 0
+        packed = (registers << _RANK_BITS) + (width - bits + 1)
+        items = pa.array(packed[integers(encoded.indices)], pa.int32())
+        return self._of_items([items], groups.of(present))
+
+    def _chosen(self, items: list[Any], groups: Groups) -> Any:
+        packed = integers(items[0])
+        order = np.lexsort((packed, groups.ids))
+        register, ids = packed[order] >> _RANK_BITS, groups.ids[order]
+        is_last = np.ones(len(order), dtype=bool)
+        is_last[:-1] = (register[1:] != register[:-1]) | (ids[1:] != ids[:-1])
+        return order[is_last]
+
+    def result(self, parts: Parts) -> Any:
+        width = 64 - self._precision
+        parents = integers(pc.list_parent_indices(parts[0]))
+        ranks = integers(pc.list_flatten(parts[0])) & ((1 << _RANK_BITS) - 1)
+        counts = np.bincount(parents * (width + 2) + ranks, minlength=len(parts[0]) * (width + 2))
+        counts = counts.reshape(len(parts[0]), width + 2)
+        counts[:, 0] = (1 << self._precision) - counts.sum(axis=1)
+        return pa.array([round(estimate(row)) for row in counts.tolist()], pa.int64())
+
+
+def _values(column: Any) -> list[Any]:
+    """The values as the row path has them: instants as aware datetimes, whatever unit they have."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _offsets(lists: Any) -> Any:
+    """Offsets of lists without nulls, from 0."""
+    sizes = integers(pc.list_value_length(lists))
+    return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())

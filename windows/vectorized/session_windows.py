@@ -1,0 +1,194 @@
+"""Session windows over whole columns.
+
+State ``columnar_windows``: a row per key and open session (see `windows.vectorized.batch_operator`). The open
+sessions that a batch's rows may touch are read, merged with the rows (`windows.vectorized.session_merging`) and written
+again; a session whose start has moved is written under the new one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchContext
+from windows.definition import Definition
+from windows.vectorized.accumulators import Parts, Rows
+from windows.vectorized.row_groups import Groups, concatenated, grouped, integers, taken
+from windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
+from windows.vectorized.slices import clamped
+from windows.vectorized.window_tables import Tables
+
+__all__ = ["SessionWindows"]
+
+_START, _END = "window.start", "window.end"
+
+
+class SessionWindows:
+    """The logic of one key group.
+
+    Args:
+        definition: The operator; its assigner is one of `windows.assigners.SessionWindows` with one gap for all.
+        tables: Its columns.
+        state: Its state.
+        delay_ms: How far the watermark stays behind the highest timestamp; 0 where another operator sets it.
+    """
+
+    def __init__(self, definition: Definition, tables: Tables, state: Any, delay_ms: int) -> None:
+        assigner: Any = definition.assigner
+        self._gap: int = assigner.gap_of
+        self._tables = tables
+        self._fold = tables.fold
+        self._state = state
+        self._keys = definition.key_names
+        self._event_time = assigner.event_time
+        self._lateness = definition.lateness_ms
+        self._lag = delay_ms + 1
+
+    def combine(self, table: Any) -> Any:
+        """The columns that are needed. Whether a row is late depends on others, so rows stay rows."""
+        return self._tables.needed(table)
+
+    def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
+        """Run a batch.
+
+        Args:
+            table: Its rows; ``None`` if there are none.
+            before: The clock before the batch: the watermark or the processing time.
+            after: The clock after it.
+            ctx: Takes outputs.
+        """
+        if self._event_time:
+            if table is not None:
+                times = self._tables.times(table)
+                self._add(table, times, times, Clock(before, after, self._lag, self._lateness), ctx)
+            self._fire(before, after, ctx)
+            return
+        # In processing time sessions end between batches: first those that have ended, then the rows.
+        self._fire(before, after, ctx)
+        if table is not None:
+            never = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
+            self._add(table, np.full(table.num_rows, after), self._tables.optional_times(table), never, ctx)
+
+    def finish(self, clock: int, ctx: BatchContext) -> None:
+        """The end of the input for windows in processing time: all that are open fire."""
+        self._fire(clock, MAX_TIMESTAMP, ctx)
+
+    def _add(self, table: Any, times: Any, timestamps: Any, clock: Clock, ctx: BatchContext) -> None:
+        """Add rows to their sessions.
+
+        Args:
+            table: The rows.
+            times: The times that their sessions start with.
+            timestamps: Their event times, for aggregates that need them.
+            clock: The watermarks.
+            ctx: Takes late rows, and firings of sessions that had ended before.
+        """
+        keys = self._tables.keys(table)
+        stored = self._state.scan([(_START, "<=", int(times.max()) + self._gap), (_END, ">=", int(times.min()))])
+        numbers = grouped([concatenated(pair) for pair in zip(self._tables.keys(stored), keys, strict=True)])
+        has_rows = np.zeros(numbers.count, dtype=bool)
+        has_rows[numbers.ids[stored.num_rows :]] = True
+        chosen = np.flatnonzero(has_rows[numbers.ids[: stored.num_rows]])
+        number_of_rows = numbers.ids[stored.num_rows :]
+        open_numbers = numbers.ids[chosen]
+        stored = stored.take(pa.array(chosen))
+        open_ = Spans(open_numbers, integers(stored.column(_START)), integers(stored.column(_END)))
+        rows = Spans(number_of_rows, times, times + self._gap)
+        is_accepted = accepted(open_, rows, clock)
+        if not is_accepted.all():
+            self._tables.divert(ctx, table.filter(pa.array(~is_accepted)))
+            kept = np.flatnonzero(is_accepted)
+            table, rows, keys = table.take(pa.array(kept)), rows.of(kept), taken(keys, kept)
+            timestamps = timestamps[kept]
+        if not len(rows):
+            return
+        spans, span_of_row = spans_of(rows, self._gap, clock)
+        plan = merged(open_, spans, clock)
+        added = Rows(table, timestamps)
+        if len(plan.fires):
+            self._fire_again(plan, stored, added, keys, span_of_row, ctx)
+        self._write(plan, stored, added, keys, span_of_row, clock, ctx)
+
+    def _write(
+        self,
+        plan: Merged,
+        stored: Any,
+        rows: Rows,
+        keys: list[Any],
+        span_of_row: Any,
+        clock: Clock,
+        ctx: BatchContext,
+    ) -> None:
+        """Write the sessions that rows were added to.
+
+        Those that end and are cleaned up within the batch are not stored: most of them where batches are long.
+        """
+        session_of_open, session_of_span = np.split(plan.numbers, [stored.num_rows])
+        session_of_row = session_of_span[span_of_row]
+        # Sessions without a new row stay as they are.
+        is_changed = np.zeros(len(plan.sessions), dtype=bool)
+        is_changed[session_of_span] = True
+        place = np.cumsum(is_changed) - 1
+        sessions = plan.sessions.of(is_changed)
+        groups = Groups(place[session_of_row], len(sessions))
+        parts = self._fold.of_rows(rows, groups)
+        columns = taken(keys, groups.first_rows())
+        old = np.flatnonzero(is_changed[session_of_open])
+        if len(old):
+            held = place[session_of_open[old]]
+            parts = [concatenated(pair) for pair in zip(taken(self._tables.parts(stored), old), parts, strict=True)]
+            parts = self._fold.merged(parts, Groups(np.concatenate([held, np.arange(len(sessions))]), len(sessions)))
+        is_gone = sessions.ends <= clamped(clock.after + 1 - self._lateness)
+        if len(old):
+            moved = old[is_gone[held] | (integers(stored.column(_START))[old] != sessions.starts[held])]
+            self._state.delete(stored.select([*self._keys, _START]).take(pa.array(moved)))
+        kept, ended = np.flatnonzero(~is_gone), np.flatnonzero(is_gone & (sessions.ends > clamped(clock.before + 1)))
+        open_ = sessions.of(kept)
+        times = {_START: open_.starts, _END: open_.ends}
+        self._state.upsert(self._tables.state(taken(columns, kept), times, taken(parts, kept)))
+        done = sessions.of(ended)
+        self._tables.emit(ctx, taken(columns, ended), done.starts, done.ends, taken(parts, ended))
+
+    # Firing -----------------------------------------------------------------------------------------------------
+
+    def _fire(self, before: int, after: int, ctx: BatchContext) -> None:
+        """Fire the sessions that end in ``(before, after]``, and drop those that are needed no more."""
+        if self._lateness:
+            ended = self._state.scan([(_END, ">", clamped(before + 1)), (_END, "<=", clamped(after + 1))])
+            self._state.take((_END, "<=", clamped(after + 1 - self._lateness)))
+        else:
+            ended = self._state.take((_END, "<=", clamped(after + 1)))
+        starts, ends = integers(ended.column(_START)), integers(ended.column(_END))
+        self._tables.emit(ctx, self._tables.keys(ended), starts, ends, self._tables.parts(ended))
+
+    def _fire_again(
+        self, plan: Merged, stored: Any, rows: Rows, keys: list[Any], span_of_row: Any, ctx: BatchContext
+    ) -> None:
+        """Fire sessions in the midst of the batch, with what they hold by then."""
+        open_count, span_count = stored.num_rows, len(plan.order) - stored.num_rows
+        spans = Groups(span_of_row, span_count)
+        held = self._tables.parts(stored)
+        pairs = zip(held, self._fold.of_rows(rows, spans), strict=True)
+        parts: Parts = [concatenated(pair) for pair in pairs]
+        # Most sessions have none that fires.
+        segments = plan.numbers[plan.order]
+        fires = np.zeros(len(plan.sessions), dtype=bool)
+        fires[segments[plan.fires]] = True
+        chosen = np.flatnonzero(fires[segments])
+        wanted = np.searchsorted(chosen, plan.fires)
+        found = self._fold.running(taken(parts, plan.order[chosen]), segments[chosen], wanted)
+        joins = np.flatnonzero(plan.ahead >= 0)
+        if len(joins):
+            both = [concatenated(pair) for pair in zip(found, taken(held, plan.ahead[joins]), strict=True)]
+            numbers = np.concatenate([np.arange(len(plan.fires)), joins])
+            found = self._fold.merged(both, Groups(numbers, len(plan.fires)))
+        # Any row of the key will do for its columns.
+        row_of_key = np.full(int(plan.sessions.keys.max()) + 1, -1, dtype=np.int64)
+        first = spans.first_rows()
+        key_of_span = np.empty(len(plan.order), dtype=np.int64)
+        key_of_span[plan.order] = plan.sessions.keys[plan.numbers[plan.order]]
+        row_of_key[key_of_span[open_count:]] = first
+        fired = plan.fired
+        self._tables.emit(ctx, taken(keys, row_of_key[fired.keys]), fired.starts, fired.ends, found)

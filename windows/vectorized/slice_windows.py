@@ -1,0 +1,243 @@
+"""Tumbling and hopping windows over whole columns.
+
+State ``columnar_windows``: a row per key and open slice with its start (see `windows.vectorized.batch_operator`) and
+the accumulators. Rows are reduced to their slices and merged into it; windows that have ended merge their slices;
+slices that no window needs any more are one removed range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchContext
+from windows.definition import Definition
+from windows.vectorized.accumulators import Parts, Rows
+from windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, plain_column, taken
+from windows.vectorized.slices import Slices, clamped
+from windows.vectorized.window_tables import Tables
+
+__all__ = ["SliceWindows"]
+
+_ROWS = "window.rows"
+
+
+class SliceWindows:
+    """The logic of one key group.
+
+    Args:
+        definition: The operator; its assigner is one of `windows.assigners.HoppingWindows`.
+        tables: Its columns.
+        state: Its state.
+    """
+
+    def __init__(self, definition: Definition, tables: Tables, state: Any) -> None:
+        assigner: Any = definition.assigner
+        self._slices = Slices.of(assigner)
+        self._tables = tables
+        self._fold = tables.fold
+        self._state = state
+        *self._keys, self._slice = state.key
+        self._event_time = assigner.event_time
+        self._lateness = definition.lateness_ms
+        # Otherwise single rows matter: for firings, as late ones, or because they are in no window.
+        is_simple = not self._lateness and definition.late_tag is None and self._slices.span == self._slices.step
+        self._combines = self._event_time and is_simple
+
+    # Before the shuffle -----------------------------------------------------------------------------------------
+
+    def combine(self, table: Any) -> Any:
+        """Rows of any keys as accumulators by key and slice, with the number of rows in each, where that is enough."""
+        if not self._combines:
+            return self._tables.needed(table)
+        times = self._tables.times(table)
+        starts = self._slices.starts(times)
+        keys, groups, parts = self._partials(table, times, starts)
+        return self._tables.state(keys, {self._slice: starts[groups.first_rows()], _ROWS: groups.sizes()}, parts)
+
+    # In the key group -------------------------------------------------------------------------------------------
+
+    def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
+        """Run a batch.
+
+        Args:
+            table: Its rows, as `combine` returned them if it is used; ``None`` if there are none.
+            before: The clock before the batch: the watermark or the processing time.
+            after: The clock after it.
+            ctx: Takes outputs.
+        """
+        if self._event_time:
+            added = None
+            if table is not None:
+                added = (self._on_time if self._combines else self._reduced)(table, before, ctx)
+            self._advance(added, before, after, ctx)
+            return
+        # In processing time windows end between batches: first those that have ended, then the rows.
+        self._advance(None, before, after, ctx)
+        if table is not None:
+            self._add_now(table, after, ctx)
+
+    def finish(self, clock: int, ctx: BatchContext) -> None:
+        """The end of the input for windows in processing time: all that are open fire."""
+        self._advance(None, clock, MAX_TIMESTAMP, ctx)
+
+    def _on_time(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
+        """Combined rows without the late ones."""
+        is_late = self._is_late(integers(table.column(self._slice)), watermark)
+        if is_late.any():
+            ctx.drop(int(integers(table.column(_ROWS))[is_late].sum()))
+            table = table.filter(pa.array(~is_late))
+        return table.drop_columns([_ROWS])
+
+    def _reduced(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
+        """Rows, of which single ones matter, reduced to their slices."""
+        times = self._tables.times(table)
+        starts = self._slices.starts(times)
+        is_inside = times - starts < self._slices.span
+        # Between two windows a row is in none, and late if it were late for a window that ends with it.
+        is_late = np.where(is_inside, self._is_late(starts, watermark), times <= clamped(watermark - self._lateness))
+        self._tables.divert(ctx, table.filter(pa.array(is_late)))
+        kept = np.flatnonzero(is_inside & ~is_late)
+        table, times, starts = table.take(pa.array(kept)), times[kept], starts[kept]
+        if self._lateness:
+            self._fire_again(table, times, starts, watermark, ctx)
+        keys, groups, parts = self._partials(table, times, starts)
+        return self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts)
+
+    def _add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
+        """Rows of windows in processing time."""
+        slices = self._slices
+        times = np.full(table.num_rows, now)
+        starts = slices.starts(times)
+        if now - starts[0] >= slices.span:
+            return
+        rows = Rows(table, self._tables.optional_times(table))
+        # In its last millisecond a window has been fired for this batch: it ends with each row anew.
+        ending, windows = slices.windows(starts, now - 1, now)
+        if len(ending):
+            each = self._fold.of_rows(rows, Groups(np.arange(len(times)), len(times)))
+            self._tables.emit(ctx, taken(self._tables.keys(table), ending), windows, windows + slices.size, each)
+        if slices.last_windows(starts[:1])[0] + slices.size - 1 > now:
+            keys, groups, parts = self._partials(table, rows.times, starts)
+            self._merge(self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts))
+
+    def _is_late(self, starts: Any, watermark: int) -> Any:
+        """Which slices are in no window that is still kept."""
+        last = self._slices.last_windows(starts) + (self._slices.size - 1)
+        return last <= clamped(watermark - self._lateness)
+
+    def _partials(self, table: Any, times: Any, starts: Any) -> tuple[list[Any], Groups, Parts]:
+        """Rows reduced to key and slice: key columns, groups and accumulators."""
+        keys = self._tables.keys(table)
+        numbers = (starts - (starts.min() if len(starts) else 0)) // self._slices.step
+        groups = grouped([*keys, numbers])
+        parts = self._fold.of_rows(Rows(table, times), groups)
+        return taken(keys, groups.first_rows()), groups, parts
+
+    def _merge(self, added: Any) -> None:
+        """Merge slices into the state. One may be there several times."""
+        if not added.num_rows:
+            return
+        if self._fold.operations is not None:
+            self._state.merge(added, self._fold.operations)
+            return
+        stored = self._state.lookup(_distinct(added.select([*self._keys, self._slice])))
+        # What is stored came earlier.
+        both = pa.concat_tables([stored, added.cast(stored.schema)])
+        keys, starts = self._tables.keys(both), integers(both.column(self._slice))
+        groups = grouped([*keys, starts])
+        first = groups.first_rows()
+        merged = self._fold.merged(self._tables.parts(both), groups)
+        self._state.upsert(self._tables.state(taken(keys, first), {self._slice: starts[first]}, merged))
+
+    # Firing -----------------------------------------------------------------------------------------------------
+
+    def _advance(self, added: Any, before: int, after: int, ctx: BatchContext) -> None:
+        """Add slices, fire the windows that end in ``(before, after]``, and drop the slices that none needs any more.
+
+        Slices that come and end within the batch, which is most of them where batches are long, are not stored.
+        """
+        slices = self._slices
+        # Slices that start before the one are in no window after this batch, those before the other may fire in it.
+        expired = clamped(after - slices.size + 1 - self._lateness)
+        expired += slices.slide - (expired - slices.offset) % slices.slide
+        firing = clamped(after - slices.size + 1)
+        firing += slices.size - (firing - slices.offset) % slices.slide
+        table = self._state.take((self._slice, "<", expired))
+        fires = firing - 1 > before
+        if fires and expired < firing:
+            kept = self._state.scan([(self._slice, ">=", expired), (self._slice, "<", firing)])
+            table = pa.concat_tables([table, kept])
+        if added is not None:
+            starts = integers(added.column(self._slice))
+            added = added.cast(table.schema)
+            table = pa.concat_tables([table, added.filter(pa.array(starts < firing))])
+            self._merge(added.filter(pa.array(starts >= expired)))
+        if fires and table.num_rows:
+            self._fire(table, before, after, ctx)
+
+    def _fire(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
+        """Fire windows out of slices; a slice may be there several times, earlier ones first."""
+        slices, keys = self._slices, self._tables.keys(table)
+        numbers, starts = grouped(keys).ids, integers(table.column(self._slice))
+        order = ordered(numbers, starts)
+        numbers, starts = numbers[order], starts[order]
+        # The slices of a window follow each other now. Each window is found at the first of them.
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = numbers[1:] != numbers[:-1]
+        previous = np.append(clamped(MIN_TIMESTAMP), starts[:-1])
+        previous[is_first] = clamped(MIN_TIMESTAMP)
+        first, windows = slices.windows(starts, before, after, previous)
+        if not len(first):
+            return
+        following = np.append(starts[1:], clamped(MAX_TIMESTAMP))
+        following[:-1][is_first[1:]] = clamped(MAX_TIMESTAMP)
+        last = first.copy()
+        growing = np.arange(len(first))
+        while len(growing):
+            growing = growing[following[last[growing]] < windows[growing] + slices.size]
+            last[growing] += 1
+        keys, parts = taken(keys, order), taken(self._tables.parts(table), order)
+        parts = self._fold.spans(parts, first, last)
+        self._tables.emit(ctx, taken(keys, first), windows, windows + slices.size, parts)
+
+    def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
+        """Each row fires those of its windows that have ended and are kept, with what they hold by then."""
+        slices = self._slices
+        rows, windows = slices.windows(starts, watermark - self._lateness, watermark)
+        if not len(rows):
+            return
+        table, times = table.take(pa.array(rows)), times[rows]
+        keys = self._tables.keys(table)
+        segments = grouped([*keys, windows])
+        first = segments.first_rows()
+        # The slices of these windows that are stored, each as often as it is in one of them.
+        number = max(1, slices.size // slices.step)
+        needed = np.repeat(first, number)
+        places = np.tile(np.arange(number) * slices.step, len(first))
+        wanted = {self._slice: windows[needed] + places}
+        columns = [*taken(keys, needed), pa.array(wanted[self._slice])]
+        stored = self._state.lookup(_distinct(pa.table(columns, names=[*self._keys, self._slice])))
+        all_keys = [concatenated(pair) for pair in zip(self._tables.keys(stored), columns[:-1], strict=True)]
+        slots = grouped([*all_keys, np.concatenate([integers(stored.column(self._slice)), wanted[self._slice]])])
+        at = np.full(slots.count, -1, dtype=np.int64)
+        at[slots.ids[: stored.num_rows]] = np.arange(stored.num_rows)
+        found = at[slots.ids[stored.num_rows :]]
+        is_there = found >= 0
+        each = self._fold.of_rows(Rows(table, times), Groups(np.arange(len(rows)), len(rows)))
+        held = taken(self._tables.parts(stored), found[is_there])
+        parts = [concatenated(pair) for pair in zip(held, each, strict=True)]
+        segment = np.concatenate([np.repeat(np.arange(len(first)), number)[is_there], segments.ids])
+        order = np.argsort(segment, kind="stable")
+        is_row = order >= is_there.sum()
+        parts = self._fold.running(taken(parts, order), segment[order], np.flatnonzero(is_row))
+        rows = order[is_row] - is_there.sum()
+        self._tables.emit(ctx, taken(keys, rows), windows[rows], windows[rows] + slices.size, parts)
+
+
+def _distinct(table: Any) -> Any:
+    """The distinct rows."""
+    groups = grouped([plain_column(column) for column in table.columns])
+    return table.take(pa.array(groups.first_rows()))

@@ -1,0 +1,126 @@
+"""What the columnar window operators share: input columns, the state table's columns, and rows of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from keyed import TIMESTAMP_COLUMN, BatchContext, TimestampError
+from windows.definition import Definition
+from windows.general import no_timestamp
+from windows.vectorized.accumulators import Parts
+from windows.vectorized.fold import Fold, fold_of
+from windows.vectorized.row_groups import array_of, integers, pc, plain_column
+from windows.vectorized.slices import MOST_TIME
+
+__all__ = ["Tables"]
+
+#: The years that Python's datetimes have, in milliseconds.
+_FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_799_999
+
+
+@attrs.frozen(eq=False)
+class Tables:
+    """Columns of one operator.
+
+    Attributes:
+        definition: The operator.
+        fold: Its accumulators.
+    """
+
+    definition: Definition
+    fold: Fold
+
+    @classmethod
+    def of(cls, definition: Definition, columns: Mapping[str, str]) -> Tables:
+        """Those of a definition that can take this path."""
+        return cls(definition, fold_of(definition, columns))
+
+    def needed(self, table: Any) -> Any:
+        """The columns that rows are reduced by and to; all of them where late rows are an output."""
+        if self.definition.late_tag is not None:
+            return table
+        read: set[Any] = {*self.definition.key_names, TIMESTAMP_COLUMN}
+        for aggregate in self.definition.aggregates:
+            read |= {getattr(aggregate, "column", None), getattr(aggregate, "by", None)}
+        return table.select([name for name in table.column_names if name in read])
+
+    def keys(self, table: Any) -> list[Any]:
+        """The key columns."""
+        return [plain_column(table.column(name)) for name in self.definition.key_names]
+
+    def parts(self, table: Any) -> Parts:
+        """The columns of the accumulators."""
+        return self.fold.stored(table)
+
+    def state(self, keys: Sequence[Any], columns: Mapping[str, Any], parts: Parts) -> Any:
+        """Rows for the state table.
+
+        Args:
+            keys: The key columns.
+            columns: The others, beside the accumulators.
+            parts: The accumulators.
+        """
+        names = [*self.definition.key_names, *columns, *(name for name, _ in self.fold.columns)]
+        return pa.table([*keys, *map(pa.array, columns.values()), *parts], names=names)
+
+    def times(self, table: Any) -> Any:
+        """The timestamps of rows.
+
+        Raises:
+            DefinitionError: A row has none.
+            TimestampError: One is out of the range of this path.
+        """
+        column = array_of(table.column(TIMESTAMP_COLUMN)) if TIMESTAMP_COLUMN in table.column_names else None
+        if column is None or column.null_count:
+            at = 0 if column is None else pc.index(column.is_null(), True).as_py()
+            raise no_timestamp(table.slice(at, 1).to_pylist()[0])
+        times = integers(column)
+        if len(times) and not -MOST_TIME <= times.min() <= times.max() <= MOST_TIME:
+            raise TimestampError(
+                f"a timestamp is more than 2^62 ms from 1970 ({times.min()} to {times.max()}): windows over whole "
+                'columns do not take it; use .path("row")'
+            )
+        return times
+
+    def optional_times(self, table: Any) -> Any:
+        """The timestamps of rows where windows do not need them; ``None`` if any is missing."""
+        if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
+            return None
+        return integers(table.column(TIMESTAMP_COLUMN))
+
+    def emit(self, ctx: BatchContext, keys: Sequence[Any], starts: Any, ends: Any, parts: Parts) -> None:
+        """Emit the results of windows.
+
+        Args:
+            ctx: Takes them.
+            keys: Their key columns.
+            starts: Their starts.
+            ends: Their ends.
+            parts: Their accumulators.
+        """
+        if not len(starts):
+            return
+        bounds = [_instants(times) if self.definition.timestamps else pa.array(times) for times in (starts, ends)]
+        columns = [*keys, *bounds, *self.fold.results(parts), pa.array(ends - 1)]
+        ctx.emit(pa.table(columns, names=[*self.definition.row_names, TIMESTAMP_COLUMN]))
+
+    def divert(self, ctx: BatchContext, late: Any) -> None:
+        """Send late rows to the side output, or count them as dropped."""
+        if not late.num_rows:
+            return
+        if self.definition.late_tag is not None:
+            ctx.output(self.definition.late_tag, late)
+        else:
+            ctx.drop(late.num_rows)
+
+
+def _instants(times: Any) -> Any:
+    """Milliseconds as timestamps; null beyond the years that Python has, as on the row path."""
+    beyond = (times < _FIRST_YEAR) | (times > _LAST_YEAR)
+    micros = np.where(beyond, 0, times) * 1000
+    return pa.array(micros, pa.int64(), mask=beyond).cast(pa.timestamp("us", "UTC"))

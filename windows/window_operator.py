@@ -1,0 +1,113 @@
+"""The window operator: a plain `KeyedProcessFunction` made of an assigner, a trigger, an aggregate and so on."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag
+from windows.assigners import WindowAssigner
+from windows.definition import Definition, define
+from windows.evictors import Evictor
+from windows.general import GeneralWindows
+from windows.packed_sessions import PackedSessions
+from windows.panes import PaneWindows
+from windows.process_function import ProcessWindowFunction
+from windows.triggers import Trigger
+
+__all__ = ["WindowOperator"]
+
+_LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sessions": PackedSessions}
+
+
+class WindowOperator(KeyedProcessFunction):
+    """Cuts a keyed stream into windows (Flink's ``WindowOperator``).
+
+    A window ``[start, end)`` fires by its trigger, by default when the watermark reaches ``end - 1``, and its state is
+    removed at ``end - 1 + allowed lateness``. An element is late for a window whose state was removed; one that is late
+    for all of its windows goes to ``late_tag``. Outputs carry the timestamp ``end - 1``.
+
+    Args:
+        assigner: Which windows an element belongs to.
+        trigger: When they fire; by default the assigner's.
+        evictor: Which elements are taken out before or after.
+        aggregate: What is kept instead of the elements: one aggregate (its result is the output), or a dict of them by
+            column name (the output is a row of key, window and results).
+        process: A function over the window: of its elements, or of the aggregate's result.
+        allowed_lateness_ms: How long after its end a window still takes elements, and fires again for each.
+        late_tag: Side output for late elements; without it they are dropped.
+        idle_timeout_ms: Closes a window when it got no element for so long in processing time, though the watermark
+            has not reached its end: it fires and its state is removed. An element that comes later opens it anew.
+        key_names: Names of the key's columns, for rows.
+        timestamps: Whether ``window_start`` and ``window_end`` of rows are aware datetimes, not milliseconds.
+        plain_rows: Whether rows are plain tuples in the order of the columns, which cost less than named ones.
+        element_type: Type of the elements for the codec, where they are kept; plain data and rows need none.
+        open_slices: How many windows of a key are open at a time beside those that size and lateness make, because
+            elements are out of order by more than a window. With more than 64 windows are kept one by one.
+
+    Raises:
+        DefinitionError: A part is of the wrong type, or parts do not fit each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        assigner: WindowAssigner,
+        trigger: Trigger | None = None,
+        evictor: Evictor | None = None,
+        aggregate: Any = None,
+        process: ProcessWindowFunction | None = None,
+        allowed_lateness_ms: int = 0,
+        late_tag: OutputTag | str | None = None,
+        idle_timeout_ms: int | None = None,
+        key_names: tuple[str, ...] = ("key",),
+        timestamps: bool = False,
+        plain_rows: bool = False,
+        element_type: Any = object,
+        open_slices: int = 0,
+    ) -> None:
+        self.definition: Definition = define(
+            assigner=assigner,
+            trigger=trigger,
+            evictor=evictor,
+            aggregate=aggregate,
+            process=process,
+            allowed_lateness_ms=allowed_lateness_ms,
+            late_tag=late_tag,
+            idle_timeout_ms=idle_timeout_ms,
+            key_names=key_names,
+            timestamps=timestamps,
+            plain_rows=plain_rows,
+            element_type=element_type,
+            open_slices=open_slices,
+        )
+
+    def open(self, context: OpenContext) -> None:
+        logic = _LOGIC[self.definition.layout](self.definition, context)
+        # On this task's copy, so that a call per element goes straight to the logic.
+        self.process_element = logic.process_element  # type: ignore[method-assign]
+        self.on_timer = logic.on_timer  # type: ignore[method-assign]
+        if self.definition.process is not None:
+            self.definition.process.open(context)
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+        raise AssertionError("process_element before open")
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        raise AssertionError("on_timer before open")
+
+    def close(self) -> None:
+        if self.definition.process is not None:
+            self.definition.process.close()
+
+    def explain(self) -> str:
+        """How the windows are kept, and why."""
+        definition = self.definition
+        if definition.layout_reason is None:
+            kept = f"one value of state per key ({definition.layout})"
+        else:
+            kept = f"state per key and window, because {definition.layout_reason}"
+        why = "" if definition.row_reason is None else f"; row by row, because {definition.row_reason}"
+        return f"{definition.assigner!r}: {kept}{why}"
