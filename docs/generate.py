@@ -47,6 +47,7 @@ KEYED = {
         "The chain `stream → key_by → process → outputs`, and what runs it. Options of runs: [options](options.md).",
         (
             "keyed.streams",
+            "keyed.spark",
             "keyed.restoring",
             "keyed.watermarks",
             "keyed.outputs",

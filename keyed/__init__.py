@@ -40,6 +40,7 @@ from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
 from keyed.sinks import collect_sink, parquet_sink
+from keyed.spark import spark_flush, spark_metrics, spark_session, spark_verify
 from keyed.state import (
     AggregateFunction,
     AggregatingState,
@@ -53,18 +54,7 @@ from keyed.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from keyed.streams import (
-    KeyedStream,
-    Output,
-    Stream,
-    run,
-    spark_flush,
-    spark_metrics,
-    spark_session,
-    spark_verify,
-    start,
-    stream,
-)
+from keyed.streams import KeyedStream, Output, Stream, run, start, stream
 from keyed.table_state import TableState
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction

@@ -7,16 +7,16 @@ the nodes to the runtime that the source asks for: Spark for a DataFrame, the lo
 from __future__ import annotations
 
 import importlib
-import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
 from keyed.functions import Function, check_function
+from keyed.operators import OperatorSpec, Order, Store, check_parallelism
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint
 from keyed.sinks import CollectSink, Sink, sink_of
@@ -26,34 +26,16 @@ from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 __all__ = [
     "BoundOutput",
     "KeyedStream",
-    "OperatorSpec",
     "Output",
     "Source",
     "Stage",
     "Stream",
-    "check_parallelism",
     "run",
-    "spark_flush",
-    "spark_metrics",
-    "spark_session",
-    "spark_verify",
     "start",
     "stream",
 ]
 
-Order = Literal["event_time", "arrival"]
-Store = Literal["memory", "rocksdb"]
 Keys = tuple[str, ...] | Callable[[Any], Any]
-
-
-def check_parallelism(parallelism: int) -> None:
-    """Check a number of key groups.
-
-    Raises:
-        DefinitionError: It is out of its range.
-    """
-    if type(parallelism) is not int or not 1 <= parallelism <= 32768:
-        raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
 
 
 @attrs.frozen(eq=False)
@@ -65,36 +47,6 @@ class Source:
     watermark: WatermarkStrategy
     ticks: bool
     on_bad_row: OutputTag | None
-
-
-@attrs.frozen(eq=False)
-class OperatorSpec:
-    """All that the key groups of one operator share; shipped to the workers.
-
-    Attributes:
-        name: Name of the operator, unique in its query, matching ``[A-Za-z0-9_-]{1,128}``.
-        function: The user's function, not opened.
-        event_time: Whether rows have timestamps.
-        delay_ms: Delay of the watermark behind the highest timestamp; ``None`` where watermarks come from upstream
-            operators or are set by hand.
-        order: Order of rows within a batch.
-        parallelism: Number of key groups.
-        keys: Key columns; empty where the key is a function of the element.
-        output: Columns of the main output, where they are declared.
-        output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
-        changelog: Where committed changes are exported to.
-    """
-
-    name: str
-    function: Function
-    event_time: bool
-    delay_ms: int | None
-    order: Order
-    parallelism: int
-    keys: tuple[str, ...] = ()
-    output: Schema | None = None
-    output_timestamps: bool = True
-    changelog: Changelog | None = None
 
 
 @attrs.frozen(eq=False)
@@ -363,84 +315,6 @@ def start(*outputs: BoundOutput, **options: Any) -> Any:
             by default). ``drain`` is for `run` on Spark.
     """
     return _runtime(_last_stage(outputs).source).start(_last_stage(outputs), outputs, **options)
-
-
-def spark_session(app_name: str = "keyed", **options: Any) -> Any:
-    """A Spark session with what keyed needs set where the user has not said otherwise.
-
-    Args:
-        app_name: Name of the application.
-        options: ``master``, ``parallelism`` (number of key groups) and ``config`` (Spark settings), as
-            `keyed.runtimes.spark.session.spark_session.spark_session` has them.
-
-    Raises:
-        SessionError: A package or setting rules keyed out.
-        JavaNotFound: There is no Java 17 or newer.
-    """
-    return importlib.import_module("keyed.runtimes.spark.session.spark_session").spark_session(app_name, **options)
-
-
-def spark_metrics(progress: Any) -> dict[str, dict[str, int]]:
-    """The counters of each operator of a Spark query that was started with plain ``writeStream``.
-
-    Args:
-        progress: ``query.lastProgress``, or the progress that a ``StreamingQueryListener`` gets.
-
-    Returns:
-        By operator: its counters, ``watermark`` and ``processing_time``.
-    """
-    metrics: dict[str, dict[str, int]] = importlib.import_module("keyed.runtimes.spark.query.metrics").operator_metrics(
-        progress
-    )
-    return metrics
-
-
-def spark_flush(
-    session: Any, checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]
-) -> dict[str, int]:
-    """Export what a Spark checkpoint has committed and changelogs lack.
-
-    That is the last batch of a query that was started and stopped with plain ``writeStream``, and all there is where a
-    changelog is empty. The query may be running. Queries of `run` and `start` do it themselves when they end.
-
-    Args:
-        session: A Spark session; it need not be the one of the query.
-        checkpoint: Folder of the checkpoint.
-        changelogs: Changelogs by name of operator.
-
-    Returns:
-        Number of the last commit by operator, which its changelog now has.
-
-    Raises:
-        CheckpointError: There is no checkpoint, or it has no such operator.
-        ChangelogDiverged: A changelog is not this checkpoint's.
-        ChangelogError: It cannot be written.
-    """
-    flush = importlib.import_module("keyed.runtimes.spark.checkpoint.spark_flush").flush
-    done: dict[str, int] = flush(session, os.fspath(checkpoint), changelogs)
-    return done
-
-
-def spark_verify(
-    session: Any, checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
-) -> Any:
-    """Check an operator in a Spark checkpoint, against its changelog if one is given.
-
-    Args:
-        session: A Spark session; it need not be the one of the query.
-        checkpoint: Folder of the checkpoint.
-        operator: Name of the operator.
-        changelog: Its changelog, to compare with, commit by commit and entry by entry.
-
-    Returns:
-        A `keyed.recovery.Verified` for each key group.
-
-    Raises:
-        CheckpointError: There is no checkpoint, or it has no such operator.
-        ChangelogError: The changelog was never written, or cannot be read.
-    """
-    verify = importlib.import_module("keyed.runtimes.spark.checkpoint.spark_verify").verify
-    return verify(session, os.fspath(checkpoint), operator, changelog)
 
 
 def is_dataframe(data: Any) -> bool:

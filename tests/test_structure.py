@@ -42,8 +42,8 @@ MAY_IMPORT = {
     "testing": {*BASE, "keyed", "api", "content", "tables", "engine", "stores", "recovery", "runtimes", "changelog"},
     "cli": {*BASE, "keyed", "api", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
-# The one place where the API reaches a runtime: when a chain is run, by name.
-IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes."}
+# Where the API reaches a runtime, by name: when a chain is run, and for what is asked of Spark beside that.
+IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes.", "keyed.spark": "keyed.runtimes.spark."}
 
 HEAVY = ("confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "rocksdict")
 FORBIDDEN_MODULES = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}

@@ -18,7 +18,7 @@ from keyed.engine.batch import Batch
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
-from keyed.streams import OperatorSpec
+from keyed.operators import OperatorSpec
 from keyed.ttl import TimeDomain
 
 __all__ = ["Driver"]

@@ -37,7 +37,7 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.ids import random_id
-from keyed.streams import OperatorSpec
+from keyed.operators import OperatorSpec
 from keyed.vectorized import VectorizedFunction
 
 __all__ = ["KeyGroup"]

@@ -13,8 +13,8 @@ from keyed.engine.changes import Changes
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
 from keyed.functions import Function, declared_states
+from keyed.operators import OperatorSpec
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState
-from keyed.streams import OperatorSpec
 from keyed.table_state import TableState
 
 __all__ = ["Registry", "describe"]

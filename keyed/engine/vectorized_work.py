@@ -11,8 +11,8 @@ from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.engine.work import Done
 from keyed.errors import KeyedError, OutputDefinitionError, StateAccessError, UserFunctionError
+from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag, Schema
-from keyed.streams import OperatorSpec
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 if TYPE_CHECKING:

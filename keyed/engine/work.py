@@ -17,7 +17,7 @@ from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.functions import KeyedProcessFunction
-from keyed.streams import OperatorSpec
+from keyed.operators import OperatorSpec
 
 __all__ = ["Done", "RowWork", "Work"]
 

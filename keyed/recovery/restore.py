@@ -24,12 +24,12 @@ from keyed.engine.counters import COUNTERS
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
 from keyed.errors import CorruptionError
+from keyed.operators import OperatorSpec
 from keyed.recovery.cut import Restoration
 from keyed.recovery.follow import follow
 from keyed.recovery.migrate import Migration
 from keyed.results import RestoreProgress
 from keyed.stores import open_rocks_store
-from keyed.streams import OperatorSpec
 
 __all__ = ["Loadable", "load", "restore"]
 

@@ -26,13 +26,13 @@ from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError, TimestampError
 from keyed.functions import Function, check_function
+from keyed.operators import OperatorSpec, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
-from keyed.streams import OperatorSpec, check_parallelism
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.ttl import TimeDomain
 from keyed.vectorized import VectorizedFunction, combines

@@ -23,8 +23,8 @@ import keyed
 from keyed.engine.batch import Batch
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
+from keyed.operators import OperatorSpec
 from keyed.stores import MemoryCommitStore, MemoryStore, open_rocks_store
-from keyed.streams import OperatorSpec
 
 __all__ = ["main"]
 

@@ -16,13 +16,13 @@ from keyed.engine.meta import GroupMeta
 from keyed.errors import ChangelogError, CheckpointError
 from keyed.functions import KeyedProcessFunction
 from keyed.ids import random_id
+from keyed.operators import OperatorSpec, check_parallelism
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.results import Restored, RestoreProgress
 from keyed.runtimes.local.local_position import Position, decode_position, encode_position, is_position
 from keyed.stores import CommitStore, MemoryStore
-from keyed.streams import OperatorSpec, check_parallelism
 
 __all__ = ["restore_checkpoint"]
 

@@ -15,9 +15,10 @@ from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
+from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.source import Rows, timestamp_of
-from keyed.streams import OperatorSpec, Stage
+from keyed.streams import Stage
 from keyed.tables.batches import check_keys, combined, event_times, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 

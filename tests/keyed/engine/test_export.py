@@ -14,8 +14,8 @@ from keyed.engine import key_group as group
 from keyed.engine.batch import Batch
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
+from keyed.operators import OperatorSpec
 from keyed.stores import MemoryCommitStore, MemoryStore
-from keyed.streams import OperatorSpec
 from keyed.testing import MemoryChangelog
 from tests.keyed.engine.groups import OPERATOR, Work, random_element
 

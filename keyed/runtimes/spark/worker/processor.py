@@ -20,6 +20,7 @@ from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, CorruptionError
 from keyed.ids import random_id
+from keyed.operators import OperatorSpec, Store
 from keyed.recovery.cut import Cut
 from keyed.recovery.restore import restore
 from keyed.results import RestoreProgress
@@ -31,7 +32,6 @@ from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.unpack import batch_of, read_payloads
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
-from keyed.streams import OperatorSpec, Store
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:

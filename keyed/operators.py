@@ -1,0 +1,57 @@
+"""What the key groups of one operator share: all that the engine knows of the stream around it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from keyed.changelog.model import Changelog
+from keyed.errors import DefinitionError
+from keyed.functions import Function
+from keyed.outputs import Schema
+
+__all__ = ["OperatorSpec", "Order", "Store", "check_parallelism"]
+
+Order = Literal["event_time", "arrival"]
+Store = Literal["memory", "rocksdb"]
+
+
+def check_parallelism(parallelism: int) -> None:
+    """Check a number of key groups.
+
+    Raises:
+        DefinitionError: It is out of its range.
+    """
+    if type(parallelism) is not int or not 1 <= parallelism <= 32768:
+        raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
+
+
+@attrs.frozen(eq=False)
+class OperatorSpec:
+    """All that the key groups of one operator share; shipped to the workers.
+
+    Attributes:
+        name: Name of the operator, unique in its query, matching ``[A-Za-z0-9_-]{1,128}``.
+        function: The user's function, not opened.
+        event_time: Whether rows have timestamps.
+        delay_ms: Delay of the watermark behind the highest timestamp; ``None`` where watermarks come from upstream
+            operators or are set by hand.
+        order: Order of rows within a batch.
+        parallelism: Number of key groups.
+        keys: Key columns; empty where the key is a function of the element.
+        output: Columns of the main output, where they are declared.
+        output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
+        changelog: Where committed changes are exported to.
+    """
+
+    name: str
+    function: Function
+    event_time: bool
+    delay_ms: int | None
+    order: Order
+    parallelism: int
+    keys: tuple[str, ...] = ()
+    output: Schema | None = None
+    output_timestamps: bool = True
+    changelog: Changelog | None = None
