@@ -133,9 +133,11 @@ MERGED = [
     ApproxCountDistinct(precision=4),
     ApproxCountDistinct(precision=8),
 ]
+#: Not `repr`, which shows the addresses of functions: workers of xdist must agree about the names.
+MERGED_IDS = [f"{type(aggregate).__name__} {number}" for number, aggregate in enumerate(MERGED)]
 
 
-@pytest.mark.parametrize("aggregate", MERGED, ids=repr)
+@pytest.mark.parametrize("aggregate", MERGED, ids=MERGED_IDS)
 @given(left=NUMBERS, right=NUMBERS)
 def test_merging_is_adding_all(aggregate, left, right):
     parts = []

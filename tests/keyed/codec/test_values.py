@@ -341,10 +341,10 @@ def test_aware_datetimes_come_back_in_utc():
         (object, np.float64(1), r"\.item\(\)"),
         (object, "\ud800", "surrogates"),
         (object, bytearray(b"a"), r"bytes\(value\)"),
-        (object, lambda: 1, "store plain data"),
+        pytest.param(object, lambda: 1, "store plain data", id="a function"),
         (object, dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=1))), "out of range"),
         (object, dt.time(1, tzinfo=dt.timezone(dt.timedelta(seconds=1))), "fixed number of minutes"),
-        (list[Any], [object()], "store plain data"),
+        pytest.param(list[Any], [object()], "store plain data", id="a plain object"),
     ],
     ids=str,
 )

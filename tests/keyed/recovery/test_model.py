@@ -70,7 +70,7 @@ def test_restored_programs_on_disk_agree_with_the_model(program, parallelism):
 
 
 @settings(max_examples=max(settings().max_examples // 4, 5))
-@given(st.integers(0, 2**32))
-def test_restored_long_programs_agree_with_the_model(seed):
-    program = Long(seed)
+@given(st.randoms(use_true_random=False))
+def test_restored_long_programs_agree_with_the_model(random):
+    program = Long(random)
     check((program.scripts, program.steps), "memory", program.random.choice([1, 2, 3]))

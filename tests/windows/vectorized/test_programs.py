@@ -108,20 +108,19 @@ def variance(values):
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def run(seed: int) -> None:
-    """Run one program; everything follows from the seed."""
-    rng = random.Random(seed)
+def run(rng: random.Random, *, crash_always: bool) -> None:
+    """Run one program."""
     program = attrs.evolve(random_program(rng), trigger="default")
-    options = {"simple": rng.random() < 0.4, "diverts": rng.random() < 0.5, "crash_always": seed % 5 == 0}
-    check(program, rng, **options)
+    options = {"simple": rng.random() < 0.4, "diverts": rng.random() < 0.5}
+    check(program, rng, crash_always=crash_always, **options)
 
 
-@given(st.integers(0, 2**32))
-def test_programs_agree_with_the_oracle(seed):
-    run(seed)
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_programs_agree_with_the_oracle(rng, crash_always):
+    run(rng, crash_always=crash_always)
 
 
 @pytest.mark.slow
 def test_a_thousand_programs_agree_with_the_oracle():
     for seed in range(1000):
-        run(seed)
+        run(random.Random(seed), crash_always=seed % 5 == 0)

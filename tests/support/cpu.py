@@ -1,0 +1,64 @@
+"""Tells what tests cost: a pytest plugin that prints the CPU-seconds of every test file.
+
+``make test ARGS="-p tests.support.cpu"``. Counted are the process that runs a test and all that descend from it: Spark's
+JVM and its Python workers, brokers, programs. On a machine that does other work too this says what durations do not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+_COST = "cpu_seconds"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note what a test costs, with the fixtures that it is the first to use."""
+    item.stash[_BEFORE] = _spent()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Hand the cost of each phase over with its report, which is how it leaves a worker of xdist."""
+    report = yield
+    now = _spent()
+    report.user_properties = [*report.user_properties, (_COST, now - item.stash[_BEFORE])]
+    item.stash[_BEFORE] = now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the files by cost, and the dearest tests."""
+    files: dict[str, float] = defaultdict(float)
+    tests: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, seconds in getattr(report, "user_properties", ()):
+                if name == _COST:
+                    files[report.nodeid.partition("::")[0]] += seconds
+                    tests[f"{report.nodeid} ({report.when})"] += seconds
+    terminalreporter.section(f"CPU-seconds: {sum(files.values()):.0f}")
+    for costs, shown in ((files, len(files)), (tests, 250)):
+        for name, seconds in sorted(costs.items(), key=lambda each: -each[1])[:shown]:
+            terminalreporter.write_line(f"{seconds:8.2f} {name}")
+        terminalreporter.write_line("")
+
+
+def _spent() -> float:
+    """CPU-seconds of this process and its descendants, living and waited for."""
+    total = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        try:
+            total += sum(child.cpu_times()[:4])
+        except psutil.Error:
+            continue
+    return total
+
+
+_BEFORE = pytest.StashKey[float]()
