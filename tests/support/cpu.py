@@ -1,14 +1,15 @@
 """Tells what tests cost: a pytest plugin that prints the CPU-seconds of every test file.
 
-``make test ARGS="-p tests.support.cpu"``. Counted are the process that runs a test and all that descend from it: Spark's
-JVM and its Python workers, brokers, programs. On a machine that does other work too this says what durations do not.
+``make test ARGS="-p tests.support.cpu"``. Counted are the process that runs a test and all that descend from it:
+Spark's JVM and its Python workers, brokers, programs. On a machine that does other work too this says what durations
+do not.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import psutil
 import pytest
@@ -17,14 +18,16 @@ _COST = "cpu_seconds"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Note what a test costs, with the fixtures that it is the first to use."""
     item.stash[_BEFORE] = _spent()
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Hand the cost of each phase over with its report, which is how it leaves a worker of xdist."""
     report = yield
     now = _spent()
