@@ -140,6 +140,33 @@ def test_an_output_follows_what_is_run():
                 assert before.info.startswith("python"), f"{block.where} is the output of nothing"
 
 
+def missing_paths(text: str) -> list[str]:
+    """The paths of the project that a text names and that are not there.
+
+    A path starts at the root or at `tests/`, or is the end of just one file's path.
+    """
+    names = set(re.findall(r"(?<![\w./-])(?:keyed|windows|tests|examples|docs)/[\w./*-]*[\w/*]", text))
+    names |= set(re.findall(r"`([\w./*-]+\.py)`", text))
+    missing = []
+    for name in sorted(names):
+        tops = ("tests",) if name.rpartition("/")[2].startswith("test_") else ("keyed", "windows")
+        ends = [path for top in tops for path in ROOT.glob(f"{top}/**/{name}")]
+        if len(ends) != 1 and not any([*ROOT.glob(name), *ROOT.glob(f"tests/{name}")]):
+            missing.append(name)
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_paths_of_the_project_are_there(page):
+    assert missing_paths(page.read_text()) == []
+
+
+def test_a_path_that_is_not_there_is_seen():
+    text = "`keyed/gone.py`, `gone.py`, `test_gone.py`, `keyed/gone/`, keyed/gone/x; `__init__.py` is many"
+    assert len(missing_paths(text)) == 6
+    assert missing_paths("`keyed/errors.py`, `keyed/*.py`, `errors.py`, tests/keyed/codec, `keyed/codec/`") == []
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of the headings of a page, as GitHub makes them."""
     heads = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
