@@ -7,11 +7,13 @@ and strings what Python has for them; nulls ``None``. pyarrow and numpy are impo
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise, repeat
 from typing import Any
 
+from keyed.codec.keys import normalised
 from keyed.errors import DefinitionError
 from keyed.rows import Row, row_class
 
@@ -31,15 +33,19 @@ def table_chunks(
 
     Args:
         table: An Arrow table.
-        keys: Key columns: one gives scalars, several give tuples. Equal keys are one object, hashed once.
+        keys: Key columns: one gives scalars, several give tuples. Keys are as they are stored
+            (`keyed.codec.keys.normalised`), and equal ones are one object, hashed once.
         times: Timestamps as a numpy array or list, or ``None``.
     """
     if not table.num_rows:
         return
     table = table.combine_chunks()
     names, columns = table.column_names, [column.chunk(0) for column in table.columns]
-    distinct, codes = _dictionary(table, keys)
-    single = names.index(keys[0]) if len(keys) == 1 else -1
+    found, codes = _dictionary(table, keys)
+    distinct = _objects([normalised(key) for key in found])
+    # What functions see of a row is what came.
+    came = len(keys) == 1 and all(map(operator.is_, found, distinct))
+    single = names.index(keys[0]) if came else -1
     cls: type[Row] = row_class(tuple(names))
     for start in range(0, table.num_rows, CHUNK_ROWS):
         key_values = distinct[codes[start : start + CHUNK_ROWS]].tolist()
@@ -59,8 +65,16 @@ def table_rows(table: Any) -> list[Any]:
     return list(map(row_class(tuple(table.column_names)), zip(*columns, strict=True)))
 
 
-def _dictionary(table: Any, keys: Sequence[str]) -> tuple[Any, Any]:
-    """The distinct keys as a numpy array of objects, and each row's index into it."""
+def _objects(values: list[Any]) -> Any:
+    import numpy as np
+
+    objects = np.empty(len(values), dtype=object)
+    objects[:] = values
+    return objects
+
+
+def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
+    """The distinct keys, and each row's index into them."""
     import numpy as np
     import pyarrow as pa
 
@@ -83,9 +97,7 @@ def _dictionary(table: Any, keys: Sequence[str]) -> tuple[Any, Any]:
         firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
         chosen = table.select(list(keys)).take(pa.array(firsts))
         values = list(zip(*[column_values(column) for column in chosen.columns], strict=True))
-    distinct = np.empty(len(values), dtype=object)
-    distinct[:] = values
-    return distinct, codes
+    return values, codes
 
 
 def column_values(column: Any) -> list[Any]:

@@ -8,7 +8,9 @@
   ``1.00`` as the same decimal, the same instant in any time zone).
 
 `decode_key` accepts exactly the bytes that `encode_key` writes. It gives back the same value, except that decimals come
-without trailing zeros, times in UTC, and rows and named tuples as plain tuples.
+without trailing zeros, times in UTC, zero and NaN as one object each, and rows and named tuples as plain tuples.
+`normalised` gives the same without the bytes: two keys are one key where their bytes are, so that is what dictionaries
+hold. Python alone takes each NaN for another key, and compares times of a repeated hour by the clock on the wall.
 
 Byte layout, version 1. One byte tells the type; numbers are big-endian; "flipped" is with the sign bit inverted, so
 that negative numbers come first::
@@ -37,6 +39,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import operator
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -46,12 +49,15 @@ from uuid import UUID
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import CorruptionError, EncodingError
 
-__all__ = ["MAX_KEY_DEPTH", "decode_key", "decode_key_at", "encode_key"]
+__all__ = ["MAX_KEY_DEPTH", "STORED_AS_THEY_ARE", "decode_key", "decode_key_at", "encode_key", "normalised"]
 
 V = TypeVar("V")
 
 MAX_KEY_DEPTH = 32
 """How deep tuples may be nested in a key."""
+
+STORED_AS_THEY_ARE = frozenset({type(None), bool, int, str, bytes, dt.date, dt.timedelta, UUID})
+"""Types whose values `normalised` gives back as they are."""
 
 _END = b"\x00"
 _FLIP_32 = 1 << 31
@@ -62,6 +68,8 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _FIRST_INSTANT = (dt.datetime.min.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
 _LAST_INSTANT = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
 _NAN_BITS = 0x7FF8000000000000
+#: A dictionary finds a NaN by its identity only, so there is one.
+_NAN = float("nan")
 # Largest power of ten that a decimal key is padded to with zeros: Decimal("100"), not Decimal("1E+2").
 _PLAIN_DIGITS = 38
 
@@ -86,6 +94,20 @@ def encode_key(value: Any) -> bytes:
         EncodingError: The value is of another type, or of a subclass of these types.
     """
     return _ENCODERS[value.__class__](value)
+
+
+def normalised(key: Any) -> Any:
+    """The key as `decode_key` gives it back: keys of one type are equal in Python where their bytes are.
+
+    What cannot be a key is given back as it is, for `encode_key` to refuse.
+
+    Raises:
+        EncodingError: A decimal is NaN.
+    """
+    normalise = _NORMALISERS.get(key.__class__)
+    if normalise is not None:
+        return normalise(key)
+    return _normalised_tuple(key) if isinstance(key, tuple) and hasattr(key, "_fields") else key
 
 
 def decode_key(data: bytes) -> Any:
@@ -238,6 +260,38 @@ _ENCODERS = _Encoders(
 # Only nested tuples count how deep they are, so that a flat one, the usual composite key, does not pay for it.
 _ELEMENT_ENCODERS = _Encoders(_ENCODERS | {tuple: _encode_inner_tuple})
 
+
+def _normalised_tuple(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    for part in key:
+        if part.__class__ not in STORED_AS_THEY_ARE:
+            parts = tuple(map(normalised, key))
+            return key if key.__class__ is tuple and all(map(operator.is_, parts, key)) else parts
+    return key if key.__class__ is tuple else tuple(key)
+
+
+def _normalised_float(key: float) -> float:
+    if key != key:  # noqa: PLR0124 - true of NaN alone
+        return _NAN
+    # -0.0 equals 0.0.
+    return key or 0.0
+
+
+def _in_utc(key: dt.datetime) -> dt.datetime:
+    if key.tzinfo is dt.UTC or key.utcoffset() is None:
+        return key
+    try:
+        return key.astimezone(dt.UTC)
+    except OverflowError:
+        return key
+
+
+_NORMALISERS: dict[type, Callable[[Any], Any]] = {
+    float: _normalised_float,
+    dt.datetime: _in_utc,
+    Decimal: lambda key: decode_key(encode_key(key)),
+    tuple: _normalised_tuple,
+}
+
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
 
 
@@ -272,7 +326,7 @@ def _decode_float(data: bytes, offset: int) -> tuple[float, int]:
     bits ^= _FLIP_64 if bits >= _FLIP_64 else _MASK_64
     (value,) = _double.unpack(_u64.pack(bits))
     end = offset + 8
-    return _checked(value, _encode_float(value), data, offset - 1, end), end
+    return normalised(_checked(value, _encode_float(value), data, offset - 1, end)), end
 
 
 def _decode_text(data: bytes, offset: int) -> tuple[bytes, int]:

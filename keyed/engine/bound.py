@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from keyed.codec.keys import encode_key
+from keyed.codec.keys import encode_key, normalised
 from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import EncodingError, StateAccessError
@@ -111,7 +111,7 @@ class BoundState:
             found.activate()
             self._views[encoded] = found
         if not (isinstance(kind, tuple) and any(issubclass(part, tuple) for part in kind)):
-            self._views_by_value[kind, namespace] = found
+            self._views_by_value[kind, normalised(namespace)] = found
         return found
 
     def deactivate(self) -> None:

@@ -129,6 +129,9 @@ class VectorizedWork:
         try:
             table = batch.table()
             if table is not None and table.num_rows:
+                from keyed.tables.batches import normalised_keys
+
+                table = normalised_keys(table, self._spec.keys)
                 rows, late = table.num_rows, context.begin(table)
                 self._call(f"process_batch of {rows} rows", lambda: function.process_batch(table, context))
                 context.end()

@@ -15,10 +15,19 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError, KeyedError, NullKeyError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
-from keyed.tables.conversion import converted
+from keyed.tables.conversion import converted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
-__all__ = ["check_keys", "combined", "event_times", "group_indices", "in_time_order", "shaped", "with_times"]
+__all__ = [
+    "check_keys",
+    "combined",
+    "event_times",
+    "group_indices",
+    "in_time_order",
+    "normalised_keys",
+    "shaped",
+    "with_times",
+]
 
 
 def event_times(column: Any, name: str) -> Any:
@@ -80,6 +89,14 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
             raise NullKeyError(f"operator {operator!r}: {table.column(key).null_count} rows have null in {key!r}")
 
 
+def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The table with its key columns as keys are stored."""
+    for key in keys:
+        if pa.types.is_floating(table.column(key).type):
+            table = table.set_column(table.column_names.index(key), key, normalised_column(table.column(key)))
+    return table
+
+
 def in_time_order(table: pa.Table) -> pa.Table:
     """The rows in the order of `TIMESTAMP_COLUMN`, stable; rows without a timestamp first."""
     if TIMESTAMP_COLUMN not in table.column_names:
@@ -100,7 +117,7 @@ def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str],
     """
     where = f"operator {operator!r}, combine of {table.num_rows} rows"
     try:
-        result = function.combine(table)
+        result = function.combine(normalised_keys(table, keys))
     except KeyedError:
         raise
     except Exception as error:

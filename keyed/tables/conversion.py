@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["converted"]
+__all__ = ["converted", "normalised_column"]
 
 
 def converted(column: Any, type_: pa.DataType) -> Any:
@@ -32,6 +33,15 @@ def converted(column: Any, type_: pa.DataType) -> Any:
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
     raise ValueError("types differ")
+
+
+def normalised_column(column: Any) -> Any:
+    """A key column as it is stored: equal floats have equal bytes (`keyed.codec.keys.normalised`)."""
+    if not pa.types.is_floating(column.type):
+        return column
+    zero = pa.scalar(0, column.type)
+    column = pc.if_else(pc.equal(column, zero), zero, column)
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
 
 
 def _family(type_: Any) -> object:

@@ -14,7 +14,7 @@ from keyed.arrow.write import arrow_schema
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.outputs import Schema
 from keyed.table_state import TableState
-from keyed.tables.conversion import converted
+from keyed.tables.conversion import converted, normalised_column
 
 __all__ = ["DUE_COLUMN", "Layout", "row_bytes"]
 
@@ -88,9 +88,7 @@ class Layout:
                 raise StateAccessError(
                     f"table state {self.name!r}: column {name!r} of {column.type} does not fit {field.type}: {error}"
                 ) from error
-            if name in self.keys and pa.types.is_floating(field.type):
-                column = _one_zero_one_nan(column)
-            arrays.append(column)
+            arrays.append(normalised_column(column) if name in self.keys else column)
             fields.append(field)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -160,10 +158,3 @@ def _unsupported(type_: Any) -> str | None:
         or types.is_binary(type_) or types.is_large_binary(type_)
     )  # fmt: skip
     return None if known and not types.is_interval(type_) else "this type cannot be stored in a table"
-
-
-def _one_zero_one_nan(column: Any) -> Any:
-    """A float column whose equal values have equal bytes, so that they are one key."""
-    zero = pa.scalar(0, column.type)
-    column = pc.if_else(pc.equal(column, zero), zero, column)
-    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
-from keyed.codec.keys import decode_key
+from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
 from keyed.content.contents import table_keys
 from keyed.context import Timer
@@ -233,7 +233,8 @@ class KeyedTestHarness:
                     name = decode_key(sub[1:]) if sub[0] else None
                     timers.append((prefix[1:], sub, Timer(decode_time(value), domain, name, key_of(prefix))))
         timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
-        return [timer for *_, timer in timers if key is None or timer.key == key]
+        wanted = None if key is None else encode_key(key)
+        return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
 
     def state_entries(self) -> int:
         """Number of live state entries: values, list elements, map entries and rows, of all keys and namespaces."""

@@ -169,7 +169,8 @@ class Operator:
         for keys, timestamps, values in rows.chunks():
             has_time = timestamps is not None
             for key, timestamp, value in zip(keys, timestamps or repeat(None), values, strict=False):
-                routed[route(check(key, value))].append((key, timestamp, value))
+                stored = check(key, value)
+                routed[route(stored)].append((stored, timestamp, value))
         return [self._ordered(chosen, has_time=has_time) for chosen in routed]
 
     def _group(self, key: Any) -> int:

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.codec.keys import MAX_KEY_DEPTH, decode_key, decode_key_at, encode_key
+from keyed.codec.keys import MAX_KEY_DEPTH, decode_key, decode_key_at, encode_key, normalised
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import row
-from tests.keyed.codec.support import BYTES, ESCAPED_TEXT, INTS, KEY_LEAVES, KEYS, PICKLES, mutations, same
+from tests.keyed.codec.support import BYTES, DECIMALS, ESCAPED_TEXT, INTS, KEY_LEAVES, KEYS, PICKLES, mutations, same
 
 
 def normal(key: Any) -> Any:
@@ -53,6 +53,31 @@ def ordered(value: Any) -> Any:
 @given(KEYS)
 def test_a_key_comes_back_with_its_type(key):
     assert equal(decode_key(encode_key(key)), normal(key))
+
+
+@given(KEYS)
+def test_a_normalised_key_is_what_comes_back(key):
+    stored, decoded = normalised(key), decode_key(encode_key(key))
+    assert {stored: 1} == {decoded: 1}
+    assert repr(stored) == repr(decoded)
+    assert encode_key(stored) == encode_key(key)
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+HOURS = st.builds(
+    lambda hour, fold, zone: dt.datetime(2024, 10, 27, hour, 30, tzinfo=zone, fold=fold),
+    st.integers(0, 4),
+    st.integers(0, 1),
+    st.sampled_from([BERLIN, dt.UTC, ZoneInfo("UTC"), ZoneInfo("Europe/London")]),
+)
+FLOATS = st.sampled_from([0.0, -0.0, 1.0]) | st.builds(lambda: float("nan"))
+
+
+@pytest.mark.parametrize("leaves", [HOURS, FLOATS, DECIMALS], ids=["repeated hour", "float", "decimal"])
+@given(data=st.data())
+def test_normalised_keys_are_equal_where_their_bytes_are(leaves, data):
+    one, other = (data.draw(leaves | st.tuples(leaves) | st.tuples(st.tuples(leaves))) for _ in range(2))
+    assert (encode_key(one) == encode_key(other)) == ({normalised(one): 1} == {normalised(other): 1})
 
 
 @given(AWARE := KEY_LEAVES[dt.datetime])

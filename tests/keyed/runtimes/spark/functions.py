@@ -259,3 +259,17 @@ def expected_counts(rows):
 def parquet_rows(folder):
     """The rows of a Parquet sink as sorted tuples."""
     return sorted(tuple(row.values()) for row in pq.read_table(str(folder)).to_pylist())
+
+
+class CountKeys(KeyedProcessFunction):
+    """Counts, and says so again when nothing has come for ten milliseconds."""
+
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        ctx.timer_service().set_timer("quiet", ctx.timestamp() + 10)
+        yield str(ctx.get_current_key()), self.n.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield f"timer {ctx.get_current_key()}", self.n.value()

@@ -1,0 +1,171 @@
+"""Keys are compared by what is stored: those whose bytes are equal are one key, in every row, batch and new query."""
+
+import datetime as dt
+from collections import Counter
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyed
+import windows as w
+from keyed import KeyedProcessFunction, MapState, TimeDomain, ValueState, VectorizedFunction
+from keyed.changelog import DirectoryChangelog
+from keyed.codec.keys import encode_key
+from keyed.recovery import verify_changelog
+from keyed.testing import KeyedTestHarness
+
+BERLIN, LONDON = ZoneInfo("Europe/Berlin"), ZoneInfo("Europe/London")
+ONE_HOUR = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
+KINDS = {
+    "float": st.sampled_from([0.0, -0.0, 1.0]) | st.builds(lambda: float("nan")),
+    "hour": st.sampled_from([ONE_HOUR, ONE_HOUR.replace(fold=1)]).flatmap(
+        lambda hour: st.sampled_from([hour, hour.astimezone(dt.UTC), hour.astimezone(LONDON)])
+    ),
+    "decimal": st.sampled_from([Decimal("1.0"), Decimal("1.00"), Decimal(1), Decimal("-0"), Decimal(0)]),
+}
+PARTS = {
+    "scalar": lambda leaves: leaves,
+    "tuple": lambda leaves: st.tuples(st.just("a"), leaves),
+    "nested": lambda leaves: st.tuples(st.tuples(leaves)),
+}
+
+
+class Everywhere(KeyedProcessFunction):
+    """Counts by key, by namespace, by map key and by timers that are pending."""
+
+    by_key = ValueState(int, default=0)
+    by_namespace = ValueState(int, default=0)
+    by_map_key = MapState(object, int)
+
+    def process_element(self, value, ctx):
+        key, timers = value["k"], ctx.timer_service()
+        self.by_key.update(self.by_key.value() + 1)
+        here = self.by_namespace.namespace(key)
+        here.update(here.value() + 1)
+        self.by_map_key[key] = self.by_map_key.get(key, 0) + 1
+        timers.register_event_time_timer(2**60)
+        timers.set_timer(key, 2**60, TimeDomain.EVENT_TIME)
+        pending = len(timers.timers())
+        yield ctx.get_current_key(), self.by_key.value(), here.value(), self.by_map_key[key], pending
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), "timer", self.by_key.value(), ctx.timer_name(), 0
+
+
+def expected(keys):
+    counts: Counter[bytes] = Counter()
+    rows = []
+    for key in keys:
+        counts[encode_key(key)] += 1
+        rows.append((repr(keyed.codec.keys.decode_key(encode_key(key))), *[counts[encode_key(key)]] * 3, 2))
+    return rows, counts
+
+
+def check(found, keys):
+    rows, counts = expected(keys)
+    assert [(repr(row[0]), *row[1:]) for row in found if row[1] != "timer"] == rows
+    fired = Counter(encode_key(row[0]) for row in found if row[1] == "timer")
+    assert fired == dict.fromkeys(counts, 2)
+    assert {encode_key(row[0]): row[2] for row in found if row[1] == "timer"} == counts
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_keys_that_encode_equal_are_one_key_everywhere(kind, part, data):
+    keys = data.draw(st.lists(PARTS[part](KINDS[kind]), min_size=1, max_size=8))
+    batch = data.draw(st.integers(1, 8))
+    rows = [{"k": key, "t": 0} for key in keys]
+    stage = keyed.stream(rows, timestamp="t").key_by("k").process(Everywhere())
+    check(stage.run(rows_per_batch=batch).values, keys)
+
+    harness = KeyedTestHarness(Everywhere(), key=lambda row: row["k"])
+    for start in range(0, len(rows), batch):
+        with harness.batch():
+            for row in rows[start : start + batch]:
+                harness.process(row, row["t"])
+    assert {len(harness.pending_timers(key)) for key in keys} == {2}
+    harness.advance_watermark(2**60)
+    check([record.value for record in harness.take_output()], keys)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("of_table", [False, True], ids=["elements", "table"])
+@pytest.mark.parametrize("keys", [("k",), ("g", "k")])
+def test_nan_is_one_key_over_batches_restarts_and_restore(tmp_path, keys, of_table, parallelism):
+    def query(rows, **options):
+        data = [{"g": 1, "k": k, "t": i} for i, k in enumerate(rows)]
+        source = pa.Table.from_pylist(data) if of_table else data
+        stage = keyed.stream(source, timestamp="t").key_by(*keys)
+        return stage.process(Named(), name="named", parallelism=parallelism, **options)
+
+    def nan():
+        return float("nan")
+
+    rows = [nan(), -0.0, nan(), nan(), 0.0, nan(), nan(), -0.0]
+    log, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "checkpoint"
+    first = query(rows[:5], changelog=log).run(checkpoint=checkpoint, rows_per_batch=4)
+    assert sorted(first.values) == [("0.0", 1), ("0.0", 2), ("nan", 1), ("nan", 2), ("nan", 3)]
+    second = query(rows[:6], changelog=log).run(checkpoint=checkpoint, rows_per_batch=4)
+    assert second.values == [("nan", 4)]
+    assert {group.problem for group in verify_changelog(log)} == {""}
+    other = query(rows, restore_from=log, changelog=DirectoryChangelog(tmp_path / "other"))
+    third = other.run(checkpoint=tmp_path / "restored", drain=True)
+    assert sorted(third.values) == [("0.0", 3), ("nan", 5), ("timer 0.0", 3), ("timer nan", 5)]
+    assert third.metrics["named"]["timers_fired"] == 2
+
+
+class Named(KeyedProcessFunction):
+    """Counts, and has one timer, which waits for the end."""
+
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        ctx.timer_service().set_timer("end", 2**60)
+        yield str(value["k"] + 0.0), self.n.value()
+
+    def on_timer(self, timestamp, ctx):
+        key = ctx.get_current_key()
+        yield f"timer {key[-1] if isinstance(key, tuple) else key}", self.n.value()
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 2, 3, 5])
+def test_a_session_of_a_nan_key_has_all_its_rows(rows_per_batch):
+    # The timer that a batch reads and the rows of the batch are of one key.
+    table = pa.table({"k": [float("nan")] * 3 + [1.0, 1.0], "t": [1, 2, 3, 30, 60]})
+    sessions = keyed.stream(table, timestamp="t").key_by("k").window(w.EventTimeSessionWindows.with_gap(10))
+    found = sessions.aggregate(n=w.Count()).run(rows_per_batch=rows_per_batch).values
+    assert [(str(row.k), row.n) for row in found] == [("nan", 3), ("1.0", 1), ("1.0", 1)]
+
+
+class Groups(VectorizedFunction):
+    """Emits the number of rows of each key in the batch."""
+
+    def process_batch(self, table, ctx):
+        ctx.emit(table.group_by("k").aggregate([([], "count_all")]))
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_vectorised_function_gets_keys_as_they_are_stored(parallelism):
+    table = pa.table({"k": pa.array([float("nan"), -0.0, 0.0, float("nan")], pa.float32())})
+    found = keyed.stream(table).key_by("k").process(Groups(), parallelism=parallelism).run().values
+    assert sorted((str(row.k), row.count_all) for row in found) == [("0.0", 2), ("nan", 2)]
+
+
+def test_elements_keep_the_values_that_came():
+    table = pa.table({"k": [-0.0, 0.0]})
+    stage = keyed.stream(table).key_by("k").process(Echo())
+    assert [str(value) for value in stage.run().values] == ["-0.0", "0.0"]
+
+
+class Echo(KeyedProcessFunction):
+    """Yields the key column as it came."""
+
+    def process_element(self, value, ctx):
+        yield value.k
