@@ -23,6 +23,7 @@ __all__ = [
     "messages",
     "new_topic",
     "produce",
+    "produce_all",
     "until",
 ]
 
@@ -126,6 +127,14 @@ def produce(kafka: str, topic: str, records: list[tuple[bytes, bytes | None]], p
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka})
     for key, value in records:
         producer.produce(topic, value, key, partition)
+    assert producer.flush(_SECONDS) == 0
+
+
+def produce_all(kafka: str, topic: str, partition: int, records: list[Any]) -> None:
+    """Write records with their headers, as any client does, without a transaction."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka})
+    for key, value, headers in records:
+        producer.produce(topic, value, key, partition, headers=headers)
     assert producer.flush(_SECONDS) == 0
 
 
