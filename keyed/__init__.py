@@ -37,7 +37,7 @@ from keyed.errors import (
 from keyed.functions import KeyedProcessFunction
 from keyed.outputs import OutputTag, Schema
 from keyed.restoring import RestorePoint, StateMigration
-from keyed.results import Progress, Restored, RestoreProgress, RunResult
+from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
 from keyed.sinks import collect_sink, parquet_sink
 from keyed.spark import spark_flush, spark_metrics, spark_session, spark_verify
@@ -104,6 +104,7 @@ __all__ = [
     "OutputTag",
     "ParallelismChanged",
     "Progress",
+    "Query",
     "QueryFailed",
     "ReducingState",
     "ReducingStateDescriptor",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
-__all__ = ["Progress", "RestoreProgress", "Restored", "RunResult"]
+__all__ = ["Progress", "Query", "RestoreProgress", "Restored", "RunResult"]
 
 
 @attrs.frozen
@@ -74,3 +74,47 @@ class RunResult:
     batches: int
     metrics: dict[str, dict[str, int]]
     restored: Restored | None = None
+
+
+class Query(Protocol):
+    """A query that `keyed.start` has started, on either runtime.
+
+    On Spark it is a `keyed.runtimes.spark.query.spark_query.SparkQuery`, whose ``query`` is Spark's own handle.
+    """
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running."""
+        ...
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last batch that was committed."""
+        ...
+
+    @property
+    def restored(self) -> Restored | None:
+        """What the query was restored with, if this program has restored it."""
+        ...
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """Cumulative counters by operator and name, as of the last batch."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the query; what it has committed stays, also in its changelogs."""
+        ...
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the query.
+
+        Args:
+            timeout: Seconds; ``None`` waits for ever.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            KeyedError: What the query failed with.
+        """
+        ...

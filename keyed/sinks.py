@@ -13,7 +13,7 @@ import attrs
 
 from keyed.errors import DefinitionError
 
-__all__ = ["CollectSink", "FunctionSink", "ParquetSink", "Sink", "collect_sink", "parquet_sink", "sink_of"]
+__all__ = ["CollectSink", "FunctionSink", "ParquetSink", "Sink", "SinkLike", "collect_sink", "parquet_sink", "sink_of"]
 
 
 @attrs.frozen
@@ -50,6 +50,8 @@ class CollectSink:
 
 
 Sink = ParquetSink | FunctionSink | CollectSink
+#: What is taken for a sink: see `sink_of`.
+SinkLike = Sink | str | os.PathLike[str] | Callable[[Any, int], object]
 
 
 def parquet_sink(path: str | os.PathLike[str]) -> ParquetSink:

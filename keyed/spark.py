@@ -8,29 +8,46 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from keyed.recovery import Verified
 
 __all__ = ["spark_flush", "spark_metrics", "spark_session", "spark_verify"]
 
 
-def spark_session(app_name: str = "keyed", **options: Any) -> Any:
-    """A Spark session with what keyed needs set where the user has not said otherwise.
+def spark_session(
+    app_name: str = "keyed",
+    *,
+    master: str | None = None,
+    parallelism: int | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A Spark session with what keyed needs set where the user has not said otherwise; an active one is completed.
 
     Args:
         app_name: Name of the application.
-        options: ``master``, ``parallelism`` (number of key groups) and ``config`` (Spark settings), as
-            `keyed.runtimes.spark.session.spark_session.spark_session` has them.
+        master: Where Spark runs: ``local[2]``, ``spark://host:7077``, or ``sc://host:15002`` for Spark Connect; by
+            default all processors of this machine.
+        parallelism: Number of key groups of queries that do not say, in Spark's terms the shuffle partitions; by
+            default, on this machine alone, the number of its threads.
+        config: Spark settings; they go before those of keyed.
 
     Raises:
         SessionError: A package or setting rules keyed out.
         JavaNotFound: There is no Java 17 or newer.
     """
-    return importlib.import_module("keyed.runtimes.spark.session.spark_session").spark_session(app_name, **options)
+    module = importlib.import_module("keyed.runtimes.spark.session.spark_session")
+    session: SparkSession = module.spark_session(app_name, master=master, parallelism=parallelism, config=config)
+    return session
 
 
-def spark_metrics(progress: Any) -> dict[str, dict[str, int]]:
+def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[str, dict[str, int]]:
     """The counters of each operator of a Spark query that was started with plain ``writeStream``.
 
     Args:
@@ -46,7 +63,7 @@ def spark_metrics(progress: Any) -> dict[str, dict[str, int]]:
 
 
 def spark_flush(
-    session: Any, checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]
+    session: SparkSession, checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]
 ) -> dict[str, int]:
     """Export what a Spark checkpoint has committed and changelogs lack.
 
@@ -72,8 +89,8 @@ def spark_flush(
 
 
 def spark_verify(
-    session: Any, checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
-) -> Any:
+    session: SparkSession, checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
+) -> list[Verified]:
     """Check an operator in a Spark checkpoint, against its changelog if one is given.
 
     Args:
@@ -90,4 +107,5 @@ def spark_verify(
         ChangelogError: The changelog was never written, or cannot be read.
     """
     verify = importlib.import_module("keyed.runtimes.spark.checkpoint.spark_verify").verify
-    return verify(session, os.fspath(checkpoint), operator, changelog)
+    found: list[Verified] = verify(session, os.fspath(checkpoint), operator, changelog)
+    return found

@@ -7,9 +7,10 @@ the nodes to the runtime that the source asks for: Spark for a DataFrame, the lo
 from __future__ import annotations
 
 import importlib
+import os
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import attrs
 
@@ -17,11 +18,16 @@ from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
 from keyed.functions import Function, check_function
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
+from keyed.options import Options
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint
-from keyed.sinks import CollectSink, Sink, sink_of
+from keyed.results import Progress, Query, RestoreProgress, RunResult
+from keyed.sinks import CollectSink, Sink, SinkLike, sink_of
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = [
     "BoundOutput",
@@ -36,6 +42,18 @@ __all__ = [
 ]
 
 Keys = tuple[str, ...] | Callable[[Any], Any]
+
+
+W = TypeVar("W")
+W_co = TypeVar("W_co", covariant=True)
+
+
+class Assigner(Protocol[W_co]):
+    """What `KeyedStream.window` takes: a window assigner of the package `windows`, or one with this method."""
+
+    def windowed(self, stream: KeyedStream) -> W_co:
+        """Cut ``stream`` into windows."""
+        ...
 
 
 @attrs.frozen(eq=False)
@@ -148,7 +166,7 @@ class KeyedStream:
         if callable(self.keys) and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorised: key_by needs the names of columns for it")
         name = name if name is not None else type(function).__name__
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
         if order not in ("event_time", "arrival"):
             raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
@@ -185,12 +203,12 @@ class KeyedStream:
         )
         return Output(stage, None)
 
-    def window(self, assigner: Any) -> Any:
+    def window(self, assigner: Assigner[W]) -> W:
         """The stream cut into windows: what ``assigner.windowed(self)`` makes of it (see the package `windows`)."""
         build = getattr(assigner, "windowed", None)
         if build is None:
             raise DefinitionError(f"window({assigner!r}): not a window assigner; use one of the package windows")
-        return build(self)
+        return cast("W", build(self))
 
 
 @attrs.frozen(eq=False)
@@ -216,32 +234,80 @@ class Output:
             )
         return KeyedStream(self.stage, _keys(keys))
 
-    def to(self, sink: Any) -> BoundOutput:
+    def to(self, sink: SinkLike) -> BoundOutput:
         """This output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
         return BoundOutput(self, sink_of(sink))
 
     @property
-    def df(self) -> Any:
+    def df(self) -> DataFrame:
         """This output as a Spark DataFrame.
 
         Raises:
             DefinitionError: The source is not a Spark DataFrame.
         """
-        return _runtime(self.stage.source).dataframe(self)
+        frame: DataFrame = _runtime(self.stage.source).dataframe(self)
+        return frame
 
-    def run(self, sink: Any = None, **options: Any) -> Any:
+    def run(
+        self,
+        sink: SinkLike | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        drain: bool | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+        on_restore: Callable[[RestoreProgress], object] | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        query_name: str | None = None,
+        rows_per_batch: int | None = None,
+        processing_time: Callable[[], int] | None = None,
+    ) -> RunResult:
         """Run a query with this output alone to its end; without a sink its values are collected. See `run`."""
-        return run(self.to(CollectSink() if sink is None else sink), **options)
+        return run(
+            self.to(CollectSink() if sink is None else sink),
+            checkpoint=checkpoint,
+            drain=drain,
+            on_progress=on_progress,
+            on_restore=on_restore,
+            local_dir=local_dir,
+            query_name=query_name,
+            rows_per_batch=rows_per_batch,
+            processing_time=processing_time,
+        )
 
-    def start(self, sink: Any, **options: Any) -> Any:
+    def start(
+        self,
+        sink: SinkLike,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: str | Mapping[str, Any] | None = None,
+        drain: bool | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+        on_restore: Callable[[RestoreProgress], object] | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        query_name: str | None = None,
+        rows_per_batch: int | None = None,
+        processing_time: Callable[[], int] | None = None,
+    ) -> Query:
         """Start a query with this output alone. See `start`."""
-        return start(self.to(sink), **options)
+        return start(
+            self.to(sink),
+            checkpoint=checkpoint,
+            trigger=trigger,
+            drain=drain,
+            on_progress=on_progress,
+            on_restore=on_restore,
+            local_dir=local_dir,
+            query_name=query_name,
+            rows_per_batch=rows_per_batch,
+            processing_time=processing_time,
+        )
 
-    def __getattr__(self, name: str) -> Any:
-        # On Spark an output is used like the DataFrame that it is: writeStream, select, printSchema and so on.
-        if name.startswith("_") or not is_dataframe(self.stage.source.data):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.df, name)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Never a look at the DataFrame: building the plan may create the topic of a changelog.
+            remedy = "" if name.startswith("_") else f"; the DataFrame of an output on Spark is .df: output.df.{name}"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{remedy}")
 
 
 @attrs.frozen(eq=False)
@@ -286,35 +352,96 @@ def stream(
     return Stream(Source(source, timestamp, watermark or ascending_timestamps(), ticks, on_bad_row))
 
 
-def run(*outputs: BoundOutput, **options: Any) -> Any:
+def run(
+    *outputs: BoundOutput,
+    checkpoint: str | os.PathLike[str] | None = None,
+    drain: bool | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    on_restore: Callable[[RestoreProgress], object] | None = None,
+    local_dir: str | os.PathLike[str] | None = None,
+    query_name: str | None = None,
+    rows_per_batch: int | None = None,
+    processing_time: Callable[[], int] | None = None,
+) -> RunResult:
     """Run all available input through one query that writes ``outputs``, and return when it is done.
 
     Args:
         outputs: Outputs of one chain, each with its sink (`Output.to`).
-        options: ``checkpoint`` (folder; needed on Spark for a streaming source), ``drain`` (move the watermark to +inf
-            at the end, so that every timer fires; locally the default without a checkpoint), ``on_progress`` (called
-            with a `Progress` after each batch), ``local_dir`` (folder of local stores on disk); locally also
-            ``rows_per_batch`` and ``processing_time`` (clock), on Spark also ``query_name``.
+        checkpoint: Folder for what must not be lost; on Spark a streaming source needs it.
+        drain: Whether the watermark moves to +inf at the end, so that every timer fires. By default it does in the
+            local runtime where there is no checkpoint, and for a batch DataFrame.
+        on_progress: Called after each batch.
+        on_restore: Called while state is restored from a changelog.
+        local_dir: Folder of local stores on disk.
+        query_name: Name of the query in Spark's progress; on Spark only.
+        rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
+        processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
 
     Returns:
         A result with ``values`` (of the collecting sink, if there is one) and ``metrics``.
 
     Raises:
-        DefinitionError: No outputs, or outputs of different chains.
+        DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
         KeyedError: What the query failed with.
     """
-    return _runtime(_last_stage(outputs).source).run(_last_stage(outputs), outputs, **options)
+    last = _last_stage(outputs)
+    options = Options(
+        checkpoint=checkpoint,
+        drain=drain,
+        on_progress=on_progress,
+        on_restore=on_restore,
+        local_dir=local_dir,
+        query_name=query_name,
+        rows_per_batch=rows_per_batch,
+        processing_time=processing_time,
+    )
+    result: RunResult = _runtime(last.source).run(last, outputs, options)
+    return result
 
 
-def start(*outputs: BoundOutput, **options: Any) -> Any:
+def start(
+    *outputs: BoundOutput,
+    checkpoint: str | os.PathLike[str] | None = None,
+    trigger: str | Mapping[str, Any] | None = None,
+    drain: bool | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    on_restore: Callable[[RestoreProgress], object] | None = None,
+    local_dir: str | os.PathLike[str] | None = None,
+    query_name: str | None = None,
+    rows_per_batch: int | None = None,
+    processing_time: Callable[[], int] | None = None,
+) -> Query:
     """Start one query that writes ``outputs`` and return a handle to it.
 
     Args:
         outputs: Outputs of one chain, each with its sink (`Output.to`).
-        options: As `run`, and on Spark ``trigger`` (``"5 seconds"`` or a dict of Spark's trigger arguments; one second
-            by default). ``drain`` is for `run` on Spark.
+        checkpoint: As in `run`, and so the others that are not described here.
+        trigger: ``"5 seconds"`` or a dict of the arguments of Spark's trigger, one second by default; on Spark only.
+        drain: In the local runtime only.
+        on_progress: Called after each batch.
+        on_restore: Called while state is restored from a changelog.
+        local_dir: Folder of local stores on disk.
+        query_name: On Spark only.
+        rows_per_batch: In the local runtime only.
+        processing_time: In the local runtime only.
+
+    Raises:
+        DefinitionError: As in `run`.
     """
-    return _runtime(_last_stage(outputs).source).start(_last_stage(outputs), outputs, **options)
+    last = _last_stage(outputs)
+    options = Options(
+        checkpoint=checkpoint,
+        trigger=trigger,
+        drain=drain,
+        on_progress=on_progress,
+        on_restore=on_restore,
+        local_dir=local_dir,
+        query_name=query_name,
+        rows_per_batch=rows_per_batch,
+        processing_time=processing_time,
+    )
+    query: Query = _runtime(last.source).start(last, outputs, options)
+    return query
 
 
 def is_dataframe(data: Any) -> bool:

@@ -15,12 +15,14 @@ import inspect
 import io
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
+import attrs
 import pytest
 
 from docs.generate import ROOT, pages
 from keyed.engine.counters import COUNTERS, GAUGES
+from keyed.options import Options
 
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "tests" / "README.md", *DOCS.rglob("*.md")])
@@ -228,10 +230,7 @@ def test_every_counter_is_documented():
 
 
 def test_every_option_of_run_and_start_is_documented():
-    from keyed.runtimes.local import local_query as query
-    from keyed.runtimes.spark.query import job
-
-    options = {*get_type_hints(query.Options), *get_type_hints(job.Options)}
+    options = {field.name for field in attrs.fields(Options)}
     assert options - rows_of_tables(REFERENCE / "options.md") == set()
 
 

@@ -13,6 +13,7 @@ from statistics import median
 
 import keyed
 from keyed.changelog import DirectoryChangelog
+from keyed.runtimes.spark.query.spark_query import SparkQuery
 from tests.benchmarks.events import EVENTS, event_files
 from tests.benchmarks.functions import J1, OUTPUT
 
@@ -37,6 +38,7 @@ def main() -> None:
                 .process(J1(), OUTPUT, name="J1", changelog=changelog)
             )
             query = counted.start(lambda batch, number: batch.count(), checkpoint=checkpoint, trigger=trigger)
+            assert isinstance(query, SparkQuery)
             while len(query.batches) <= BATCHES and query.is_active:
                 query.await_termination(0.2)
             started = time.monotonic()

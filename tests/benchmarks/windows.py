@@ -38,16 +38,15 @@ WINDOWS: dict[str, WindowAssigner] = {
 }
 
 
-def window_job(job: str, source: Any, path: str = "auto", **options: Any) -> keyed.Output:
+def window_job(job: str, source: Any, path: Any = "auto", **options: Any) -> keyed.Output:
     """A window job over a source, 10 seconds of delay."""
-    output: keyed.Output = (
+    return (
         keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
         .key_by("user_id")
         .window(WINDOWS[job])
         .path(path)
         .aggregate(n=Count(), total=Sum("amount"), name=job, **options)
     )
-    return output
 
 
 def spark_windows(job: str, source: Any) -> Any:

@@ -11,15 +11,16 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import NoReturn
 
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.loader import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
+from keyed.options import Options
 from keyed.recovery.cut import cut_of
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.runtimes.local.local_operator import Operator
@@ -38,53 +39,36 @@ _log = logging.getLogger(__name__)
 Outputs = dict[tuple[str, str | None], Emitted | EmittedTables]
 
 
-class Options(TypedDict, total=False):
-    """Options of the local runtime.
-
-    ``checkpoint``: folder for state and position; without it nothing outlives the run. ``drain``: end the input at the
-    end of the source; by default where there is no checkpoint to go on from. ``on_progress``: called after each batch.
-    ``on_restore``: called with a `RestoreProgress` while state is restored from a changelog. ``rows_per_batch``: rows a
-    micro-batch. ``processing_time``: the clock, milliseconds. ``local_dir``: folder for local stores on disk.
-    ``trigger``: accepted for the sake of `start` on Spark and not used.
-    """
-
-    checkpoint: Any
-    drain: bool
-    on_progress: Callable[[Progress], object]
-    on_restore: Callable[[RestoreProgress], object]
-    rows_per_batch: int
-    processing_time: Callable[[], int]
-    local_dir: Any
-    trigger: Any
+#: Options of the Spark runtime, and what there is here.
+_NOT_HERE = {
+    "trigger": "is for Spark; the local runtime runs a batch as soon as its source has rows for it: leave it out",
+    "query_name": "is for Spark's progress: leave it out",
+}
 
 
 class LocalQuery:
     """A query of the local runtime. `run` runs it here, `start` in a thread of its own."""
 
-    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> None:
-        unknown = set(options) - set(Options.__annotations__)
-        if unknown:
-            raise DefinitionError(
-                f"option {min(unknown)!r} is not known; there are {', '.join(Options.__annotations__)}"
-            )
+    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
+        options.refuse(_NOT_HERE)
         self._last = last
         self._outputs = outputs
         _check_types(last, outputs)
-        self._checkpoint = options.get("checkpoint")
-        self._drain = options.get("drain", self._checkpoint is None)
-        self._on_progress = options.get("on_progress")
-        self._on_restore = options.get("on_restore", _log_progress)
-        self._rows_per_batch = options.get("rows_per_batch", 100_000)
-        if not isinstance(self._rows_per_batch, int) or self._rows_per_batch < 1:
+        self._checkpoint = options.checkpoint
+        self._drain = options.checkpoint is None if options.drain is None else options.drain
+        self._on_progress = options.on_progress
+        self._on_restore = options.on_restore or _log_progress
+        self._rows_per_batch = 100_000 if options.rows_per_batch is None else options.rows_per_batch
+        if type(self._rows_per_batch) is not int or self._rows_per_batch < 1:
             raise DefinitionError(f"rows_per_batch={self._rows_per_batch!r} must be an int above 0")
-        self._now = options.get("processing_time") or (lambda: time.time_ns() // 1_000_000)
-        self._local_dir = options.get("local_dir")
+        self._now = options.processing_time or (lambda: time.time_ns() // 1_000_000)
+        self._local_dir = options.local_dir
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._restored: Restored | None = None
         self._error: BaseException | None = None
         self._result: RunResult | None = None
-        self.progress: Progress | None = None
+        self._progress: Progress | None = None
 
     # The handle of a started query ------------------------------------------------------------------------------
 
@@ -92,6 +76,16 @@ class LocalQuery:
     def is_active(self) -> bool:
         """Whether the query is running."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last batch that was committed."""
+        return self._progress
+
+    @property
+    def restored(self) -> Restored | None:
+        """What the query was restored with, if this run has restored it."""
+        return self._restored
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Cumulative counters by operator and name, as of the last batch."""
@@ -230,9 +224,9 @@ class LocalQuery:
             self._failed(error)
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = upstream if upstream is not None else MIN_TIMESTAMP
-        self.progress = Progress(position.batches - 1, rows.read, watermark, now, metrics)
+        self._progress = Progress(position.batches - 1, rows.read, watermark, now, metrics)
         if self._on_progress is not None:
-            self._on_progress(self.progress)
+            self._on_progress(self._progress)
 
     def _failed(self, error: Exception) -> NoReturn:
         raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error
@@ -318,14 +312,14 @@ def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
             arrow_schema(schema)
 
 
-def run(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> RunResult:
+def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run a chain to the end of its source."""
-    return LocalQuery(last, outputs, **options).run()
+    return LocalQuery(last, outputs, options).run()
 
 
-def start(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> LocalQuery:
+def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> LocalQuery:
     """Start a chain in a thread of its own."""
-    return LocalQuery(last, outputs, **options).start()
+    return LocalQuery(last, outputs, options).start()
 
 
 def dataframe(output: Output) -> NoReturn:

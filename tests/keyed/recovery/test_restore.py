@@ -449,12 +449,14 @@ def test_calendar_and_global_windows_survive(tmp_path):
 
 def test_files_of_a_local_store_that_was_left_are_not_taken_for_state(tmp_path: Path):
     """The folder of local stores outlives the checkpoint; what is in it is another log's."""
-    log, options = MemoryChangelog(), {"local_dir": tmp_path / "stores", "drain": False, "rows_per_batch": 10}
+    log = MemoryChangelog()
 
     def run(rows: int, checkpoint: str, **changelogs: Any) -> Any:
         stream = keyed.stream(range(rows)).key_by(lambda number: number % 10)
         output = stream.process(Count(), store="rocksdb", **changelogs)
-        return output.run(checkpoint=tmp_path / checkpoint, **options)
+        return output.run(
+            checkpoint=tmp_path / checkpoint, local_dir=tmp_path / "stores", drain=False, rows_per_batch=10
+        )
 
     run(50, "first", changelog=log)
     run(90, "other")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
 from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError
+from keyed.options import Options
 from keyed.recovery.cut import cut_of
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
@@ -31,31 +32,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Job", "Options", "frame_of"]
+__all__ = ["Job", "frame_of"]
 
 _log = logging.getLogger(__name__)
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL_DIR = "keyed.local.dir"
 
 
-class Options(TypedDict, total=False):
-    """Options of the Spark runtime.
-
-    ``checkpoint``: folder of Spark's checkpoint, needed for a streaming source. ``drain``: end the input at its end.
-    ``on_progress``: called after each batch. ``on_restore``: called with a `RestoreProgress` for each operator when its
-    state is restored from a changelog; on the way there the workers log what they have read. ``trigger``: for `start`,
-    an interval such as ``"5 seconds"`` or a dict of Spark's trigger arguments; one second by default. ``local_dir``:
-    folder on the workers for local stores on disk; by default the setting ``keyed.local.dir``, or a folder for
-    temporary files. ``query_name``: name in Spark's progress.
-    """
-
-    checkpoint: Any
-    drain: bool
-    on_progress: Callable[[Progress], object]
-    on_restore: Callable[[RestoreProgress], object]
-    trigger: str | Mapping[str, Any]
-    local_dir: Any
-    query_name: str
+#: Options of the local runtime, and what there is here.
+_NOT_HERE = {
+    "rows_per_batch": "is for the local runtime; limit batches at Spark's source, with maxFilesPerTrigger and so on",
+    "processing_time": "is for the local runtime; on Spark it is the batch's time, which Spark logs: leave it out",
+}
 
 
 class Job:
@@ -72,25 +60,21 @@ class Job:
     """
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
-        unknown = set(options) - set(Options.__annotations__)
-        if unknown:
-            raise DefinitionError(
-                f"option {min(unknown)!r} is not known; there are {', '.join(Options.__annotations__)}"
-            )
+        options.refuse(_NOT_HERE)
         self._last = last
         self._outputs = outputs
         self._session = _session(last)
         self.streaming: bool = last.source.data.isStreaming
-        self._on_progress = options.get("on_progress")
-        self._on_restore = options.get("on_restore", _log_restored)
+        self._on_progress = options.on_progress
+        self._on_restore = options.on_restore or _log_restored
         self._told = False
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
-        self._name = options.get("query_name")
-        self._local_dir = _local_dir(self._session, options.get("local_dir"))
+        self._name = options.query_name
+        self._local_dir = _local_dir(self._session, options.local_dir)
         self._remote = is_remote(self._session)
         # A batch DataFrame is written by this program, a stream over Spark Connect by the server.
         self._here = is_here(self._session) and (self.streaming or not self._remote)
-        checkpoint = options.get("checkpoint")
+        checkpoint = options.checkpoint
         if self.streaming and checkpoint is None:
             raise DefinitionError(
                 "a streaming DataFrame needs checkpoint=<folder>, where Spark keeps position and state"

@@ -6,13 +6,14 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError, KeyedError
+from keyed.options import Options
 from keyed.results import Progress, Restored, RunResult
 from keyed.runtimes.spark.query.failures import translated
-from keyed.runtimes.spark.query.job import Job, Options, frame_of
+from keyed.runtimes.spark.query.job import Job, frame_of
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.streams import BoundOutput, Output, Stage
 
@@ -31,17 +32,15 @@ def dataframe(output: Output) -> DataFrame:
     return frame_of(output)
 
 
-def run(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> RunResult:
+def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run all available input through a chain, and return when it is done."""
-    if "trigger" in options:
-        raise DefinitionError(f"trigger={options['trigger']!r} is for start(...); run(...) takes all that is available")
     job = Job(last, outputs, options)
     if not job.streaming:
         return job.run_batch()
     with _stopped_by_sigterm():
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
-        if options.get("drain", False) and not query.has_drained:
+        if options.drain and not query.has_drained:
             # Not before all data is in: the batch with which the input ends has no rate limit and takes the rest.
             query = SparkQuery(job, {"once": True}, end=True, after=query)
             query.wait()
@@ -49,14 +48,14 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options
     return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored)
 
 
-def start(last: Stage, outputs: tuple[BoundOutput, ...], **options: Unpack[Options]) -> SparkQuery:
+def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> SparkQuery:
     """Start a chain, and return a handle to the running query."""
-    if options.get("drain", False):
+    if options.drain:
         raise DefinitionError("drain=True is for run(...): stop the query, then run it with drain=True")
     job = Job(last, outputs, options)
     if not job.streaming:
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
-    trigger = _trigger(options.get("trigger", "1 second"))
+    trigger = _trigger("1 second" if options.trigger is None else options.trigger)
     with _stopped_by_sigterm():
         return SparkQuery(job, trigger, after=_restored(job))
 

@@ -320,7 +320,7 @@ def test_a_full_disk_is_a_typed_error_and_the_run_goes_on_when_there_is_room(tmp
 
 
 def test_an_unknown_option_and_an_unusable_source_are_refused():
-    with pytest.raises(DefinitionError, match="'chekpoint'"):
+    with pytest.raises(TypeError, match="'chekpoint'"):
         chain(rows(1)).run(chekpoint="x")
     for source in ("text", 5, b"bytes"):
         with pytest.raises(DefinitionError, match="no stream"):

@@ -73,7 +73,7 @@ def test_a_stream_from_a_topic_goes_on_where_it_was_and_writes_back(spark_kafka,
     def run():
         counted = count(read(spark_kafka, kafka, source))
         query = (
-            counted.selectExpr("k AS key", "to_json(struct(n, total)) AS value")
+            counted.df.selectExpr("k AS key", "to_json(struct(n, total)) AS value")
             .writeStream.format("kafka")
             .option("kafka.bootstrap.servers", kafka)
             .option("topic", results)
