@@ -35,7 +35,7 @@ KEYED = {
         ("keyed.state", "keyed.ttl"),
     ),
     "vectorized.md": (
-        "Vectorised functions and tables",
+        "Vectorized functions and tables",
         (
             "Functions over whole columns, and their state. How to use them: "
             "[when rows are too slow](../how-to/when-rows-are-too-slow.md)."

@@ -164,7 +164,7 @@ class KeyedStream:
         """
         check_function(function)
         if callable(self.keys) and isinstance(function, VectorizedFunction):
-            raise DefinitionError(f"{type(function).__name__} is vectorised: key_by needs the names of columns for it")
+            raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         name = name if name is not None else type(function).__name__
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")

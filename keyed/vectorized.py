@@ -1,4 +1,4 @@
-"""The second level of the API: functions over whole columns, vectorised in PyFlink's and Spark's sense of the word."""
+"""The second level of the API: functions over whole columns, vectorized in PyFlink's and Spark's sense of the word."""
 
 from __future__ import annotations
 
@@ -124,5 +124,5 @@ class VectorizedFunction:
 
 
 def combines(function: object) -> TypeGuard[VectorizedFunction]:
-    """Whether ``function`` is vectorised and defines ``combine``."""
+    """Whether ``function`` is vectorized and defines ``combine``."""
     return isinstance(function, VectorizedFunction) and type(function).combine is not VectorizedFunction.combine

@@ -1,7 +1,7 @@
 """Which path windows take: row by row, or whole columns at a time.
 
-The columnar path computes what the row path does, for definitions whose results do not depend on the order of elements
-and whose aggregates are of a known algebra. `row_reason` says why a definition has to be run row by row.
+The vectorized path computes what the row path does, for definitions whose results do not depend on the order of
+elements and whose aggregates are of a known algebra. `row_reason` says why a definition has to be run row by row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
 
 __all__ = ["MOST_LENGTH", "Path", "plain_type", "row_reason"]
 
-Path = Literal["auto", "row", "columnar"]
+Path = Literal["auto", "row", "vectorized"]
 
 #: The greatest size, slide or gap, milliseconds: sums of them and of times stay in 64 bits.
 MOST_LENGTH = 2**60

@@ -23,6 +23,7 @@ from windows.window_operator import WindowOperator
 __all__ = ["WindowedStream", "explain"]
 
 Duration = int | dt.timedelta
+_OLD_NAME: str = "columnar"
 
 
 @attrs.frozen(eq=False)
@@ -79,7 +80,7 @@ class WindowedStream:
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
-        """How aggregates are computed: ``"row"`` by row, ``"columnar"`` (whole columns), or ``"auto"``.
+        """How aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
 
         By default it is whole columns where the definition allows it; `windows.explain` says which and why. Results are
         the same. A checkpoint goes on with the path that it was started with: another one is refused
@@ -88,8 +89,9 @@ class WindowedStream:
         Raises:
             DefinitionError: It is none of the three.
         """
-        if path not in ("auto", "row", "columnar"):
-            raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'columnar'")
+        if path not in ("auto", "row", "vectorized"):
+            now = "; it is called 'vectorized' now" if path == _OLD_NAME else ""
+            raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'{now}")
         return attrs.evolve(self, path=path)
 
     def reduce(
@@ -183,9 +185,9 @@ class WindowedStream:
         definition = operator.definition
         reason = "of path='row'" if self._path == "row" else None
         reason = reason or row_reason(definition, columns, self.stream.keys, options.get("order", "event_time"))
-        if reason is not None and self._path == "columnar":
+        if reason is not None and self._path == "vectorized":
             raise DefinitionError(
-                f"path='columnar': {definition.assigner!r} cannot be computed over whole columns, because {reason}; "
+                f"path='vectorized': {definition.assigner!r} cannot be computed over whole columns, because {reason}; "
                 "use path='auto' or 'row'"
             )
         if output is None:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     dataset = _dataset(parser, options)
-    if options.path == "columnar" and options.first_stage is not None:
+    if options.path == "vectorized" and options.first_stage is not None:
         parser.error("--first-stage says something about --path row")
     settings = Settings(
         options.n,
@@ -194,9 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     how.add_argument(
         "--path",
-        choices=("row", "columnar"),
+        choices=("row", "vectorized"),
         default="row",
-        help="row: functions that get one row at a time; columnar: whole columns at a time, a tumbling window and a "
+        help="row: functions that get one row at a time; vectorized: whole columns at a time, a tumbling window and a "
         "top-n of the package windows, with the same results (default: %(default)s)",
     )
     how.add_argument(

@@ -44,7 +44,7 @@ class Settings:
     delay_minutes: int
     rows_per_batch: int
     runtime: Literal["spark", "local"]
-    path: Literal["row", "columnar"] = "row"
+    path: Literal["row", "vectorized"] = "row"
     first_stage: Literal["hand", "window"] = "hand"
 
 
@@ -61,13 +61,13 @@ def top_n(source: Any, settings: Settings) -> tuple[keyed.Output, keyed.Output]:
     watermark = keyed.bounded_out_of_orderness(minutes=settings.delay_minutes)
     items = keyed.stream(source, timestamp="event_time", watermark=watermark).key_by("item")
     window_ms = settings.window_minutes * 60_000
-    if settings.path == "columnar" or settings.first_stage == "window":
+    if settings.path == "vectorized" or settings.first_stage == "window":
         windowed = items.window(TumblingEventTimeWindows.of(window_ms)).path(settings.path).side_output_late_data(LATE)
         counts = windowed.aggregate(count=Count(), output=_WINDOW_COUNT, name=COUNT)
     else:
         counts = items.process(CountByItem(window_ms), output=WindowCount, name=COUNT)
     rank: RankPerWindow | TopN = RankPerWindow(settings.n)
-    if settings.path == "columnar":
+    if settings.path == "vectorized":
         rank = TopN(settings.n, by="count", item="item", columns=_WINDOW_COUNT)
     ranking = counts.key_by("window_start", "window_end").process(rank, output=Ranked, name=RANK)
     return ranking, counts.side_output(LATE)

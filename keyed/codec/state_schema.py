@@ -132,7 +132,7 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
     is_table = stored.kind == "table"
     if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
         return ""
-    kind, path = ("whole columns", "columnar") if is_table else ("rows", "row")
+    kind, path = ("whole columns", "vectorized") if is_table else ("rows", "row")
     return f'It was kept by a function over {kind}, and this one is not: windows go on with .path("{path}"). '
 
 

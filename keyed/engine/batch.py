@@ -44,7 +44,7 @@ class Batch:
             chunks, made as they are needed so that few Python objects live at a time. A chunk is the key of each row,
             the event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), and the
             elements.
-        table: For a vectorised function, in place of ``chunks``: the rows in the order in which they are handed over,
+        table: For a vectorized function, in place of ``chunks``: the rows in the order in which they are handed over,
             with `keyed.TIMESTAMP_COLUMN` if the stream has event time.
         max_timestamp: Highest timestamp over all rows of the batch in all key groups, ``None`` if there is none.
         upstream_watermark: Least watermark of the upstream operator's key groups, for a later stage of a chain;

@@ -1,4 +1,4 @@
-"""Rows on their way to vectorised functions and from them: timestamps, combining, key groups, output columns."""
+"""Rows on their way to vectorized functions and from them: timestamps, combining, key groups, output columns."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class KeyedTestHarness:
 
     Args:
         function: The function under test.
-        key: Key of an element; the element itself by default. Of a vectorised function the key columns.
+        key: Key of an element; the element itself by default. Of a vectorized function the key columns.
         backend: Local store: ``"memory"`` or ``"rocksdb"``.
         parallelism: Number of key groups.
         changelog: Where each call's changes go when it has committed them.
@@ -152,14 +152,14 @@ class KeyedTestHarness:
         self._run(rows)
 
     def process_batch(self, table: pa.Table, timestamps: str | None = None) -> None:
-        """Process rows with a vectorised function as one micro-batch and commit. The watermark does not move.
+        """Process rows with a vectorized function as one micro-batch and commit. The watermark does not move.
 
         Args:
             table: The rows. If the function defines ``combine``, they go through it.
             timestamps: Column with the event time, a timestamp or milliseconds; rows are handed over in its order.
 
         Raises:
-            DefinitionError: The function is not vectorised, or the rows are no table or lack a column.
+            DefinitionError: The function is not vectorized, or the rows are no table or lack a column.
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
@@ -209,7 +209,7 @@ class KeyedTestHarness:
         return self._records(None)
 
     def take_table(self, tag: OutputTag | str | None = None) -> pa.Table:
-        """What a vectorised function emitted since outputs were last taken; a table without columns if nothing.
+        """What a vectorized function emitted since outputs were last taken; a table without columns if nothing.
 
         Args:
             tag: A side output; the main output by default.
@@ -427,7 +427,7 @@ def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> 
 
 
 def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
-    """The key columns of a vectorised function; none for a function of elements.
+    """The key columns of a vectorized function; none for a function of elements.
 
     Raises:
         DefinitionError: ``key`` is not for this kind of function.

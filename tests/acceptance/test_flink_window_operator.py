@@ -2,7 +2,7 @@
 
 What `tests/windows` does not transcribe yet: sessions at each lateness with and without purging, dynamic and point
 sessions, offsets, processing time, and the evictors' sums. With the default trigger each case runs on every way in
-which windows are kept (``packed``, ``general``) and computed (``columnar``), and crashes after every element.
+which windows are kept (``packed``, ``general``) and computed (``vectorized``), and crashes after every element.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from windows import (
     WindowOperator,
 )
 
-WAYS = ["packed", "general", "columnar"]
+WAYS = ["packed", "general", "vectorized"]
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -46,9 +46,9 @@ class Harness:
     """An operator that sums values, driven by (key, value) elements and clocks."""
 
     def __init__(self, assigner, way="general", *, lateness=0, **options):
-        self.columnar = way == "columnar"
+        self.vectorized = way == "vectorized"
         shared: dict[str, Any] = {"assigner": assigner, "allowed_lateness_ms": lateness, "late_tag": "late"}
-        if self.columnar:
+        if self.vectorized:
             columns = {"key": "string", "value": "bigint", "at": "bigint"}
             function: Any = WindowBatchOperator(aggregate={"total": Sum("value")}, columns=columns, **shared)
             self.harness = KeyedTestHarness(function, key="key", parallelism=2)
@@ -61,7 +61,7 @@ class Harness:
             self.harness = KeyedTestHarness(function, key=lambda element: element[0], parallelism=2)
 
     def add(self, key, value, time):
-        if self.columnar:
+        if self.vectorized:
             self.harness.process_batch(pa.table({"key": [key], "value": [value], "at": [time]}), "at")
         else:
             self.harness.process((key, value), time)

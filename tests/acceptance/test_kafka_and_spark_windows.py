@@ -156,7 +156,7 @@ SESSIONS = [("spark", 25, 50, 3), ("streaming", 25, 51, 4), ("structured", 41, 5
 
 
 @pytest.mark.parametrize("rows_per_batch", [1, 2, 8])
-@pytest.mark.parametrize("path", ["row", "columnar", "dynamic"])
+@pytest.mark.parametrize("path", ["row", "vectorized", "dynamic"])
 def test_streaming_session_window(rows_per_batch, path):
     """StreamingSessionWindowSuite: "append mode - session window" and "SPARK-36465: dynamic gap duration".
 
@@ -166,12 +166,12 @@ def test_streaming_session_window(rows_per_batch, path):
         sessions = EventTimeSessionWindows.with_dynamic_gap(lambda row: 1000 if row.word == "hello" else 10_000)
     else:
         sessions = EventTimeSessionWindows.with_gap(10_000)
-    source = pa.Table.from_pylist(WORDS) if path == "columnar" else WORDS
+    source = pa.Table.from_pylist(WORDS) if path == "vectorized" else WORDS
     windows = (
         keyed.stream(source, timestamp="at", watermark=keyed.bounded_out_of_orderness(seconds=30))
         .key_by("word")
         .window(sessions)
-        .path("row" if path != "columnar" else "columnar")
+        .path("row" if path != "vectorized" else "vectorized")
     )
     result = windows.aggregate(events=Count()).run(rows_per_batch=rows_per_batch, drain=False)
     found = sorted((word, start // 1000, end // 1000, events) for word, start, end, events in result.values)
@@ -181,14 +181,14 @@ def test_streaming_session_window(rows_per_batch, path):
     assert metrics["rows_dropped"] == 2
 
 
-@pytest.mark.parametrize("columnar", [False, True])
-def test_session_window_over_a_table(columnar):
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_session_window_over_a_table(vectorized):
     """DataFrameSessionWindowingSuite: "groupBy with multiple keys statement", "... one distinct"."""
     rows = [("a", 34, 1), ("a", 39, 1), ("a", 56, 2), ("a", 64, 2), ("b", 27, 4), ("b", 37, 4)]
     elements = [{"id": key, "at": time * 1000, "value": value} for key, time, value in rows]
     delay = keyed.bounded_out_of_orderness(minutes=5)
     found = (
-        keyed.stream(pa.Table.from_pylist(elements) if columnar else elements, timestamp="at", watermark=delay)
+        keyed.stream(pa.Table.from_pylist(elements) if vectorized else elements, timestamp="at", watermark=delay)
         .key_by("id")
         .window(EventTimeSessionWindows.with_gap(10_000))
         .aggregate(count=Count(), total=Sum("value"), distinct=CountDistinct("value"))

@@ -96,7 +96,7 @@ def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
     assert "2014-01-01 04:00" in printed
 
 
-@pytest.mark.parametrize("how", [("--first-stage", "hand"), ("--first-stage", "window"), ("--path", "columnar")])
+@pytest.mark.parametrize("how", [("--first-stage", "hand"), ("--first-stage", "window"), ("--path", "vectorized")])
 def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures, how):
     options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "7000"]
     options += how
@@ -174,7 +174,7 @@ def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, opti
         (["--item-column", "x"], "--dataset, which is not given"),
         (["--dataset", "x.csv", "--item-column", "x"], "--dataset needs --time-column"),
         (["--runtime", "flink"], "invalid choice"),
-        (["--path", "columnar", "--first-stage", "window"], "--first-stage says something about --path row"),
+        (["--path", "vectorized", "--first-stage", "window"], "--first-stage says something about --path row"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, capsys, options, message):

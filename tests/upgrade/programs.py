@@ -259,7 +259,7 @@ def _of_key(stream: Any, options: Options) -> list[Any]:
 
 
 #: Name that the path over whole columns has.
-COLUMNS = "columnar"
+COLUMNS = "vectorized"
 #: Job by name: its operator, and its outputs over a stream.
 JOBS: dict[str, tuple[str, Callable[[Any, Options], list[Any]]]] = {
     "everything": ("Everything", _everything),

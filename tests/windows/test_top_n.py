@@ -1,4 +1,4 @@
-"""Top-n as a vectorised function: ranks, ties, waiting for the watermark."""
+"""Top-n as a vectorized function: ranks, ties, waiting for the watermark."""
 
 import pyarrow as pa
 import pytest

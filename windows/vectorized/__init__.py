@@ -14,7 +14,7 @@ On them, with a table as state:
 ``tables``           columns of input, state and results
 ``slice_windows``    tumbling and hopping windows
 ``session_windows``  session windows
-``operator``         the vectorised function
+``operator``         the vectorized function
 
 All but `windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them when the first column is there.
 """

@@ -1,4 +1,4 @@
-"""What the columnar window operators share: input columns, the state table's columns, and rows of results."""
+"""What the vectorized window operators share: input columns, the state table's columns, and rows of results."""
 
 from __future__ import annotations
 

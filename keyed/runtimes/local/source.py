@@ -29,7 +29,7 @@ class Rows:
 
     Attributes:
         chunks: The rows, as `keyed.engine.batch.Batch` has them.
-        table: The same as an Arrow table, for a vectorised operator, in arrival order and with
+        table: The same as an Arrow table, for a vectorized operator, in arrival order and with
             `keyed.TIMESTAMP_COLUMN`; ``None`` if it is to be made of ``chunks``.
         read: Number of rows read from the source, bad ones included.
         highest: Highest timestamp, ``None`` if there is none.

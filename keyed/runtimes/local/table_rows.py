@@ -1,4 +1,4 @@
-"""Rows for vectorised operators in the local runtime: as one Arrow table a batch, whatever they come from."""
+"""Rows for vectorized operators in the local runtime: as one Arrow table a batch, whatever they come from."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> 
         schema = schema_of(kind)
     if schema is None and not hasattr(kind, "_fields"):
         raise OutputDefinitionError(
-            f"{where}: {kind.__name__} has no columns, which a vectorised function needs; give dictionaries or objects "
+            f"{where}: {kind.__name__} has no columns, which a vectorized function needs; give dictionaries or objects "
             "of an attrs class, or declare the output of the operator before"
         )
     table = table_of(values, schema, where)

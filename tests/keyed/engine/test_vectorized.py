@@ -1,4 +1,4 @@
-"""Vectorised functions: what they are called with, when, and what becomes of what they emit."""
+"""Vectorized functions: what they are called with, when, and what becomes of what they emit."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def functions(stream: Any, options: Options) -> list[Any]:
 
 
 def tables(stream: Any, options: Options) -> list[Any]:
-    """A vectorised function with a table."""
+    """A vectorized function with a table."""
     schema = "item string, bucket bigint, n bigint, last bigint"
     return [stream.key_by("item").process(Buckets(), schema, **options("Buckets"))]
 
@@ -107,9 +107,9 @@ JOBS: dict[str, Callable[[Any, Options], list[Any]]] = {
     "processing-tumbling": _windowed(w.TumblingProcessingTimeWindows.of(200)),
     "processing-sessions": _windowed(w.ProcessingTimeSessionWindows.with_gap(160)),
     "count": _counted,
-    "columnar-tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "columnar"),
-    "columnar-hopping": _windowed(w.HoppingEventTimeWindows.of(300, 100), "columnar"),
-    "columnar-sessions": _windowed(w.EventTimeSessionWindows.with_gap(13), "columnar"),
+    "vectorized-tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "vectorized"),
+    "vectorized-hopping": _windowed(w.HoppingEventTimeWindows.of(300, 100), "vectorized"),
+    "vectorized-sessions": _windowed(w.EventTimeSessionWindows.with_gap(13), "vectorized"),
 }
 
 
@@ -205,7 +205,7 @@ def run(
         on_progress(progress)
 
     data: Any = source
-    if life.name.startswith("columnar-"):
+    if life.name.startswith("vectorized-"):
         # Windows over whole columns have columns as their source, and the clock stands still.
         data = pa.Table.from_pylist(list(source))
     stream = keyed.stream(data, timestamp="ts", watermark=keyed.bounded_out_of_orderness(milliseconds=20))

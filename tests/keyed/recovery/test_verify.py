@@ -90,7 +90,7 @@ def test_a_lost_tombstone_and_a_wrong_count_in_the_marker():
     assert "there are 0 live entries, its marker says 5" in problems(verify_changelog(log))[0]
 
 
-@pytest.mark.parametrize("name", ["functions", "tables", "sessions", "columnar-hopping"])
+@pytest.mark.parametrize("name", ["functions", "tables", "sessions", "vectorized-hopping"])
 @pytest.mark.parametrize("compact", [False, True])
 def test_good_jobs(tmp_path, name, compact):
     life = Life(tmp_path, name)

@@ -1,4 +1,4 @@
-"""A table state in a plain dictionary, and a vectorised function that carries out a script on the real one."""
+"""A table state in a plain dictionary, and a vectorized function that carries out a script on the real one."""
 
 from __future__ import annotations
 

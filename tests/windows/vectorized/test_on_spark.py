@@ -80,9 +80,9 @@ def test_both_paths_on_spark_give_what_the_local_runtime_gives(spark, tmp_path, 
     local = windows(pa.concat_tables(batches()), kind, "row", lateness, diverts=diverts)
     wanted = outputs(local, diverts=diverts, rows_per_batch=ROWS)
     assert (len(wanted[1]) > 5) is diverts
-    for path in ("row", "columnar"):
+    for path in ("row", "vectorized"):
         reader = spark.readStream.schema("key string, at bigint, number bigint, text string")
         source = reader.option("maxFilesPerTrigger", 1).parquet(str(folder))
         output = windows(source, kind, path, lateness, diverts=diverts)
-        assert ("whole columns" in explain(output)) is (path == "columnar")
+        assert ("whole columns" in explain(output)) is (path == "vectorized")
         assert outputs(output, diverts=diverts, checkpoint=str(tmp_path / path)) == wanted

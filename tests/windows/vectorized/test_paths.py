@@ -134,17 +134,17 @@ def hashable(value):
 )
 def test_both_paths_give_the_same_in_event_time(table, assigner, aggregates, delay, lateness, diverts, size):
     options = {"delay": delay, "lateness": lateness, "diverts": diverts, "size": size}
-    found = results("columnar", table, assigner, aggregates, **options)
+    found = results("vectorized", table, assigner, aggregates, **options)
     assert found == results("row", table, assigner, aggregates, **options)
-    assert found == results("columnar", table, assigner, aggregates, parallelism=3, **options)
+    assert found == results("vectorized", table, assigner, aggregates, parallelism=3, **options)
 
 
 @settings(max_examples=15)
 @given(tables(), EVENT_TIME, st.sampled_from([COUNTING, EVERYTHING]), st.integers(1, 30))
 def test_it_does_not_matter_where_the_state_is_kept(table, assigner, aggregates, size):
     options = {"delay": 5, "lateness": 3, "diverts": True, "size": size}
-    found = results("columnar", table, assigner, aggregates, store="rocksdb", **options)
-    assert found == results("columnar", table, assigner, aggregates, **options)
+    found = results("vectorized", table, assigner, aggregates, store="rocksdb", **options)
+    assert found == results("vectorized", table, assigner, aggregates, **options)
 
 
 @given(
@@ -156,7 +156,7 @@ def test_it_does_not_matter_where_the_state_is_kept(table, assigner, aggregates,
 )
 def test_both_paths_give_the_same_in_processing_time(table, assigner, aggregates, size, steps):
     clock = [sum(steps[: number + 1]) for number in range(len(steps))]
-    found = results("columnar", table, assigner, aggregates, size=size, clock=clock)
+    found = results("vectorized", table, assigner, aggregates, size=size, clock=clock)
     assert found == results("row", table, assigner, aggregates, size=size, clock=clock)
 
 
@@ -257,8 +257,10 @@ def test_a_path_that_is_not_possible_is_refused_with_the_reason():
     with pytest.raises(
         DefinitionError, match=r"because the trigger .* is not the default one; use path='auto' or 'row'"
     ):
-        windows_of().trigger(CountTrigger.of(2)).path("columnar").aggregate(n=Count())
-    with pytest.raises(DefinitionError, match="path='fast' must be 'auto', 'row' or 'columnar'"):
+        windows_of().trigger(CountTrigger.of(2)).path("vectorized").aggregate(n=Count())
+    with pytest.raises(DefinitionError, match=r"path='columnar' .*; it is called 'vectorized' now"):
+        windows_of().path("columnar")
+    with pytest.raises(DefinitionError, match="path='fast' must be 'auto', 'row' or 'vectorized'"):
         windows_of().path("fast")
     with pytest.raises(DefinitionError, match="the input has no column 'x'; use WindowOperator"):
         WindowBatchOperator(assigner=MINUTE, aggregate={"n": Sum("x")}, columns={"key": "string"})
@@ -282,11 +284,11 @@ def test_windows_follow_windows_on_either_path():
     wanted = chain("row", "row", 100)
     assert wanted
     for size in (1, 3, 7, 100):
-        for paths in (("row", "columnar"), ("columnar", "row"), ("columnar", "columnar")):
+        for paths in (("row", "vectorized"), ("vectorized", "row"), ("vectorized", "vectorized")):
             assert chain(*paths, size) == chain("row", "row", size)
 
 
-@pytest.mark.parametrize(("before", "after"), [("row", "columnar"), ("columnar", "row")])
+@pytest.mark.parametrize(("before", "after"), [("row", "vectorized"), ("vectorized", "row")])
 def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
     def run(path, rows):
         source = pa.concat_tables([TABLE] * rows)
@@ -294,7 +296,7 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
         return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
 
     assert run(before, 1) == []
-    state = {"row": "panes_1", "columnar": "columnar_windows"}[before]
+    state = {"row": "panes_1", "vectorized": "columnar_windows"}[before]
     with pytest.raises(keyed.StateSchemaChanged, match=f"the state '{state}' does not fit what is stored") as refused:
         run(after, 2)
     assert f'windows go on with .path("{before}")' in str(refused.value)
@@ -304,7 +306,7 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
 
 def test_slices_of_another_kind_are_refused_on_a_checkpoint(tmp_path):
     def run(assigner, rows):
-        output = windows_of(assigner, source=pa.concat_tables([TABLE] * rows)).path("columnar").aggregate(n=Count())
+        output = windows_of(assigner, source=pa.concat_tables([TABLE] * rows)).path("vectorized").aggregate(n=Count())
         return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
 
     run(HoppingEventTimeWindows.of(60, 10), 1)
@@ -333,7 +335,7 @@ def test_an_aggregate_that_is_added_counts_from_then_on(tmp_path):
 
     def run(rows, **options):
         aggregates = {"total": Sum("number")} | (more if rows > 1 else {})
-        windows = windows_of(HoppingEventTimeWindows.of(20, 10), source=table.slice(0, rows)).path("columnar")
+        windows = windows_of(HoppingEventTimeWindows.of(20, 10), source=table.slice(0, rows)).path("vectorized")
         return (
             windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
         )
@@ -347,7 +349,7 @@ def test_windows_without_a_value_of_an_aggregate_that_is_added(tmp_path):
     def run(rows, **options):
         aggregates = {"total": Sum("number")} | ({"n": Count(), "mean": Mean("number")} if rows > 1 else {})
         source = pa.table({"key": ["a", "b"], "at": [1, 2], "number": [5, 6]}).slice(0, rows)
-        windows = windows_of(source=source).path("columnar")
+        windows = windows_of(source=source).path("vectorized")
         return (
             windows.aggregate(dict(aggregates)).run(checkpoint=str(tmp_path / "c"), rows_per_batch=1, **options).values
         )
@@ -360,7 +362,7 @@ def test_times_that_a_function_gives_leave_the_columns_their_types():
     empty = pa.table(
         {"key": ["a", "a"], "at": [1, 2], "number": pa.nulls(2, pa.int32()), "text": pa.nulls(2, pa.string())}
     )
-    for path in ("row", "columnar"):
+    for path in ("row", "vectorized"):
         windows = keyed.stream(empty, timestamp=lambda row: row.at).key_by("key").window(MINUTE).path(path)
         results = windows.aggregate(least=Min("number"), most=Max("text"), total=Sum("number")).run(rows_per_batch=1)
         assert [tuple(row)[3:] for row in results.values] == [(None, None, None)]
@@ -397,6 +399,6 @@ def test_other_arrow_types_of_the_same_kind():
 
     values["when"] = [1_000_000, 2_000_000, None]
     assert len(run("row", plain)) == 4
-    assert run("columnar", plain) == run("row", plain)
+    assert run("vectorized", plain) == run("row", plain)
     values["when"] = [1_000_000_000, 2_000_000_000, None]
-    assert run("columnar", other) == run("row", other)
+    assert run("vectorized", other) == run("row", other)

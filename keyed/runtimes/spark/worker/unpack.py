@@ -2,7 +2,7 @@
 
 Chunks are put in the order of their source partition and position, so that a batch that is run again has its rows in
 the same order, and then, unless the operator wants arrival order, sorted by timestamp. For a row function columns
-become Python objects in chunks while the batch runs (`keyed.arrow.read.table_chunks`); a vectorised one gets the table.
+become Python objects in chunks while the batch runs (`keyed.arrow.read.table_chunks`); a vectorized one gets the table.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _read(chunks: Iterable[Any]) -> Any:
 
 
 def _table(chunks: Iterable[Any], time: str | None, *, by_time: bool) -> Any:
-    """The rows as a vectorised function gets them."""
+    """The rows as a vectorized function gets them."""
     from keyed.tables.batches import in_time_order, with_times
 
     table = with_times(_read(chunks), time)

@@ -152,7 +152,7 @@ class Groups(VectorizedFunction):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_vectorised_function_gets_keys_as_they_are_stored(parallelism):
+def test_a_vectorized_function_gets_keys_as_they_are_stored(parallelism):
     table = pa.table({"k": pa.array([float("nan"), -0.0, 0.0, float("nan")], pa.float32())})
     found = keyed.stream(table).key_by("k").process(Groups(), parallelism=parallelism).run().values
     assert sorted((str(row.k), row.count_all) for row in found) == [("0.0", 2), ("nan", 2)]

@@ -1,4 +1,4 @@
-"""Vectorised functions in the local runtime: from every source, beside row functions, with checkpoints."""
+"""Vectorized functions in the local runtime: from every source, beside row functions, with checkpoints."""
 
 from __future__ import annotations
 

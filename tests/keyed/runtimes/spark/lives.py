@@ -64,9 +64,9 @@ KINDS: dict[str, Callable[[Any, Options], list[Any]]] = {
     "tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "row"),
     "hopping": _windowed(w.HoppingEventTimeWindows.of(200, 50), "row"),
     "sessions": _windowed(w.EventTimeSessionWindows.with_gap(9), "row"),
-    "columnar-tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "columnar"),
-    "columnar-hopping": _windowed(w.HoppingEventTimeWindows.of(200, 50), "columnar"),
-    "columnar-sessions": _windowed(w.EventTimeSessionWindows.with_gap(9), "columnar"),
+    "vectorized-tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "vectorized"),
+    "vectorized-hopping": _windowed(w.HoppingEventTimeWindows.of(200, 50), "vectorized"),
+    "vectorized-sessions": _windowed(w.EventTimeSessionWindows.with_gap(9), "vectorized"),
 }
 
 

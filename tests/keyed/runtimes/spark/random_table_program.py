@@ -1,4 +1,4 @@
-"""A vectorised function that does what its rows say, so that one query on Spark runs many random functions."""
+"""A vectorized function that does what its rows say, so that one query on Spark runs many random functions."""
 
 from __future__ import annotations
 

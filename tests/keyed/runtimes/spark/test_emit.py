@@ -106,7 +106,7 @@ def test_main_outputs_that_come_in_parts_are_one_frame():
     assert main[TIMESTAMP].isna().tolist() == [False, True] * 3 + [False]
 
 
-# Tables of vectorised functions ---------------------------------------------------------------------------------------
+# Tables of vectorized functions ---------------------------------------------------------------------------------------
 
 
 def emitted_tables(*tables):

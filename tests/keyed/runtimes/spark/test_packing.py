@@ -227,7 +227,7 @@ def test_without_event_time_rows_have_no_timestamps():
     assert batch.max_timestamp is None
 
 
-# Vectorised functions -------------------------------------------------------------------------------------------------
+# Vectorized functions -------------------------------------------------------------------------------------------------
 
 
 class Sums(VectorizedFunction):
@@ -246,7 +246,7 @@ class Sums(VectorizedFunction):
 
 
 def unpack_table(settings, payloads, *, by_time=True, upstream=None):
-    """The table that a vectorised function gets; ``None`` without rows."""
+    """The table that a vectorized function gets; ``None`` without rows."""
     time = settings.time if settings.combiner is None else None
     incoming = read_payloads(payloads, CLOCK_NOW)
     batch = batch_of(incoming, settings.keys, time=time, by_time=by_time, upstream=upstream, vectorized=True)
@@ -255,7 +255,7 @@ def unpack_table(settings, payloads, *, by_time=True, upstream=None):
 
 
 @given(TASKS, st.integers(1, 5), st.booleans(), TIMES, st.randoms(use_true_random=False))
-def test_a_vectorised_function_gets_the_rows_as_one_table_with_their_timestamps(
+def test_a_vectorized_function_gets_the_rows_as_one_table_with_their_timestamps(
     tasks, parallelism, by_time, time_type, chance
 ):
     settings = packer(parallelism=parallelism)

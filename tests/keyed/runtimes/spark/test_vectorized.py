@@ -1,4 +1,4 @@
-"""Vectorised functions on Spark: alone and beside row functions they do what they do locally, and what rows do."""
+"""Vectorized functions on Spark: alone and beside row functions they do what they do locally, and what rows do."""
 
 import os
 import random
@@ -60,7 +60,7 @@ LATENESS = bounded_out_of_orderness(milliseconds=30)
 
 
 @pytest.mark.parametrize(("function", "then"), [(CountColumns, BestColumns), (CountInWindows, BestColumns)])
-def test_chains_of_row_and_vectorised_functions_do_what_rows_do(spark, tmp_path, function, then):
+def test_chains_of_row_and_vectorized_functions_do_what_rows_do(spark, tmp_path, function, then):
     elements = files(tmp_path / "in", 3, 200)
     local = keyed.stream(elements, timestamp="t", watermark=LATENESS)
     rows, _ = outcome(local, CountInWindows(), Best(), rows_per_batch=200)
@@ -84,7 +84,7 @@ def test_combining_before_the_shuffle_changes_no_result(spark, tmp_path):
     assert (counters[1], counters[0]["live_entries"]) == (plain_counters[1], 0)
 
 
-def test_a_batch_dataframe_runs_through_a_vectorised_function(spark):
+def test_a_batch_dataframe_runs_through_a_vectorized_function(spark):
     rows = rows_of(1, 100)
     frame = spark.createDataFrame(rows, "k string, t bigint, v bigint").repartition(3)
     windows, ranked = best(keyed.stream(frame, timestamp="t"), CombinedColumns(), BestColumns())
@@ -97,7 +97,7 @@ def test_a_batch_dataframe_runs_through_a_vectorised_function(spark):
     ]
 
 
-def test_an_error_in_a_vectorised_function_comes_back_typed(spark):
+def test_an_error_in_a_vectorized_function_comes_back_typed(spark):
     frame = spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint")
     windows = keyed.stream(frame, timestamp="t").key_by("k").process(Wrong(), "k string", name="wrong")
     with pytest.raises(UserFunctionError, match=r"operator 'wrong', key group \d, process_batch of 1 rows: KeyError"):
@@ -127,7 +127,7 @@ def scripted_outcome(output, options):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_vectorised_functions_do_on_spark_what_they_do_locally(spark, tmp_path, seed):
+def test_random_vectorized_functions_do_on_spark_what_they_do_locally(spark, tmp_path, seed):
     inputs = batches(seed, count=4, size=150)
     folder = tmp_path / "in"
     folder.mkdir()
