@@ -24,6 +24,7 @@
     │   ├── ChangelogDiverged            it holds other commits than the state that it would be given
     │   ├── ChangelogFenced              another writer of the same key group is ahead
     │   └── HistoryCompacted             what is asked for is older than what compaction left
+    ├── TableNotFound (LookupError)      there is no such state table, or no batch to show one of yet
     ├── SessionError                     a Spark session lacks what keyed needs
     ├── JavaNotFound                     no Java 17 or newer for Spark
     └── QueryFailed                      a query ended with an error that is none of the above
@@ -57,6 +58,7 @@ __all__ = [
     "StateAccessError",
     "StateDefinitionError",
     "StateSchemaChanged",
+    "TableNotFound",
     "TableOverflowError",
     "TimerDefinitionError",
     "TimestampError",
@@ -179,6 +181,10 @@ class ChangelogFenced(ChangelogError):
 
 class HistoryCompacted(ChangelogError):
     """What is asked for is older than what compaction left of the changelog."""
+
+
+class TableNotFound(KeyedError, LookupError):
+    """There is no state table of this name, or no batch was applied yet."""
 
 
 class SessionError(KeyedError):

@@ -143,6 +143,8 @@ class Database:
             that dies before loses writes from the end, never from the middle.
         sync: Whether a write is on disk when `write` returns.
         blobs: Whether large values are kept in files of their own.
+        reader: A folder of its own, which makes this a reader of a database that another program has open: it shows
+            what was in files and in the write-ahead log when it was opened or last refreshed.
 
     Attributes:
         get: ``get(key) -> bytes | None``, or for a list of keys a list of those. Raises vendor errors: pass them to
@@ -160,17 +162,24 @@ class Database:
         wal: bool,
         sync: bool = False,
         blobs: bool = False,
+        reader: Path | None = None,
     ) -> None:
-        from rocksdict import Rdict, WriteOptions
+        from rocksdict import AccessType, Rdict, WriteOptions
 
         self.path = path
         self._failure = failure
         self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         try:
-            for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
-                _check_records(file)
             options = _options(blobs=blobs)
-            self._rocks = Rdict(str(path), options, column_families={"default": options})
+            if reader is None:
+                for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
+                    _check_records(file)
+                self._rocks = Rdict(str(path), options, column_families={"default": options})
+            else:
+                # All files are opened at once and stay so: the writer may delete them.
+                options.set_max_open_files(-1)
+                secondary = AccessType.secondary(str(reader))
+                self._rocks = Rdict(str(path), options, column_families={"default": options}, access_type=secondary)
         except Exception as error:
             raise self.failed("cannot be opened", error) from error
         self._closed = False
@@ -189,6 +198,13 @@ class Database:
             self._rocks.write(batch, self._write_options)
         except Exception as error:
             raise self.failed("cannot be written", error) from error
+
+    def refresh(self) -> None:
+        """Take in what the program that writes the database has written since (of a reader)."""
+        try:
+            self._rocks.try_catch_up_with_primary()
+        except Exception as error:
+            raise self.failed("cannot be read", error) from error
 
     def range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over (key, value) from ``first`` to before ``end``, as they are when the iteration starts."""

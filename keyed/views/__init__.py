@@ -1,0 +1,20 @@
+"""State tables: what a job's functions keep, as tables that any program may ask while the job runs."""
+
+from keyed.views.entries import Entry
+from keyed.views.operator_view import Position
+from keyed.views.state_table import QueryResult, Scan, StateTable, TimersTable, Version
+from keyed.views.state_tables import Snapshot, StateTables, open_tables, read_tables
+
+__all__ = [
+    "Entry",
+    "Position",
+    "QueryResult",
+    "Scan",
+    "Snapshot",
+    "StateTable",
+    "StateTables",
+    "TimersTable",
+    "Version",
+    "open_tables",
+    "read_tables",
+]

@@ -1,0 +1,206 @@
+"""Entries of a state as typed values, and keys as the addresses that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+import attrs
+import msgspec
+
+from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
+from keyed.codec.keys import decode_key, decode_key_at, encode_key
+from keyed.codec.map_keys import map_key_codec
+from keyed.codec.stand_ins import value_reader
+from keyed.codec.state_schema import StateSchema
+from keyed.codec.values import value_codec
+from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time
+from keyed.errors import EncodingError, StateSchemaChanged
+from keyed.state import AggregatingState, MapState, State
+
+__all__ = ["Entry", "EntryReader", "key_prefix"]
+
+_HEAD = Struct(">BH")
+_LIST_SUB = Struct(">QI")
+_KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
+_decode_row = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+@attrs.frozen
+class Entry:
+    """One entry of a state.
+
+    Attributes:
+        key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+        namespace: The namespace beside the key; ``None`` is the state itself.
+        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the other key columns
+            of a table as a tuple; ``None`` where there is but one.
+        value: The value, element, map value, accumulator or aggregate's result; of a table a dict of its other columns.
+        expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
+    """
+
+    key: Any
+    namespace: Any
+    entry: Any
+    value: Any
+    expires: int | None = None
+
+
+class EntryReader:
+    """Knows where the entries of one state are, and what they say.
+
+    Args:
+        described: The state's description with its id, as commits have it (`GroupMeta.states`).
+        type_: Type of its values, or its declaration, or the `keyed.AggregateFunction` whose results are to be given
+            instead of accumulators. By default plain values have their types, and in place of a class comes a
+            `msgspec.Struct` with its fields.
+
+    Attributes:
+        schema: The state's name, kind and types.
+        range: The first address of its entries, and the one behind the last.
+
+    Raises:
+        StateSchemaChanged: ``type_`` does not fit what is stored.
+    """
+
+    def __init__(self, described: dict[str, Any], type_: Any = None) -> None:
+        self.schema = schema = StateSchema.from_json(described["schema"])
+        self.clock = schema.ttl["time_domain"] if schema.ttl else None
+        self._id, self._kind = int(described["id"]), _KINDS[self.clock]
+        self.range = _HEAD.pack(self._kind, self._id), _HEAD.pack(self._kind, self._id + 1)
+        self.has_entries = schema.kind in ("list", "map") or (
+            schema.kind == "table" and len(schema.key) > schema.value["stream_keys"]
+        )
+        self._encode_sub: Callable[[Any], bytes] = encode_key
+        self._decode_sub: Callable[[bytes], Any] = decode_key if schema.kind in ("map", "table") else _LIST_SUB.unpack
+        self._result: Callable[[Any], Any] | None = None
+        if schema.kind == "table":
+            self._decode: Callable[[bytes], Any] = _decode_row
+            if type_ is not None:
+                raise StateSchemaChanged(f"types: the {schema} has columns, which have their types")
+        elif type_ is None:
+            self._decode = value_reader(schema.value)
+        else:
+            self._take(type_)
+
+    def _take(self, type_: Any) -> None:
+        """Read values, and keys of a map, in the user's types."""
+        schema = self.schema
+        if isinstance(type_, State) and type_.kind != schema.kind:
+            raise StateSchemaChanged(f"types: {type_.kind} state {type_.name!r} is not the {schema}")
+        if isinstance(type_, MapState):
+            self._check(schema.key, type_.key_type, as_key=True)
+            codec = map_key_codec(type_.key_type)
+            self._encode_sub, self._decode_sub = codec.encode, codec.decode
+            type_ = type_.value_type
+        elif isinstance(type_, AggregatingState):
+            self._result, type_ = type_.aggregate.get_result, type_.accumulator_type
+        elif isinstance(type_, State):
+            type_ = type_.type  # type: ignore[attr-defined]
+        elif callable(getattr(type_, "get_result", None)) and not isinstance(type_, type):
+            self._result, self._decode = type_.get_result, value_reader(schema.value)
+            return
+        self._check(schema.value, type_, as_key=False)
+        self._decode = value_codec(type_).decode
+
+    def _check(self, stored: Any, type_: Any, *, as_key: bool) -> None:
+        reason = why_incompatible(stored, describe_type(type_), as_key=as_key)
+        if reason is not None:
+            raise StateSchemaChanged(f"types: {type_!r} does not fit the {self.schema}: {reason}")
+
+    @property
+    def types(self) -> str:
+        """The types of the state as text."""
+        value = format_type(self.schema.value)
+        return f"{format_type(self.schema.key)} -> {value}" if self.schema.kind == "map" else value
+
+    def prefix(self, key: Any, namespace: Any) -> bytes:
+        """The prefix of the entries of a key.
+
+        Raises:
+            EncodingError: The key or namespace cannot be one.
+        """
+        return self.prefix_maker(namespace)(key)
+
+    def prefix_maker(self, namespace: Any) -> Callable[[Any], bytes]:
+        """What makes the prefixes of many keys."""
+        head, tail = self.range[0], encode_key(namespace)
+        return lambda key: head + encode_key(key) + tail
+
+    def bounds(self, prefix: Any, from_: Any, to: Any) -> tuple[bytes, bytes]:
+        """The first address of the entries of a range of keys, and the one behind the last.
+
+        Args:
+            prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
+            from_: The least key, or its first parts.
+            to: The key, or its first parts, before which the range ends.
+        """
+        first, end = self.range
+        if prefix is not None:
+            head = self.range[0] + key_prefix(prefix)
+            first, end = head, head + b"\xff" * 9
+        if from_ is not None:
+            first = max(first, self.range[0] + _bound(from_))
+        if to is not None:
+            end = min(end, self.range[0] + _bound(to))
+        return first, end
+
+    def sub(self, entry: Any) -> bytes:
+        """The sub of an entry.
+
+        Raises:
+            EncodingError: It cannot be an entry of this state.
+        """
+        kind = self.schema.kind
+        if kind == "list":
+            return _LIST_SUB.pack(*entry)
+        if kind == "table" and not isinstance(entry, tuple):
+            entry = (entry,)
+        return self._encode_sub(entry)
+
+    def entry(self, prefix: bytes, sub: bytes, value: bytes) -> Entry:
+        """Decode an entry."""
+        key, offset = decode_key_at(prefix, _HEAD.size)
+        namespace, _ = decode_key_at(prefix, offset)
+        return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
+
+    def decode_sub(self, sub: bytes) -> Any:
+        """Which entry of the state a sub is."""
+        return self._decode_sub(sub) if self.has_entries else None
+
+    def expires(self, value: bytes) -> int | None:
+        """When a stored value's time to live ends, if it has one."""
+        return None if self.clock is None else decode_time(value)
+
+    def value(self, value: bytes) -> Any:
+        """Decode a stored value."""
+        decoded = self._decode(value if self.clock is None else value[8:])
+        return decoded if self._result is None else self._result(decoded)
+
+
+def key_prefix(prefix: Any) -> bytes:
+    """What the encodings of all keys begin with that begin with ``prefix``.
+
+    Args:
+        prefix: Text, bytes, or the first parts of keys that are tuples, of which the last may be cut off as well.
+
+    Raises:
+        EncodingError: Nothing begins with it.
+    """
+    if isinstance(prefix, str | bytes):
+        # The encoding ends with one byte, which no longer text has there.
+        return encode_key(prefix)[:-1]
+    if isinstance(prefix, tuple):
+        return encode_key(prefix)[:-1]
+    raise EncodingError(
+        f"prefix={prefix!r} is a {type(prefix).__name__}; give text, bytes, or a tuple of the first parts of keys that "
+        "are tuples; for other keys from_= and to="
+    )
+
+
+def _bound(key: Any) -> bytes:
+    """The encoding of a key, or of the first parts of one."""
+    encoded = encode_key(key)
+    # Without its end a tuple comes before all that it begins, and so it does with it: the end is the least byte.
+    return encoded[:-1] if isinstance(key, tuple) else encoded

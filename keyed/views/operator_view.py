@@ -1,0 +1,162 @@
+"""One operator's state as one batch left it: where the answers of its tables are taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+from keyed.content.addresses import decode_time
+from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.errors import ChangelogError, HistoryCompacted, TableNotFound
+from keyed.views.entries import EntryReader
+from keyed.views.follower import FolderReader, Follower
+from keyed.views.version_store import Batch, Extent, VersionStore
+
+__all__ = ["AsOf", "Operator", "Position", "View"]
+
+AsOf = int | datetime | None
+"""A batch: its number, or a time; ``None`` is the newest one."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@attrs.frozen
+class Position:
+    """Which state of an operator an answer was taken from.
+
+    Attributes:
+        operator: Name of the operator.
+        batch: Number of the batch, the same in all operators of a query.
+        watermark: The least watermark of the operator's key groups after it, milliseconds.
+        processing_time: The processing time of the batch, milliseconds since the epoch.
+        log_id: Identity of the changelog.
+        hash: Order-independent hash of all live entries of the operator after the batch: the sum of those that the
+            commit markers of its key groups vouch for.
+    """
+
+    operator: str
+    batch: int
+    watermark: int
+    processing_time: int
+    log_id: str
+    hash: str
+
+
+class Operator:
+    """One operator's source of tables: its store, kept level here or by another program."""
+
+    def __init__(self, name: str, source: Follower | FolderReader, types: Mapping[str, Any]) -> None:
+        self.name = name
+        self.source = source
+        self.types = types
+        self._readers: dict[str, tuple[Any, EntryReader]] = {}
+
+    @property
+    def newest(self) -> int:
+        """The newest batch; 0 before the first one."""
+        extent = self.source.held.store.extent
+        return 0 if extent is None else extent.newest
+
+    @contextmanager
+    def view(self, commit: int) -> Iterator[View]:
+        """The state that a batch left, which stays as it is while the context is open."""
+        held = self.source.held
+        store = held.store
+        held.take(store, commit)
+        try:
+            extent = store.extent
+            if extent is None:
+                raise TableNotFound(
+                    f"the tables of operator {self.name!r} are empty: no batch of its changelog was applied yet; "
+                    "wait for one with wait_for(1)"
+                )
+            if commit < extent.oldest:
+                raise HistoryCompacted(
+                    f"as_of: batch {commit} of operator {self.name!r} is gone; its history goes back to batch "
+                    f"{extent.oldest} ({_shown(store.batch(extent.oldest).processing_time)})"
+                )
+            if commit > extent.newest:
+                raise ChangelogError(
+                    f"as_of: the newest batch of operator {self.name!r} is {extent.newest}, not {commit}"
+                )
+            yield View(self, store, extent, store.batch(commit))
+        finally:
+            held.give_back(store, commit)
+
+    def commit_at(self, time: datetime) -> int:
+        """The newest batch whose processing time is not after ``time``."""
+        store = self.source.held.store
+        extent, limit = store.extent, (time - _EPOCH) // _MILLISECOND
+        if extent is None:
+            return 0
+        low, high = extent.oldest - 1, extent.newest
+        while low < high:
+            middle = (low + high + 1) // 2
+            if store.batch(middle).processing_time <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        if low < extent.oldest:
+            raise HistoryCompacted(
+                f"as_of={time.isoformat()}: the history of operator {self.name!r} goes back to batch {extent.oldest} "
+                f"({_shown(store.batch(extent.oldest).processing_time)})"
+            )
+        return low
+
+    def reader(self, state: str, states: Mapping[str, Any]) -> EntryReader:
+        """What reads a state as a batch describes it."""
+        described = states[state]
+        known = self._readers.get(state)
+        if known is None or known[0] != described:
+            known = self._readers[state] = (described, EntryReader(described, self.types.get(state)))
+        return known[1]
+
+
+class View:
+    """One operator's state as a batch left it."""
+
+    def __init__(self, operator: Operator, store: VersionStore, extent: Extent, batch: Batch) -> None:
+        self.operator = operator
+        self.store = store
+        self.batch = batch
+        self._log_id = extent.log_id
+
+    @property
+    def position(self) -> Position:
+        """The position of answers."""
+        batch = self.batch
+        total = sum(hash_of_text(text, "a commit") for text in batch.hashes if text) % MODULUS
+        return Position(
+            self.operator.name, batch.commit, batch.watermark, batch.processing_time, self._log_id, hash_text(total)
+        )
+
+    def reader(self, state: str) -> EntryReader:
+        """What reads a state."""
+        if state not in self.batch.states:
+            raise TableNotFound(
+                f"there is no state {state!r} in batch {self.batch.commit} of operator {self.operator.name!r}; there "
+                f"are: {', '.join(self.batch.states) or 'none'}"
+            )
+        return self.operator.reader(state, self.batch.states)
+
+    def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
+        """A stored value, unless it has expired by the clocks of the batch."""
+        if value is None or reader.clock is None:
+            return value
+        clock = self.batch.processing_time if reader.clock == "processing_time" else self.batch.watermark
+        return value if decode_time(value) > clock else None
+
+    def scan(self, reader: EntryReader, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """The live (prefix, sub, value) of a range of addresses."""
+        for prefix, sub, value in self.store.scan(first, end, self.batch.commit):
+            if self.live(reader, value) is not None:
+                yield prefix, sub, value
+
+
+def _shown(milliseconds: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat()

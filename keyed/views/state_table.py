@@ -1,0 +1,325 @@
+"""State tables: the entries of one state, or the timers, of all keys of an operator."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import attrs
+import msgspec
+
+from keyed.codec.keys import decode_key, encode_key
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
+from keyed.context import Timer
+from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeError
+from keyed.stores.database import successor
+from keyed.ttl import TimeDomain
+from keyed.views.entries import Entry, EntryReader
+from keyed.views.operator_view import AsOf, Operator, Position, View
+
+__all__ = ["QueryResult", "Scan", "StateTable", "TimersTable", "Version"]
+
+_NOT_GIVEN: Any = object()
+"""Stands for an entry that is not named."""
+_DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
+_token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
+
+
+@attrs.frozen
+class QueryResult:
+    """An answer, and the state that it was taken from (as Kafka Streams' ``QueryResult``).
+
+    Attributes:
+        value: What `StateTable.get` gives.
+        position: The state.
+    """
+
+    value: Any
+    position: Position
+
+
+@attrs.frozen
+class Version:
+    """What a batch made of an entry.
+
+    Attributes:
+        batch: Number of the batch.
+        processing_time: Its processing time, milliseconds since the epoch.
+        watermark: The watermark after it.
+        value: The value; ``None`` if it is gone.
+        removed: Whether it is gone: a map may hold ``None``.
+    """
+
+    batch: int
+    processing_time: int
+    watermark: int
+    value: Any
+    removed: bool
+
+
+class Scan(Iterator[Entry]):
+    """Entries in the order of their addresses, read as they are asked for.
+
+    Attributes:
+        position: The state that they are taken from.
+        token: After the last entry, what a further `StateTable.scan` goes on with: text for ``after=``, or ``None`` if
+            nothing follows.
+    """
+
+    def __init__(self, entries: Iterator[tuple[bytes, Entry]], limit: int | None, position: Position) -> None:
+        self._entries = entries
+        self._left = limit
+        self._last: bytes | None = None
+        self.position = position
+        self.token: str | None = None
+
+    def __next__(self) -> Entry:
+        if self._left == 0:
+            if self._last is not None and next(self._entries, None) is not None:
+                self.token = _encode_token(self.position.log_id, self.position.batch, self._last)
+            self._last = None
+            raise StopIteration
+        self._last, entry = next(self._entries)
+        if self._left is not None:
+            self._left -= 1
+        return entry
+
+    def __repr__(self) -> str:
+        return f"<Scan of batch {self.position.batch}>"
+
+
+class StateTable:
+    """The entries of one state, of all keys.
+
+    Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or that of the
+    `Snapshot` which the table belongs to. An entry that has expired by the clocks of that batch is not given.
+
+    Attributes:
+        name: Name of the state.
+        operator: Name of the operator.
+    """
+
+    def __init__(self, operator: Operator, state: str, at: Callable[[Any], int]) -> None:
+        self._operator = operator
+        self._at = at
+        self.name = state
+        self.operator = operator.name
+
+    def get(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
+        """What the state holds for a key.
+
+        Args:
+            key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+            entry: Which entry: the map key of a map, the other key columns of a table as a tuple.
+            namespace: The namespace, for example a window as ``(start, end)``.
+            as_of: Number of a batch, or a time: the newest batch whose processing time is not after it.
+
+        Returns:
+            The value, or ``None`` if there is none. Without ``entry`` a list state's elements, and a dict of all
+            entries of a map, or of a table with further key columns.
+
+        Raises:
+            KeyTypeError: The keys of the state have another type.
+            HistoryCompacted: The batch is older than the history that is kept.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        return self.query(key, entry, namespace=namespace, as_of=as_of).value
+
+    def query(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
+        """`get`, with the position that the answer was taken from."""
+        with self._operator.view(self._at(as_of)) as view:
+            reader = view.reader(self.name)
+            prefix = reader.prefix(key, namespace)
+            if entry is not _NOT_GIVEN or not reader.has_entries:
+                address = prefix + (b"" if entry is _NOT_GIVEN else reader.sub(entry))
+                stored = view.live(reader, view.store.get(address, view.batch.commit))
+                if stored is None:
+                    self._check_key(view, reader, key)
+                return QueryResult(None if stored is None else reader.value(stored), view.position)
+            found = list(view.scan(reader, prefix, successor(prefix)))
+            if not found:
+                self._check_key(view, reader, key)
+            if reader.schema.kind == "list":
+                return QueryResult([reader.value(stored) for _, _, stored in found], view.position)
+            entries = {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}
+            return QueryResult(entries, view.position)
+
+    def get_many(self, keys: Iterable[Any], *, namespace: Any = None, as_of: AsOf = None) -> list[Any]:
+        """What the state holds for keys, in their order: `get` for each, from one batch.
+
+        Raises:
+            DefinitionError: The state has several entries a key.
+        """
+        with self._operator.view(self._at(as_of)) as view:
+            reader = view.reader(self.name)
+            if reader.has_entries:
+                raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
+            make = reader.prefix_maker(namespace)
+            stored = view.store.get_many([make(key) for key in keys], view.batch.commit)
+            decode = reader.value
+            if reader.clock is None:
+                return [None if value is None else decode(value) for value in stored]
+            live = (view.live(reader, value) for value in stored)
+            return [None if value is None else decode(value) for value in live]
+
+    def scan(
+        self,
+        *,
+        prefix: Any = None,
+        from_: Any = None,
+        to: Any = None,
+        limit: int | None = None,
+        after: str | None = None,
+        as_of: AsOf = None,
+    ) -> Scan:
+        """The entries of a range of keys, in their order.
+
+        Args:
+            prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
+            from_: The least key; of keys that are tuples also their first parts.
+            to: The key before which the range ends.
+            limit: The greatest number of entries to give.
+            after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
+            as_of: As in `get`.
+
+        Raises:
+            DefinitionError: A parameter breaks its rule.
+            HistoryCompacted: The batch is older than the history that is kept.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise DefinitionError(f"scan(limit={limit!r}): give a number from 1, or None")
+        context = ExitStack()
+        token = None if after is None else _decode_token(after)
+        view = context.enter_context(self._operator.view(self._at(as_of) if token is None else token[1]))
+        try:
+            position, reader = view.position, view.reader(self.name)
+            first, end = reader.bounds(prefix, from_, to)
+            if token is not None:
+                if token[0] != position.log_id:
+                    raise HistoryCompacted(f"scan(after={after!r}): the token is of another changelog; begin anew")
+                first = max(first, token[2] + b"\x00")
+        except BaseException:
+            context.close()
+            raise
+
+        def entries() -> Iterator[tuple[bytes, Entry]]:
+            with context:
+                for address in view.scan(reader, first, end):
+                    yield address[0] + address[1], reader.entry(*address)
+
+        return Scan(entries(), limit, position)
+
+    def history(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None) -> list[Version]:
+        """What became of an entry, the newest version first, as far back as the history is kept.
+
+        Raises:
+            DefinitionError: The state has several entries a key, and none is named.
+        """
+        with self._operator.view(self._at(None)) as view:
+            reader = view.reader(self.name)
+            if reader.has_entries and entry is _NOT_GIVEN:
+                raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
+            address = reader.prefix(key, namespace)
+            address += b"" if entry is _NOT_GIVEN else reader.sub(entry)
+            versions = []
+            extent = view.store.extent
+            assert extent is not None
+            for number, stored in view.store.history(address):
+                if number > view.batch.commit:
+                    continue
+                # The first version that is kept may be older than the batches that are.
+                batch = view.store.batch(max(number, extent.oldest))
+                value = None if stored is None else reader.value(stored)
+                versions.append(Version(number, batch.processing_time, batch.watermark, value, stored is None))
+            return versions
+
+    def __len__(self) -> int:
+        """The number of entries. It is counted: the time is in proportion to it."""
+        with self._operator.view(self._at(None)) as view:
+            reader = view.reader(self.name)
+            return sum(1 for _ in view.scan(reader, *reader.range))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.scan()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        try:
+            with self._operator.view(self._at(None)) as view:
+                schema = view.reader(self.name).schema
+                return f"<StateTable {self.operator}.{self.name}: {schema}, batch {view.batch.commit}>"
+        except KeyedError:
+            return f"<StateTable {self.operator}.{self.name}: no batch yet>"
+
+    def _check_key(self, view: View, reader: EntryReader, key: Any) -> None:
+        """Check the type of a key that was not found against those of the keys that are there."""
+        first = next(view.store.scan(*reader.range, view.batch.commit), None)
+        if first is None:
+            return
+        there = reader.entry(*first).key
+        if _kinds(there) != _kinds(key):
+            raise KeyTypeError(
+                f"state {self.name!r} of operator {self.operator!r}: key {key!r} has type {_kinds(key)!r}, the keys "
+                f"that are there have {_kinds(there)!r}, as in {there!r}"
+            )
+
+
+class TimersTable:
+    """The pending timers of an operator."""
+
+    def __init__(self, operator: Operator, at: Callable[[Any], int]) -> None:
+        self._operator = operator
+        self._at = at
+
+    def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
+        """The pending timers of a key, by domain and time."""
+        encoded = encode_key(key)
+        with self._operator.view(self._at(as_of)) as view:
+            found = []
+            for kind in _DOMAINS:
+                prefix = timer_prefix(kind, encoded)
+                found += [_timer(*entry) for entry in view.store.scan(prefix, successor(prefix), view.batch.commit)]
+        return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
+
+    def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
+        """All pending timers: those in event time, then those in processing time, by key."""
+        with self._operator.view(self._at(as_of)) as view:
+            for kind in _DOMAINS:
+                for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.batch.commit):
+                    yield _timer(*entry)
+
+    def __iter__(self) -> Iterator[Timer]:
+        return self.scan()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.scan())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<TimersTable of operator {self._operator.name}>"
+
+
+def _timer(prefix: bytes, sub: bytes, value: bytes) -> Timer:
+    return Timer(decode_time(value), _DOMAINS[prefix[0]], decode_key(sub[1:]) if sub[0] else None, key_of(prefix))
+
+
+def _kinds(key: Any) -> Any:
+    return tuple(map(_kinds, key)) if isinstance(key, tuple) else type(key)
+
+
+def _encode_token(log_id: str, commit: int, address: bytes) -> str:
+    return urlsafe_b64encode(msgspec.msgpack.encode((log_id, commit, address))).decode()
+
+
+def _decode_token(token: str) -> tuple[str, int, bytes]:
+    try:
+        return _token(urlsafe_b64decode(token.encode()))
+    except (ValueError, AttributeError) as error:
+        raise DefinitionError(f"after={token!r} is no token of a scan") from error

@@ -1,0 +1,364 @@
+"""The tables of a job, by name: followed in this program, or kept level by another one and read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from keyed.changelog.model import Changelog
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import ChangelogError, DefinitionError, LocalStoreError, TableNotFound
+from keyed.functions import Function, declared_states
+from keyed.recovery.cut import header_of
+from keyed.stores.database import is_locked
+from keyed.vectorized import VectorizedFunction
+from keyed.views.follower import FolderReader, Follower
+from keyed.views.operator_view import AsOf, Operator, Position
+from keyed.views.state_table import StateTable, TimersTable
+
+__all__ = ["Snapshot", "StateTables", "open_tables", "read_tables"]
+
+_log = logging.getLogger(__name__)
+_HOUR_MS = 3_600_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class _Tables(Mapping[str, StateTable]):
+    """Tables by name, over one or several operators."""
+
+    def __init__(self, operators: dict[str, Operator]) -> None:
+        self._operators = operators
+
+    def _at(self, as_of: AsOf) -> int:
+        """The batch that an answer is taken from."""
+        raise NotImplementedError
+
+    def _names(self) -> dict[str, tuple[Operator, str]]:
+        """Where each table is. A name that several operators have is ``operator.state``."""
+        found: dict[str, list[tuple[Operator, str]]] = {}
+        for operator in self._operators.values():
+            store = operator.source.held.store
+            if store.extent is not None:
+                for state in store.batch(store.extent.newest).states:
+                    found.setdefault(state, []).append((operator, state))
+        return {
+            name if len(places) == 1 else f"{operator.name}.{name}": (operator, name)
+            for name, places in found.items()
+            for operator, _ in places
+        }
+
+    def __getitem__(self, name: str) -> StateTable:
+        names = self._names()
+        if name not in names:
+            there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
+            raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
+        operator, state = names[name]
+        return StateTable(operator, state, self._at)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    @property
+    def timers(self) -> TimersTable:
+        """The pending timers.
+
+        Raises:
+            DefinitionError: There are several operators: use `timers_of`.
+        """
+        if len(self._operators) > 1:
+            raise DefinitionError(
+                f"timers: there are several operators; use timers_of({next(iter(self._operators))!r})"
+            )
+        return self.timers_of(next(iter(self._operators)))
+
+    def timers_of(self, operator: str) -> TimersTable:
+        """The pending timers of an operator."""
+        if operator not in self._operators:
+            raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
+        return TimersTable(self._operators[operator], self._at)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """The state that answers are taken from, by operator."""
+        commit = self._at(None)
+        found = {}
+        for name, operator in self._operators.items():
+            with operator.view(commit) as view:
+                found[name] = view.position
+        return found
+
+
+class Snapshot(_Tables):
+    """The tables as one batch left them, for as long as the snapshot is open. `StateTables.snapshot` opens one."""
+
+    def __init__(self, operators: dict[str, Operator], commit: int) -> None:
+        super().__init__(operators)
+        self.batch = commit
+        self._context = ExitStack()
+        for operator in operators.values():
+            self._context.enter_context(operator.view(commit))
+
+    def _at(self, as_of: AsOf) -> int:
+        if as_of is not None:
+            raise DefinitionError(f"as_of={as_of!r}: the snapshot is of batch {self.batch}; ask the tables themselves")
+        return self.batch
+
+    def close(self) -> None:
+        """Let go of the state. Closing again does nothing."""
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of batch {self.batch}: {', '.join(self) or 'no tables'}>"
+
+
+class StateTables(_Tables):
+    """The tables of a job's operators, a mapping from names to `StateTable`. `open_tables` opens them.
+
+    Answers are taken from whole batches that all key groups of all operators have committed, and nothing else.
+    """
+
+    def __init__(self, operators: dict[str, Operator], context: ExitStack) -> None:
+        super().__init__(operators)
+        self._context = context
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def _at(self, as_of: AsOf) -> int:
+        if isinstance(as_of, datetime):
+            if as_of.tzinfo is None:
+                raise DefinitionError(f"as_of={as_of!r} has no time zone; give an aware datetime")
+            return min(operator.commit_at(as_of) for operator in self._operators.values())
+        if as_of is None:
+            return min(operator.newest for operator in self._operators.values())
+        if type(as_of) is not int:
+            raise DefinitionError(f"as_of={as_of!r}: give the number of a batch or an aware datetime")
+        return as_of
+
+    @property
+    def batch(self) -> int:
+        """The newest batch that can be asked for; 0 before the first one."""
+        return self._at(None)
+
+    @property
+    def rebuilds(self) -> int:
+        """How often a store was built anew since the tables were opened."""
+        return sum(getattr(operator.source, "rebuilds", 0) for operator in self._operators.values())
+
+    def poll(self) -> int:
+        """Apply what the changelogs have and the tables lack; of tables that are only read, take in what was written.
+
+        Returns:
+            How many records were applied.
+
+        Raises:
+            ChangelogError: A changelog cannot be read, or is damaged.
+        """
+        applied = sum(operator.source.poll() for operator in self._operators.values())
+        with self._changed:
+            self._changed.notify_all()
+        return applied
+
+    def start(self, every: float = 1.0) -> Self:
+        """Follow in a thread of its own. While a changelog cannot be read the log says so, and it is tried again.
+
+        Args:
+            every: Seconds from one look at the changelogs to the next.
+        """
+        if self._thread is not None:
+            raise DefinitionError("start: the tables follow their changelogs already")
+
+        def work() -> None:
+            try:
+                while True:
+                    try:
+                        self.poll()
+                    except ChangelogError as error:
+                        _log.warning("the tables of %s try again: %s", ", ".join(self._operators), error)
+                    if self._stopping.wait(every):
+                        return
+            except BaseException as error:  # noqa: BLE001 - given to whoever stops it
+                _log.exception("the tables of %s do not follow any more", ", ".join(self._operators))
+                self._error = error
+
+        self._stopping.clear()
+        self._thread = threading.Thread(target=work, name="keyed-tables", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the thread that `start` began.
+
+        Raises:
+            KeyedError: What it failed with.
+        """
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def wait_for(self, position: int | Position, timeout: float = 30.0) -> int:
+        """Wait until the tables have a batch: what was written before it was committed is seen then.
+
+        Args:
+            position: Number of the batch, or a `Position`.
+            timeout: Seconds.
+
+        Returns:
+            The newest batch.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            KeyedError: What following failed with.
+        """
+        batch = position.batch if isinstance(position, Position) else position
+        deadline = time.monotonic() + timeout
+        while self.batch < batch:
+            if self._error is not None:
+                self.stop()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
+            with self._changed:
+                following = self._thread is not None
+                self._changed.wait(min(left, 0.5 if following else 0.05))
+            if not following:
+                self.poll()
+        return self.batch
+
+    def snapshot(self, as_of: AsOf = None) -> Snapshot:
+        """The tables as the newest batch, or an older one, left them; to be closed, best by ``with``.
+
+        Raises:
+            HistoryCompacted: The batch is older than the history that is kept.
+            TableNotFound: There is no batch yet.
+        """
+        return Snapshot(self._operators, self._at(as_of))
+
+    def close(self) -> None:
+        """End following and let go of the folder. Closing again does nothing."""
+        try:
+            self.stop()
+        finally:
+            self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<StateTables of {', '.join(self._operators)} at batch {self.batch}: {', '.join(self) or 'no tables'}>"
+
+
+def open_tables(
+    changelog: Changelog | Iterable[Changelog],
+    path: str | os.PathLike[str],
+    *,
+    types: Function | Mapping[str, Any] | None = None,
+    history: Duration = _HOUR_MS,
+) -> StateTables:
+    """Open the state that changelogs hold as tables, in local stores that are kept level with them.
+
+    Nothing is read before `StateTables.poll` or `StateTables.start`. A folder from earlier is gone on from.
+
+    Args:
+        changelog: The changelog of an operator, or those of several operators of one query. They have been written:
+            their jobs were started once.
+        path: Folder for the stores; created if missing.
+        types: Types of values by name of the state, or the function that declares the states. See `EntryReader`.
+        history: How far back, in processing time from the newest batch, past states are kept: `int` milliseconds or
+            `timedelta`. It begins with what the changelog still has when it is first followed.
+
+    Raises:
+        ChangelogError: A changelog was never written.
+        LocalStoreError: Another program keeps this folder level.
+        DefinitionError: A parameter breaks its rule.
+    """
+    changelogs = [changelog] if isinstance(changelog, Changelog) else list(changelog)
+    history_ms = milliseconds_of(history, "open_tables(history)")
+    root = _folder(path)
+    operators: dict[str, Operator] = {}
+    with ExitStack() as stack:
+        for one in changelogs:
+            name = header_of(one).operator
+            if name in operators:
+                raise DefinitionError(
+                    f"open_tables: two changelogs are of operator {name!r}; give one of each operator"
+                )
+            try:
+                source = Follower(one, root / name, history_ms)
+            except LocalStoreError as error:
+                if is_locked(error):
+                    raise LocalStoreError(
+                        f"{root / name} is kept level by another program; read it with "
+                        f"keyed.read_tables({str(root)!r}), or give another folder"
+                    ) from error
+                raise
+            stack.callback(source.close)
+            operators[name] = Operator(name, source, _types(types))
+        if not operators:
+            raise DefinitionError("open_tables: give a changelog at least")
+        return StateTables(operators, stack.pop_all())
+
+
+def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
+    """Open tables that another program on this machine keeps level, only to read them.
+
+    They show what that program had written when they were opened, and then with each `StateTables.poll`.
+
+    Args:
+        path: The folder that was given to `open_tables`.
+        types: As for `open_tables`.
+
+    Raises:
+        LocalStoreError: The folder holds no tables.
+    """
+    root = _folder(path)
+    operators: dict[str, Operator] = {}
+    with ExitStack() as stack:
+        for folder in sorted(root.iterdir()) if root.is_dir() else ():
+            if folder.is_dir() and _NAME.fullmatch(folder.name):
+                source = FolderReader(folder)
+                stack.callback(source.close)
+                operators[folder.name] = Operator(folder.name, source, _types(types))
+        if not operators:
+            raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
+        return StateTables(operators, stack.pop_all())
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not text or "\0" in text or "://" in text:
+        raise DefinitionError(f"path={text!r} is not the path of a folder on this machine")
+    return Path(text)
+
+
+def _types(types: Function | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if types is None or isinstance(types, Mapping):
+        return types or {}
+    if isinstance(types, VectorizedFunction):
+        return {}
+    return {name: state for name, (_, state) in declared_states(types).items()}
