@@ -60,6 +60,7 @@ KEYED = {
 }
 #: Packages whose public names have a page of their own, wherever they are imported from.
 CHANGELOGS = ("keyed.changelog", "keyed.recovery")
+VIEWS = "keyed.views"
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "streams.md": (
@@ -87,7 +88,13 @@ MADE_BY_CALLS |= {
     "keyed.testing.store_conformance",
     "keyed.testing.changelog_conformance",
 }
-MADE_BY_CALLS |= {"keyed.changelog.model", "keyed.changelog.directory.compaction", "keyed.recovery.reading"}
+MADE_BY_CALLS |= {"keyed.views.entries", "keyed.views.operator_view", "keyed.views.state_table"}
+MADE_BY_CALLS |= {
+    "keyed.views.state_tables",
+    "keyed.changelog.model",
+    "keyed.changelog.directory.compaction",
+    "keyed.recovery.reading",
+}
 #: Methods that only the library calls.
 PLUMBING = {"set_name"}
 LISTS = ("Args", "Attributes", "Raises")
@@ -102,7 +109,7 @@ def pages() -> dict[Path, str]:
     constants: list[str] = []
     for name in keyed.__all__:
         module = getattr(getattr(keyed, name), "__module__", "")
-        if module.startswith(CHANGELOGS):
+        if module.startswith((*CHANGELOGS, VIEWS)):
             continue
         found = [page for page, (_, _, modules) in KEYED.items() if module in modules]
         if found:
@@ -129,6 +136,11 @@ def pages() -> dict[Path, str]:
         "Where committed changes of state are kept (`keyed.changelog`), and what is done with them (`keyed.recovery`)."
     )
     made[REFERENCE / "changelogs.md"] = _page("Changelogs and recovery", about, [*things, *_beside("changelogs.md")])
+    views = importlib.import_module(VIEWS)
+    things = [
+        (f"{'keyed' if name in keyed.__all__ else VIEWS}.{name}", name, getattr(views, name)) for name in views.__all__
+    ]
+    made[REFERENCE / "tables.md"] = _page("State tables", inspect.getdoc(views) or "", things)
     windows = importlib.import_module("windows")
     things = [(f"windows.{name}", name, getattr(windows, name)) for name in windows.__all__]
     made[REFERENCE / "windows.md"] = _page("Windows", inspect.getdoc(windows) or "", things)

@@ -29,6 +29,7 @@ from keyed.errors import (
     StateAccessError,
     StateDefinitionError,
     StateSchemaChanged,
+    TableNotFound,
     TableOverflowError,
     TimerDefinitionError,
     TimestampError,
@@ -62,6 +63,7 @@ from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_ou
 
 if TYPE_CHECKING:
     from keyed.recovery import read_changelog
+    from keyed.views import StateTables, open_tables, read_tables
 
 __version__ = "0.1.0"
 
@@ -120,9 +122,11 @@ __all__ = [
     "StateDefinitionError",
     "StateMigration",
     "StateSchemaChanged",
+    "StateTables",
     "StateTtl",
     "StateVisibility",
     "Stream",
+    "TableNotFound",
     "TableOverflowError",
     "TableState",
     "TaskContext",
@@ -141,8 +145,10 @@ __all__ = [
     "bounded_out_of_orderness",
     "collect_sink",
     "milliseconds_of",
+    "open_tables",
     "parquet_sink",
     "read_changelog",
+    "read_tables",
     "run",
     "spark_flush",
     "spark_metrics",
@@ -159,4 +165,8 @@ def __getattr__(name: str) -> Any:
         from keyed.recovery import read_changelog
 
         return read_changelog
+    if name in ("StateTables", "open_tables", "read_tables"):
+        from keyed import views
+
+        return getattr(views, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from typing import Any
 from keyed.changelog.model import Blocks, Changelog, Commit, LogHeader
 from keyed.content.blocks import Change, TableBlock
 from keyed.content.table_entries import TableEntries
-from keyed.errors import HistoryCompacted
+from keyed.errors import HistoryCompacted, StateAccessError
 from keyed.recovery.cut import newest_sequence
 from keyed.views.version_store import Batch, VersionReader, VersionStore
 
@@ -30,12 +30,19 @@ class Held:
 
     def __init__(self, store: VersionStore) -> None:
         self.store = store
+        self._is_closed = False
         self._counts: Counter[tuple[VersionStore, int]] = Counter()
         self._lock = threading.Lock()
 
     def take(self, store: VersionStore, commit: int) -> None:
-        """Keep a store open, and what a commit left in it."""
+        """Keep a store open, and what a commit left in it.
+
+        Raises:
+            StateAccessError: All stores were closed.
+        """
         with self._lock:
+            if self._is_closed:
+                raise StateAccessError("the tables are closed; ask within their with block, or open them again")
             self._counts[store, commit] += 1
 
     def give_back(self, store: VersionStore, commit: int) -> None:
@@ -67,6 +74,7 @@ class Held:
     def close(self) -> None:
         """Close all stores."""
         with self._lock:
+            self._is_closed = True
             for store in {self.store, *(held for held, _ in self._counts)}:
                 store.close(delete=store is not self.store)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from keyed.views.entries import EntryReader
 from keyed.views.follower import FolderReader, Follower
 from keyed.views.version_store import Batch, Extent, VersionStore
 
-__all__ = ["AsOf", "Operator", "Position", "View"]
+__all__ = ["AsOf", "Operator", "Position", "View", "Viewing"]
 
 AsOf = int | datetime | None
 """A batch: its number, or a time; ``None`` is the newest one."""
@@ -160,3 +160,7 @@ class View:
 
 def _shown(milliseconds: int) -> str:
     return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat()
+
+
+Viewing = Callable[[AsOf], AbstractContextManager[View]]
+"""Opens an operator's state as of a batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +17,7 @@ from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeE
 from keyed.stores.database import successor
 from keyed.ttl import TimeDomain
 from keyed.views.entries import Entry, EntryReader
-from keyed.views.operator_view import AsOf, Operator, Position, View
+from keyed.views.operator_view import AsOf, Position, View, Viewing
 
 __all__ = ["QueryResult", "Scan", "StateTable", "TimersTable", "Version"]
 
@@ -101,11 +101,10 @@ class StateTable:
         operator: Name of the operator.
     """
 
-    def __init__(self, operator: Operator, state: str, at: Callable[[Any], int]) -> None:
-        self._operator = operator
-        self._at = at
+    def __init__(self, operator: str, state: str, view: Viewing) -> None:
+        self._view = view
         self.name = state
-        self.operator = operator.name
+        self.operator = operator
 
     def get(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
         """What the state holds for a key.
@@ -129,7 +128,7 @@ class StateTable:
 
     def query(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
         """`get`, with the position that the answer was taken from."""
-        with self._operator.view(self._at(as_of)) as view:
+        with self._view(as_of) as view:
             reader = view.reader(self.name)
             prefix = reader.prefix(key, namespace)
             if entry is not _NOT_GIVEN or not reader.has_entries:
@@ -152,7 +151,7 @@ class StateTable:
         Raises:
             DefinitionError: The state has several entries a key.
         """
-        with self._operator.view(self._at(as_of)) as view:
+        with self._view(as_of) as view:
             reader = view.reader(self.name)
             if reader.has_entries:
                 raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
@@ -193,7 +192,7 @@ class StateTable:
             raise DefinitionError(f"scan(limit={limit!r}): give a number from 1, or None")
         context = ExitStack()
         token = None if after is None else _decode_token(after)
-        view = context.enter_context(self._operator.view(self._at(as_of) if token is None else token[1]))
+        view = context.enter_context(self._view(as_of if token is None else token[1]))
         try:
             position, reader = view.position, view.reader(self.name)
             first, end = reader.bounds(prefix, from_, to)
@@ -218,7 +217,7 @@ class StateTable:
         Raises:
             DefinitionError: The state has several entries a key, and none is named.
         """
-        with self._operator.view(self._at(None)) as view:
+        with self._view(None) as view:
             reader = view.reader(self.name)
             if reader.has_entries and entry is _NOT_GIVEN:
                 raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
@@ -238,7 +237,7 @@ class StateTable:
 
     def __len__(self) -> int:
         """The number of entries. It is counted: the time is in proportion to it."""
-        with self._operator.view(self._at(None)) as view:
+        with self._view(None) as view:
             reader = view.reader(self.name)
             return sum(1 for _ in view.scan(reader, *reader.range))
 
@@ -250,7 +249,7 @@ class StateTable:
 
     def __repr__(self) -> str:
         try:
-            with self._operator.view(self._at(None)) as view:
+            with self._view(None) as view:
                 schema = view.reader(self.name).schema
                 return f"<StateTable {self.operator}.{self.name}: {schema}, batch {view.batch.commit}>"
         except KeyedError:
@@ -272,14 +271,14 @@ class StateTable:
 class TimersTable:
     """The pending timers of an operator."""
 
-    def __init__(self, operator: Operator, at: Callable[[Any], int]) -> None:
-        self._operator = operator
-        self._at = at
+    def __init__(self, operator: str, view: Viewing) -> None:
+        self._view = view
+        self.operator = operator
 
     def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
         """The pending timers of a key, by domain and time."""
         encoded = encode_key(key)
-        with self._operator.view(self._at(as_of)) as view:
+        with self._view(as_of) as view:
             found = []
             for kind in _DOMAINS:
                 prefix = timer_prefix(kind, encoded)
@@ -288,7 +287,7 @@ class TimersTable:
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
         """All pending timers: those in event time, then those in processing time, by key."""
-        with self._operator.view(self._at(as_of)) as view:
+        with self._view(as_of) as view:
             for kind in _DOMAINS:
                 for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.batch.commit):
                     yield _timer(*entry)
@@ -303,7 +302,7 @@ class TimersTable:
         return True
 
     def __repr__(self) -> str:
-        return f"<TimersTable of operator {self._operator.name}>"
+        return f"<TimersTable of operator {self.operator}>"
 
 
 def _timer(prefix: bytes, sub: bytes, value: bytes) -> Timer:

@@ -8,20 +8,20 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 from keyed.changelog.model import Changelog
 from keyed.durations import Duration, milliseconds_of
-from keyed.errors import ChangelogError, DefinitionError, LocalStoreError, TableNotFound
+from keyed.errors import ChangelogError, DefinitionError, LocalStoreError, StateAccessError, TableNotFound
 from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
 from keyed.stores.database import is_locked
 from keyed.vectorized import VectorizedFunction
 from keyed.views.follower import FolderReader, Follower
-from keyed.views.operator_view import AsOf, Operator, Position
+from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.views.state_table import StateTable, TimersTable
 
 __all__ = ["Snapshot", "StateTables", "open_tables", "read_tables"]
@@ -37,8 +37,8 @@ class _Tables(Mapping[str, StateTable]):
     def __init__(self, operators: dict[str, Operator]) -> None:
         self._operators = operators
 
-    def _at(self, as_of: AsOf) -> int:
-        """The batch that an answer is taken from."""
+    def _viewing(self, operator: Operator) -> Viewing:
+        """What opens an operator's state for an answer."""
         raise NotImplementedError
 
     def _names(self) -> dict[str, tuple[Operator, str]]:
@@ -61,7 +61,7 @@ class _Tables(Mapping[str, StateTable]):
             there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
             raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
         operator, state = names[name]
-        return StateTable(operator, state, self._at)
+        return StateTable(operator.name, state, self._viewing(operator))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -86,15 +86,14 @@ class _Tables(Mapping[str, StateTable]):
         """The pending timers of an operator."""
         if operator not in self._operators:
             raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
-        return TimersTable(self._operators[operator], self._at)
+        return TimersTable(operator, self._viewing(self._operators[operator]))
 
     @property
     def positions(self) -> dict[str, Position]:
         """The state that answers are taken from, by operator."""
-        commit = self._at(None)
         found = {}
         for name, operator in self._operators.items():
-            with operator.view(commit) as view:
+            with self._viewing(operator)(None) as view:
                 found[name] = view.position
         return found
 
@@ -105,17 +104,25 @@ class Snapshot(_Tables):
     def __init__(self, operators: dict[str, Operator], commit: int) -> None:
         super().__init__(operators)
         self.batch = commit
-        self._context = ExitStack()
-        for operator in operators.values():
-            self._context.enter_context(operator.view(commit))
+        with ExitStack() as stack:
+            self._views = {name: stack.enter_context(operator.view(commit)) for name, operator in operators.items()}
+            self._context = stack.pop_all()
 
-    def _at(self, as_of: AsOf) -> int:
-        if as_of is not None:
-            raise DefinitionError(f"as_of={as_of!r}: the snapshot is of batch {self.batch}; ask the tables themselves")
-        return self.batch
+    def _viewing(self, operator: Operator) -> Viewing:
+        def view(as_of: AsOf) -> AbstractContextManager[View]:
+            if as_of not in (None, self.batch):
+                raise DefinitionError(
+                    f"as_of={as_of!r}: the snapshot is of batch {self.batch}; ask the tables for others"
+                )
+            if not self._views:
+                raise StateAccessError(f"the snapshot of batch {self.batch} is closed; ask within its with block")
+            return nullcontext(self._views[operator.name])
+
+        return view
 
     def close(self) -> None:
         """Let go of the state. Closing again does nothing."""
+        self._views = {}
         self._context.close()
 
     def __enter__(self) -> Self:
@@ -142,7 +149,11 @@ class StateTables(_Tables):
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
+    def _viewing(self, operator: Operator) -> Viewing:
+        return lambda as_of: operator.view(self._at(as_of))
+
     def _at(self, as_of: AsOf) -> int:
+        """The batch that an answer is taken from."""
         if isinstance(as_of, datetime):
             if as_of.tzinfo is None:
                 raise DefinitionError(f"as_of={as_of!r} has no time zone; give an aware datetime")
