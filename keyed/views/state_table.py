@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
@@ -18,6 +18,9 @@ from keyed.stores.database import successor
 from keyed.ttl import TimeDomain
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.operator_view import AsOf, Position, View, Viewing
+
+if TYPE_CHECKING:
+    from keyed.views.state_dataset import StateDataset
 
 __all__ = ["QueryResult", "Scan", "StateTable", "TimersTable", "Version"]
 
@@ -234,6 +237,12 @@ class StateTable:
                 value = None if stored is None else reader.value(stored)
                 versions.append(Version(number, batch.processing_time, batch.watermark, value, stored is None))
             return versions
+
+    def dataset(self) -> StateDataset:
+        """The table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``."""
+        from keyed.views.state_dataset import StateDataset
+
+        return StateDataset(self.name, self._view)
 
     def __len__(self) -> int:
         """The number of entries. It is counted: the time is in proportion to it."""

@@ -7,11 +7,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from keyed.changelog.model import Changelog
 from keyed.durations import Duration, milliseconds_of
@@ -23,6 +24,9 @@ from keyed.vectorized import VectorizedFunction
 from keyed.views.follower import FolderReader, Follower
 from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.views.state_table import StateTable, TimersTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Snapshot", "StateTables", "open_tables", "read_tables"]
 
@@ -37,9 +41,13 @@ class _Tables(Mapping[str, StateTable]):
     def __init__(self, operators: dict[str, Operator]) -> None:
         self._operators = operators
 
+    @abstractmethod
     def _viewing(self, operator: Operator) -> Viewing:
         """What opens an operator's state for an answer."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def _all(self) -> AbstractContextManager[Snapshot]:
+        """All tables as one batch left them."""
 
     def _names(self) -> dict[str, tuple[Operator, str]]:
         """Where each table is. A name that several operators have is ``operator.state``."""
@@ -68,6 +76,24 @@ class _Tables(Mapping[str, StateTable]):
 
     def __len__(self) -> int:
         return len(self._names())
+
+    def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+        """Run a SQL query over the tables, all as one batch left them. Needs DuckDB: ``keyed[sql]``.
+
+        The columns are those of `StateTable.dataset`. The query cannot reach files, the network or this program.
+
+        Args:
+            query: One statement, in DuckDB's dialect.
+            parameters: Values for ``?`` in it, or by name for ``$name``.
+
+        Raises:
+            DefinitionError: The query is no SQL, or names what is not there.
+            QueryFailed: It failed while it ran.
+        """
+        from keyed.views.sql import run_sql
+
+        with self._all() as tables:
+            return run_sql(tables, query, parameters)
 
     @property
     def timers(self) -> TimersTable:
@@ -125,6 +151,9 @@ class Snapshot(_Tables):
         self._views = {}
         self._context.close()
 
+    def _all(self) -> AbstractContextManager[Snapshot]:
+        return nullcontext(self)
+
     def __enter__(self) -> Self:
         return self
 
@@ -151,6 +180,9 @@ class StateTables(_Tables):
 
     def _viewing(self, operator: Operator) -> Viewing:
         return lambda as_of: operator.view(self._at(as_of))
+
+    def _all(self) -> AbstractContextManager[Snapshot]:
+        return self.snapshot()
 
     def _at(self, as_of: AsOf) -> int:
         """The batch that an answer is taken from."""

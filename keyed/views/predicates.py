@@ -1,0 +1,167 @@
+"""Which rows a filter can let through: bounds on columns, out of the Substrait form of an Arrow expression.
+
+A filter is a tree in C++ that cannot be looked at from Python, but it can be written as Substrait's
+``ExtendedExpression``, a protocol buffer with a published layout. Of that, conjunctions of comparisons between a
+column and a constant are understood; whatever else there is bounds nothing. So a bound may let through more than the
+filter does, and never less: the filter is applied to what is found.
+
+Field numbers are those of ``substrait/algebra.proto`` and ``extended_expression.proto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import unpack
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+__all__ = ["Bound", "bounds_of"]
+
+_COMPARISONS = {"equal", "lt", "lte", "gt", "gte"}
+_FLIPPED = {"equal": "equal", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
+_MASK = (1 << 64) - 1
+_NULL = 29
+
+
+@attrs.define
+class Bound:
+    """What a filter says of one column.
+
+    Attributes:
+        values: The only values that it can have; ``None`` if they are not listed.
+        least: The least value, if there is one; it may or may not be let through itself.
+        greatest: The greatest value likewise.
+    """
+
+    values: list[Any] | None = None
+    least: Any = None
+    greatest: Any = None
+
+
+def bounds_of(filter: pc.Expression | None, schema: pa.Schema) -> dict[str, Bound]:
+    """The bounds that a filter puts on columns, by name. Only text, integers and bytes are looked at."""
+    bounds: dict[str, Bound] = {}
+    if filter is None:
+        return bounds
+    import pyarrow as pa
+
+    try:
+        fields = _fields(bytes(filter.to_substrait(schema)))
+        functions = {}
+        for declaration in fields.get(2, ()):
+            function = _fields(_fields(declaration)[3][0])
+            functions[_number(function, 2)] = function[3][0].decode().partition(":")[0]
+        expression = _fields(_fields(fields[3][0])[1][0])
+        for column, comparison, value in _conjuncts(expression, functions):
+            bound = bounds.setdefault(schema.names[column], Bound())
+            if comparison == "equal":
+                _narrow(bound, value if isinstance(value, list) else [value])
+            elif comparison in ("gt", "gte") and (bound.least is None or value > bound.least):
+                bound.least = value
+            elif comparison in ("lt", "lte") and (bound.greatest is None or value < bound.greatest):
+                bound.greatest = value
+    except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError, UnicodeDecodeError):
+        # A form that is not understood, or none that Substrait has: it bounds nothing more.
+        return bounds
+    return bounds
+
+
+def _narrow(bound: Bound, values: list[Any]) -> None:
+    bound.values = values if bound.values is None else [value for value in bound.values if value in values]
+
+
+def _conjuncts(expression: dict[int, list[Any]], functions: dict[int, str]) -> Iterator[tuple[int, str, Any]]:
+    """The (column, comparison, constant) that all rows meet; of a list of constants ``equal`` and a list."""
+    if 3 in expression:
+        call = _fields(expression[3][0])
+        name = functions[_number(call, 1)]
+        arguments = [_fields(_fields(argument)[3][0]) for argument in call.get(4, ())]
+        if name == "and":
+            for argument in arguments:
+                yield from _conjuncts(argument, functions)
+        elif name in _COMPARISONS and len(arguments) == 2:
+            left, right = arguments
+            if 1 in left:
+                left, right, name = right, left, _FLIPPED[name]
+            if 2 in left and 1 in right:
+                yield _column(left), name, _literal(_fields(right[1][0]))
+    elif 6 in expression:
+        # if column is not null then column in (...) else null, as DuckDB writes IN
+        branch = _fields(expression[6][0])
+        otherwise = _fields(_fields(branch[2][0])[1][0])
+        if len(branch[1]) == 1 and _NULL in otherwise:
+            clause = _fields(branch[1][0])
+            yield from _conjuncts(_fields(clause[2][0]), functions)
+    elif 8 in expression:
+        options = _fields(expression[8][0])
+        values = [_literal(_fields(_fields(option)[1][0])) for option in options[2]]
+        yield _column(_fields(options[1][0])), "equal", values
+
+
+def _column(expression: dict[int, list[Any]]) -> int:
+    """The number of the column that a field reference names."""
+    reference = _fields(expression[2][0])
+    segment = _fields(reference[1][0])
+    field = _fields(segment[2][0])
+    if 2 in field:
+        raise ValueError("a field within a field")
+    return _number(field, 1)
+
+
+def _literal(literal: dict[int, list[Any]]) -> Any:
+    """Text, an integer or bytes."""
+    if 12 in literal:
+        return literal[12][0].decode()
+    if 13 in literal:
+        return literal[13][0]
+    for field in (2, 3, 5, 7):
+        if field in literal:
+            number = literal[field][0]
+            return number - (1 << 64) if number >> 63 else number
+    raise ValueError("another type")
+
+
+def _number(fields: dict[int, list[Any]], number: int) -> int:
+    found = fields.get(number)
+    return int(found[0]) if found else 0
+
+
+def _fields(data: bytes) -> dict[int, list[Any]]:
+    """The fields of a protocol buffer: numbers of varints, bytes of everything else."""
+    fields: dict[int, list[Any]] = {}
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        value: Any
+        if kind == 0:
+            value, at = _varint(data, at)
+        elif kind == 1:
+            value, at = unpack("<Q", data[at : at + 8])[0], at + 8
+        elif kind == 2:
+            size, at = _varint(data, at)
+            value, at = data[at : at + size], at + size
+            if len(value) != size:
+                raise ValueError("a field is cut off")
+        elif kind == 5:
+            value, at = unpack("<I", data[at : at + 4])[0], at + 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _MASK, at
+        shift += 7
