@@ -61,19 +61,24 @@ def _seed(config: pytest.Config) -> str:
     return "" if seed is None else f" --hypothesis-seed={seed}"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the Spark session or a broker, so that `-m "not spark"` leaves them out."""
+    """Mark the tests that use the Spark session or the broker, so that `-m "not spark"` leaves them out.
+
+    Of several workers (`pytest -n 2 --dist loadgroup`) each has a session; one has the broker and all tests with it.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in fixtures:
             item.add_marker("spark")
         if {"kafka", "broker"} & set(fixtures):
             item.add_marker("kafka")
+            item.add_marker(pytest.mark.xdist_group("kafka"))
 
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of the test run, set up by keyed's own helper, in two threads."""
+    """The one Spark session of a worker, set up by keyed's own helper, in two threads."""
     from keyed.runtimes.spark.session.spark_session import spark_session
 
     folder = tmp_path_factory.mktemp("spark")

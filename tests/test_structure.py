@@ -275,6 +275,14 @@ def unshrinkable(module: str, tree: ast.AST) -> list[str]:
     return wrong
 
 
+def sleeping(module: str, tree: ast.AST) -> list[str]:
+    """Tests that wait for a time, and not for what they need."""
+    if module == "tests.support.waiting" or module.startswith("tests.benchmarks."):
+        return []
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [f"{module}:{node.lineno}: sleeps" for node in calls if dotted(node.func).split(".")[-1] == "sleep"]
+
+
 def over(files: list[Path], check, **packages: bool) -> list[str]:
     """Run a rule over files, of which there must be some."""
     assert files, "the rule is for a folder that is not there: move it to where its modules went"
@@ -426,6 +434,11 @@ def test_properties_draw_their_chance_from_hypothesis():
 )
 def test_chance_that_cannot_shrink_is_seen(source):
     assert unshrinkable("tests.test_it", ast.parse(source))
+
+
+def test_tests_wait_for_what_they_need_and_do_not_sleep():
+    assert over(sorted(ROOT.glob("tests/**/*.py")), sleeping) == []
+    assert sleeping("tests.test_it", ast.parse("import time\ntime.sleep(1)"))
 
 
 def test_every_module_says_what_it_is_for():

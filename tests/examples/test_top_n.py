@@ -1,5 +1,6 @@
 """The main job over the real flights, against a pandas computation that shares no code with it."""
 
+import contextlib
 import importlib.util
 import io
 import json
@@ -7,16 +8,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from examples.top_n.__main__ import main
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL, DEPARTED = 336_776, 328_521
@@ -249,6 +251,14 @@ def kill_after(job, batches):
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
     job.stdout.close()
+    # Spark's JVM may end after the program.
+    until(lambda: not any(group_of(process) == job.pid for process in psutil.process_iter()))
+
+
+def group_of(process):
+    """The process group of what still runs."""
+    with contextlib.suppress(ProcessLookupError, psutil.Error):
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getpgid(process.pid)
 
 
 def finish(job):
@@ -282,7 +292,6 @@ def test_on_spark_killed_and_run_again_gives_each_row_once(tmp_path, departures)
     options = ["--delay-minutes", "1440", "--rows-per-batch", "40000"]
     for batches in (1, 3):
         kill_after(start(tmp_path / "out", *options), batches)
-        time.sleep(1)  # Spark's JVM has left the group only if it has ended
     printed = finish(start(tmp_path / "out", *options))
     assert "going on where the last run stopped" in printed
     check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=40_000)

@@ -10,13 +10,13 @@ import base64
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from pathlib import Path
 
 from keyed.errors import JavaNotFound
 from keyed.runtimes.spark.session.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
+from tests.support.waiting import until
 
 __all__ = ["ADDRESS", "PASSWORD", "USER", "Broker", "NoBroker", "certificate"]
 
@@ -174,12 +174,13 @@ class Broker:
                 cwd=self._folder,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + _START_SECONDS
-        while _READY not in log.read_bytes()[start:]:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise NoBroker(f"Kafka did not start: {log.read_text()[-4000:]}")
-            time.sleep(0.05)
+        ended = self._process.poll
+        try:
+            until(lambda: _READY in log.read_bytes()[start:] or ended() is not None, seconds=_START_SECONDS)
+            assert ended() is None
+        except AssertionError as error:
+            self.kill()
+            raise NoBroker(f"Kafka did not start: {log.read_text()[-4000:]}") from error
 
     def kill(self) -> None:
         """Crash it: SIGKILL."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from random import Random
 
 import attrs
@@ -13,7 +12,8 @@ import pytest
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.errors import ChangelogError
 from keyed.testing.changelog_conformance import SampleGroup, state_of
-from tests.keyed.changelog.kafka.topics import new_topic
+from tests.keyed.changelog.kafka.topics import end, new_topic
+from tests.support.waiting import until
 
 QUIET = {"log_level": 0}
 
@@ -25,11 +25,12 @@ def test_a_broker_that_dies_in_mid_commit_delays_it(broker):
     writer = changelog.writer(0)
     writer.append(*sample.commit())
     commit, blocks = sample.commit()
+    before = end(broker.bootstrap, changelog.topic)
 
     def bounced():
         yield from blocks
-        # What is sent waits on the client or is on the broker, and is in no commit yet.
-        time.sleep(0.1)
+        # Some of it is on the broker, in no commit yet; the rest waits on the client.
+        until(lambda: end(broker.bootstrap, changelog.topic) > before)
         broker.kill()
         broker.start()
 

@@ -21,7 +21,8 @@ from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.records import encode_commit, encode_header
 from keyed.errors import CorruptionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
-from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic, until
+from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic
+from tests.support.waiting import until
 
 HEADER_OF_LOG = LogHeader("log", "op", 1, 0)
 

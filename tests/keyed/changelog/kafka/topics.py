@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
+
+from tests.support.waiting import until
 
 __all__ = [
     "COMPACTING",
@@ -18,13 +19,13 @@ __all__ = [
     "delete_made",
     "delete_records",
     "described",
+    "end",
     "grant",
     "made",
     "messages",
     "new_topic",
     "produce",
     "produce_all",
-    "until",
 ]
 
 #: Settings of a topic that is compacted within a second or two of each write.
@@ -138,6 +139,14 @@ def produce_all(kafka: str, topic: str, partition: int, records: list[Any]) -> N
     assert producer.flush(_SECONDS) == 0
 
 
+def end(kafka: str, topic: str) -> int:
+    """The offset after the last record of the first partition, which may be in no commit yet."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka, "group.id": "keyed-test-end"})
+    found: int = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), _SECONDS)[1]
+    consumer.close()
+    return found
+
+
 def messages(kafka: str, topic: str, partition: int = 0, *, committed: bool = True) -> list[Any]:
     """All records of a partition."""
     consumer = confluent_kafka.Consumer(
@@ -161,14 +170,6 @@ def messages(kafka: str, topic: str, partition: int = 0, *, committed: bool = Tr
         if message is not None:
             found.append(message)
     raise AssertionError(f"the end of {topic} was not reached in {_SECONDS} s")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a broker does in its own time."""
-    deadline = time.monotonic() + _SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {_SECONDS} s in vain"
-        time.sleep(0.05)
 
 
 def _client(kafka: str) -> Any:

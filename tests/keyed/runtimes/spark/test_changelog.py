@@ -3,7 +3,6 @@
 import logging
 import random
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +36,7 @@ from tests.keyed.runtimes.spark.functions import (
     parquet_rows,
     write_file,
 )
+from tests.support.waiting import until
 
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
 ROWS = 150
@@ -230,9 +230,8 @@ def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path):
     write_files(tmp_path, [0])
     counted = count(files_source(spark, tmp_path / "in"), changelog=changelog)
     query = counted.start(tmp_path / "out", checkpoint=checkpoint, trigger="100 milliseconds")
-    deadline = time.monotonic() + 120
-    while (query.progress is None or len(query.batches) < 3) and time.monotonic() < deadline:
-        assert not query.await_termination(0.2)
+    until(lambda: (query.progress is not None and len(query.batches) >= 3) or not query.is_active)
+    assert query.is_active
     query.stop()
     query.stop()
     assert total(changelog)[0] == committed(checkpoint) >= 3

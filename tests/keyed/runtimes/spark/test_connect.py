@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from tests.keyed.runtimes.spark.functions import (
     parquet_rows,
     write_file,
 )
+from tests.support.waiting import until
 from windows import Count, Sum, TumblingEventTimeWindows
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -77,13 +78,7 @@ def remote(tmp_path_factory):
             command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and server.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.2)
+        until(lambda: listens(port) or server.poll() is not None)
         session = keyed.spark_session(master=f"sc://127.0.0.1:{port}", parallelism=2)
         try:
             yield session
@@ -95,6 +90,13 @@ def remote(tmp_path_factory):
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
+
+
+def listens(port):
+    """Whether something takes connections at a port."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 def test_a_batch_dataframe_runs_on_a_server_without_keyed(remote):

@@ -25,6 +25,7 @@ from keyed.recovery import verify_changelog
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.lives import KINDS, outputs, state
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
 KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "3"))
@@ -88,10 +89,12 @@ class Program:
         """Kill the program or a part of it: at some moment within or after some batch. Whether it came to that."""
         batches, more = random.randrange(FILES + 2), random.random()
         what = random.choice(["all", "all", "driver", "java", "worker"])
-        deadline = time.monotonic() + PATIENCE
-        while self.said().count("BATCH") < batches and self.process.poll() is None:
-            assert time.monotonic() < deadline, self.said()[-5000:]
-            time.sleep(0.02)
+        ended = self.process.poll
+        until(
+            lambda: self.said().count("BATCH") >= batches or ended() is not None,
+            seconds=PATIENCE,
+            told=lambda: self.said()[-5000:],
+        )
         with suppress(subprocess.TimeoutExpired):
             # Starting the session takes longer than a batch.
             self.process.wait(more * (1 if batches else 8))
@@ -105,12 +108,16 @@ class Program:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
         # A worker that is left may still be writing, and another one may have been started meanwhile.
-        while members := self.members():
-            kill(members)
-            self.process.poll()
-            time.sleep(0.02)
+        until(self.is_gone)
         self.process.wait(30)
         return "DONE" not in self.said()
+
+    def is_gone(self):
+        """Kill what lives of it. Whether there was nothing."""
+        members = self.members()
+        kill(members)
+        self.process.poll()
+        return not members
 
     def end(self):
         """Wait for the end. The states that the job has printed."""

@@ -38,6 +38,7 @@ from tests.keyed.runtimes.spark.functions import (
     parquet_rows,
     write_file,
 )
+from tests.support.waiting import until
 
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
 
@@ -67,9 +68,7 @@ def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tm
     query = counted.start(out, checkpoint=checkpoint, trigger="100 milliseconds")
     for number in range(2, 4):
         write_file(source, number, rows[number])
-    deadline = time.monotonic() + 120
-    while query.metrics().get("count", {}).get("rows_in", 0) < 200 and time.monotonic() < deadline:
-        assert not query.await_termination(0.2)
+    until(lambda: query.metrics().get("count", {}).get("rows_in", 0) >= 200 or not query.is_active)
     assert query.is_active
     assert query.progress is not None
     query.stop()
@@ -128,9 +127,7 @@ def test_processing_time_timers_of_idle_groups_fire_by_ticks(spark, tmp_path):
     reminded = files_source(spark, tmp_path / "in").key_by("k").process(Remind(), "k string, due bigint, now bigint")
     out = tmp_path / "out"
     query = reminded.start(out, checkpoint=tmp_path / "ck", trigger="100 milliseconds")
-    deadline = time.monotonic() + 120
-    while query.metrics().get("Remind", {}).get("timers_fired", 0) < len(KEYS) and time.monotonic() < deadline:
-        query.await_termination(0.2)
+    until(lambda: query.metrics().get("Remind", {}).get("timers_fired", 0) >= len(KEYS) or not query.is_active)
     query.stop()
     rows = parquet_rows(out)
     assert [key for key, _, _ in rows] == KEYS

@@ -15,6 +15,7 @@ import pytest
 import keyed
 from keyed import bounded_out_of_orderness, collect_sink
 from tests.keyed.runtimes.spark.functions import BIG, Mishap, best, parquet_rows, write_file
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
@@ -77,9 +78,8 @@ class Program:
         return self._output.read_text()
 
     def wait_for_batches(self, number):
-        deadline = time.monotonic() + 240
-        while self.said().count("BATCH") < number and self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        ended = self.process.poll
+        until(lambda: self.said().count("BATCH") >= number or ended() is not None, seconds=240, told=self.said)
         assert self.process.poll() is None, self.said()
 
     def kill(self):
@@ -109,7 +109,8 @@ def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, k
     for _ in range(3):
         program = Program(tmp_path, store=store, kind=kind)
         program.wait_for_batches(1)
-        time.sleep(chance.random() * 1.5)
+        with suppress(subprocess.TimeoutExpired):
+            program.process.wait(chance.random() * 1.5)
         if program.process.poll() is None:
             program.kill()
     status, said = Program(tmp_path, store=store, kind=kind).end()
