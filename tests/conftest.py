@@ -65,7 +65,7 @@ def _seed(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the Spark session or the broker, so that `-m "not spark"` leaves them out.
 
-    Of several workers (`pytest -n 2 --dist loadgroup`) each has a session; one has the broker and all tests with it.
+    Of several workers (`pytest -n 2 --dist loadgroup`) one runs them all, so that there is one session and one broker.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
@@ -73,7 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
         if {"kafka", "broker"} & set(fixtures):
             item.add_marker("kafka")
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+        if {"spark", "kafka", "broker"} & set(fixtures):
+            item.add_marker(pytest.mark.xdist_group("jvm"))
 
 
 @pytest.fixture(scope="session")

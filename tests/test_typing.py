@@ -57,11 +57,9 @@ def check(tmp_path, program):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_types_of_state_are_known(tmp_path):
+def test_types_of_state_are_known_and_wrong_ones_found(tmp_path):
     done = check(tmp_path, PROGRAM)
     assert done.returncode == 0, done.stdout
-
-
-def test_a_wrong_type_is_found(tmp_path):
+    # In one test: this run has what the first has learned of the library.
     done = check(tmp_path, PROGRAM + '        self.seen.update("no")\n        self.recent.add("no")\n')
     assert done.stdout.count("[arg-type]") == 2, done.stdout

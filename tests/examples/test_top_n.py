@@ -98,7 +98,15 @@ def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
     assert "2014-01-01 04:00" in printed
 
 
-@pytest.mark.parametrize("how", [("--first-stage", "hand"), ("--first-stage", "window"), ("--path", "vectorized")])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(("--first-stage", "hand"), marks=pytest.mark.slow),
+        pytest.param(("--first-stage", "window"), marks=pytest.mark.slow),
+        ("--path", "vectorized"),
+    ],
+    ids=" ".join,
+)
 def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures, how):
     options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "7000"]
     options += how
@@ -268,6 +276,7 @@ def finish(job):
     return printed
 
 
+@pytest.mark.slow
 def test_killed_and_run_again_gives_each_row_once(tmp_path, departures):
     options = ["--runtime", "local", "--delay-minutes", "1440", "--rows-per-batch", "10000"]
     for batches in (3, 7):

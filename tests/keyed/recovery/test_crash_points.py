@@ -61,6 +61,12 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "mid-restore, between two meta records": (loader.Loader, "write_meta", _die),
 }
 AFTER = {"after the position before the export"}
+#: One of each part: writing, compacting, restoring. The others are slow tests.
+FAST = {(point, "changelog") for point in ("mid-record", "mid-compaction, in the new base", "mid-restore")}
+CRASHES = [
+    pytest.param(*crash, marks=() if crash in FAST else pytest.mark.slow)
+    for crash in ((point, recovered_from) for point in POINTS for recovered_from in ("checkpoint", "changelog"))
+]
 
 
 def dying(point: str, nth: int) -> None:
@@ -105,8 +111,7 @@ def killed(life: Life, point: str, nth: int) -> None:
     assert process.exitcode == -signal.SIGKILL, "the point was not reached"
 
 
-@pytest.mark.parametrize("recovered_from", ["checkpoint", "changelog"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "recovered_from"), CRASHES)
 def test_recovery_from_a_crash(tmp_path, undisturbed, point, recovered_from):
     CONTEXT.set_forkserver_preload(["tests.keyed.recovery.jobs", "rocksdict"])
     life = Life(tmp_path, JOB)

@@ -69,6 +69,7 @@ def killed(life: Life, compact_every: int, seconds: float | None) -> bool:
     return process.exitcode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recovered_from", ["checkpoint", "changelog"])
 def test_killed_jobs_end_as_undisturbed_ones(tmp_path, undisturbed, recovered_from):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())

@@ -57,7 +57,10 @@ def broken_off(life: Life, batches: int) -> None:
 
 
 @pytest.mark.parametrize("name", ORDERLESS)
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (3, 5)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pytest.param(4, 2, marks=pytest.mark.slow), (2, 4), pytest.param(3, 5, marks=pytest.mark.slow)],
+)
 def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
     undisturbed = Life(tmp_path / "undisturbed", name)
     jobs.run(undisturbed)
@@ -106,7 +109,7 @@ def feed(harness: KeyedTestHarness, numbers: range) -> None:
             harness.advance_watermark(number - 15)
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (15, 77), (3, 1)])
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), pytest.param(15, 77, marks=pytest.mark.slow), (3, 1)])
 def test_open_sessions_and_pending_timers_survive(before, after):
     first, second = MemoryChangelog(), MemoryChangelog()
     with KeyedTestHarness(Sessions(), key=of_key, parallelism=before, changelog=first) as harness:

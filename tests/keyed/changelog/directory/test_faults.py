@@ -65,7 +65,9 @@ def scenarios():
 
 
 @pytest.mark.parametrize("name", scenarios())
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, *(pytest.param(each, marks=pytest.mark.slow) for each in (errno.EIO, errno.EROFS))]
+)
 @pytest.mark.parametrize("names", [WRITING, READING], ids=["writing", "reading"])
 def test_every_call_fails_once(tmp_path, monkeypatch, name, number, names):
     act = scenarios()[name]

@@ -18,6 +18,7 @@ from tests.support.waiting import until
 QUIET = {"log_level": 0}
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_in_mid_commit_delays_it(broker):
     changelog = KafkaChangelog(new_topic(), bootstrap=broker.bootstrap, settings=QUIET)
     changelog.prepare("op", 1)

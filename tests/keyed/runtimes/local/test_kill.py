@@ -32,6 +32,7 @@ def work(folder: Path, started) -> None:
     job.run(folder)
 
 
+@pytest.mark.slow
 def test_killed_runs_end_with_what_an_undisturbed_run_writes(tmp_path, undisturbed):
     expected, seconds = undisturbed
     assert len(expected) > 20

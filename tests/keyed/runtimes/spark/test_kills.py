@@ -136,6 +136,7 @@ def kill(pids):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recovered_from", "kills"), [("checkpoint", KILLS // 3), ("changelog", KILLS - KILLS // 3)])
 def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
