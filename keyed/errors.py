@@ -25,6 +25,7 @@
     │   ├── ChangelogFenced              another writer of the same key group is ahead
     │   └── HistoryCompacted             what is asked for is older than what compaction left
     ├── TableNotFound (LookupError)      there is no such state table, or no batch to show one of yet
+    ├── SinkError                        a sink cannot be written, or its folder is another query's
     ├── SessionError                     a Spark session lacks what keyed needs
     ├── JavaNotFound                     no Java 17 or newer for Spark
     └── QueryFailed                      a query ended with an error that is none of the above
@@ -55,6 +56,7 @@ __all__ = [
     "QueryFailed",
     "RowError",
     "SessionError",
+    "SinkError",
     "StateAccessError",
     "StateDefinitionError",
     "StateSchemaChanged",
@@ -185,6 +187,10 @@ class HistoryCompacted(ChangelogError):
 
 class TableNotFound(KeyedError, LookupError):
     """There is no state table of this name, or no batch was applied yet."""
+
+
+class SinkError(KeyedError):
+    """A sink cannot be written, or its folder is another query's. Nothing of another query was changed."""
 
 
 class SessionError(KeyedError):

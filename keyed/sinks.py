@@ -6,21 +6,51 @@ A sink gets each batch under its id; a batch that is run again replaces what it 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Any, Literal
 
 import attrs
 
 from keyed.errors import DefinitionError
 
-__all__ = ["CollectSink", "FunctionSink", "ParquetSink", "Sink", "SinkLike", "collect_sink", "parquet_sink", "sink_of"]
+__all__ = [
+    "CollectSink",
+    "FunctionSink",
+    "ParquetSink",
+    "Sink",
+    "SinkLike",
+    "SinkMode",
+    "check_distinct",
+    "collect_sink",
+    "local_folder",
+    "parquet_sink",
+    "sink_of",
+]
+
+SinkMode = Literal["error", "overwrite"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @attrs.frozen
 class ParquetSink:
-    """Parquet files ``<path>/part-<batch id>-<n>.parquet``; a repeated batch replaces its own files."""
+    """Parquet files ``<path>/part-<batch id>-<n>.parquet``; a repeated batch replaces its own files.
+
+    Attributes:
+        path: The folder, or its URI.
+        mode: What a query does with a folder that another one has written: refuse it, or replace what is in it.
+    """
 
     path: str
+    mode: SinkMode = "error"
+
+    def __attrs_post_init__(self) -> None:
+        if not self.path or "\0" in self.path:
+            raise DefinitionError(f"Parquet sink {self.path!r}: give the path of a folder")
+        if self.mode not in ("error", "overwrite"):
+            raise DefinitionError(f"mode={self.mode!r} of the Parquet sink must be 'error' or 'overwrite'")
 
 
 @attrs.frozen
@@ -54,9 +84,16 @@ Sink = ParquetSink | FunctionSink | CollectSink
 SinkLike = Sink | str | os.PathLike[str] | Callable[[Any, int], object]
 
 
-def parquet_sink(path: str | os.PathLike[str]) -> ParquetSink:
-    """Write Parquet files into the folder ``path``."""
-    return ParquetSink(os.fspath(path))
+def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> ParquetSink:
+    """Write Parquet files into a folder, which belongs to one query.
+
+    Args:
+        path: The folder.
+        mode: What is done with a folder that another query has written: ``"error"`` refuses it, ``"overwrite"`` removes
+            the Parquet files of that query when this one starts. A query that goes on from its checkpoint goes on in
+            its folder with either.
+    """
+    return ParquetSink(os.fspath(path), mode)
 
 
 def collect_sink() -> CollectSink:
@@ -77,3 +114,43 @@ def sink_of(sink: Any) -> Sink:
     if callable(sink):
         return FunctionSink(sink)
     raise DefinitionError(f"sink={sink!r} is not a sink; give a path, keyed.collect_sink() or a function (batch, id)")
+
+
+def check_distinct(sinks: Iterable[Sink]) -> None:
+    """Check that no two outputs of a query go to one sink, where the second would replace what the first has written.
+
+    Raises:
+        DefinitionError: Two do: the same folder by whatever names, or the same collecting sink.
+    """
+    seen = set()
+    for sink in sinks:
+        place = _place(sink)
+        if place in seen:
+            named = f"the folder {sink.path!r}" if isinstance(sink, ParquetSink) else "one collect_sink()"
+            raise DefinitionError(
+                f"two outputs go to {named}, and the second would replace the first; give each output a sink of its own"
+            )
+        if place is not None:
+            seen.add(place)
+
+
+def local_folder(path: str) -> Path | None:
+    """The folder of this machine that a path names; ``None`` if it has another scheme than ``file``."""
+    if path.startswith("file:"):
+        return Path("/" + path.removeprefix("file:").lstrip("/"))
+    return None if _SCHEME.match(path) else Path(path).absolute()
+
+
+def _place(sink: Sink) -> Hashable:
+    """What two sinks have in common that are one; ``None`` for functions, which see to that themselves."""
+    if isinstance(sink, CollectSink):
+        return id(sink)
+    if isinstance(sink, FunctionSink):
+        return None
+    folder = local_folder(sink.path)
+    if folder is None:
+        scheme, _, rest = sink.path.partition(":")
+        return scheme.lower(), re.sub("/+", "/", rest).rstrip("/")
+    folder = folder.resolve()
+    # Other names may lead to one folder without a link: where case does not matter, or over a mount.
+    return folder.stat()[1:3] if folder.exists() else folder

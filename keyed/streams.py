@@ -22,7 +22,7 @@ from keyed.options import Options
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Query, RestoreProgress, RunResult
-from keyed.sinks import CollectSink, Sink, SinkLike, sink_of
+from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, sink_of
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 
@@ -459,6 +459,7 @@ def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
             raise DefinitionError(
                 f"outputs of {bound.output.stage.name!r} and {last.name!r} do not lie on one chain; run two queries"
             )
+    check_distinct(bound.sink for bound in outputs)
     return last
 
 

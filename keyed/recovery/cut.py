@@ -51,6 +51,11 @@ class Cut:
     position: bytes | None
     operators: dict[str, Restoration]
 
+    @property
+    def is_past(self) -> bool:
+        """Whether a past state was asked for, and not the newest."""
+        return any(restoration.point.until is not None for restoration in self.operators.values())
+
 
 def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
     """The cut of a query.

@@ -51,6 +51,7 @@ from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
 from keyed.rows import row_class
 from keyed.runtimes.local import local_position
+from keyed.runtimes.sink_folder import decode_mark, encode_mark
 from keyed.runtimes.spark.checkpoint import spark_position
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.table_state import TableState
@@ -192,6 +193,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         spark_position.decode_position,
         spark_position.encode_position(spark_position.SparkPosition(5, ["{}"])),
     ),
+    "mark of a sink's folder": (lambda data: decode_mark(data, "here"), encode_mark(["query"])),
     "snapshot": (MemoryCommitStore().restore, snapshot()),
     "key of a topic's record": (Keys("op", "here").address, Keys("op", "here").key(*CHANGES[0][:2])),
     "migrated value": (with_fields(value_codec(Pair).fingerprint, {"new": 5})[1], value_codec(Pair).encode(Pair(1))),

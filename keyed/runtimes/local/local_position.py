@@ -1,8 +1,8 @@
 """Where a query of the local runtime stands in its source.
 
 The position is committed with each batch, and logged into the changelogs of the query before the batch is exported, so
-that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 1,
-whose payload is msgpack of the fields of `Position` as a map.
+that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
+whose payload is msgpack of the fields of `Position` as a map. Version 1 has no ``queries`` and no ``consumed``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import msgspec
 
 from keyed.codec.frames import frame, unframe
 from keyed.errors import CorruptionError
+from keyed.ids import random_id
+from keyed.recovery.cut import Cut
 
-__all__ = ["Position", "decode_position", "encode_position", "is_position"]
+__all__ = ["Position", "decode_position", "encode_position", "restored_position"]
 
 _KIND = b"KRUN"
-_VERSION = 1
+_VERSION = 2
 
 
 @attrs.define
@@ -28,12 +30,16 @@ class Position:
         batches: Batches committed so far; the next batch has this id.
         rows: Rows of the source consumed so far.
         ended: Whether the input has ended.
+        queries: Id of the query, after those of the queries that it was restored from.
+        restored: How many of the batches are those of an earlier query, from whose changelogs this one was restored.
     """
 
     operators: list[str]
     batches: int = 0
     rows: int = 0
     ended: bool = False
+    queries: list[str] = attrs.field(factory=list)
+    restored: int = 0
 
 
 def encode_position(position: Position) -> bytes:
@@ -54,6 +60,21 @@ def decode_position(record: bytes, where: str) -> Position:
         raise CorruptionError(f"malformed position: {error}", where=where) from error
 
 
-def is_position(record: bytes | None) -> bool:
-    """Whether a record of a changelog is a position of this runtime, and not of another one."""
-    return record is not None and record.startswith(_KIND)
+def restored_position(operators: list[str], cut: Cut) -> tuple[Position, bool]:
+    """Where a query begins that is restored from changelogs, and whether they have a position of this runtime.
+
+    Args:
+        operators: Names of its operators in order.
+        cut: What is restored.
+
+    Raises:
+        CorruptionError: The position is damaged.
+    """
+    record = cut.position
+    if record is None or not record.startswith(_KIND):
+        return Position(operators, cut.sequence, restored=cut.sequence), False
+    position = decode_position(record, f"position of batch {cut.sequence} in a changelog")
+    position.operators, position.batches, position.restored = operators, cut.sequence, cut.sequence
+    # A query from a past state is one beside that which went on from there.
+    position.queries = [*([] if cut.is_past else position.queries), random_id()]
+    return position, True

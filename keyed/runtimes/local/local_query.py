@@ -20,14 +20,16 @@ from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.loader import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
+from keyed.ids import random_id
 from keyed.options import Options
 from keyed.recovery.cut import cut_of
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.runtimes.local.local_operator import Operator
-from keyed.runtimes.local.local_position import Position, decode_position, encode_position, is_position
+from keyed.runtimes.local.local_position import Position, decode_position, encode_position, restored_position
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.source import Rows, batches
-from keyed.sinks import CollectSink
+from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
+from keyed.sinks import CollectSink, ParquetSink
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.streams import BoundOutput, Output, Stage
 
@@ -140,7 +142,26 @@ class LocalQuery:
                     stack.callback(operators[-1].close)
                 if position is None:
                     position = self._first_position(commits, operators)
+                self._claim(commits, position)
                 return self._loop(commits, operators, position)
+
+    def _claim(self, commits: BufferedCommits, position: Position) -> None:
+        """Make the folders of sinks this query's, whose id is in the checkpoint before it is in them.
+
+        Raises:
+            SinkError: One is another query's.
+        """
+        if not position.queries:
+            record = commits.read("query")
+            if record is None:
+                record = encode_mark([random_id()])
+                commits.write("query", record)
+                commits.commit()
+            position.queries = decode_mark(record, f"checkpoint {self._checkpoint}, record 'query'")
+        for bound in self._outputs:
+            if isinstance(bound.sink, ParquetSink):
+                folder = LocalFolder(bound.sink.path)
+                claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
 
     def _loop(self, commits: BufferedCommits, operators: list[Operator], position: Position) -> RunResult:
         # Rows are freed by reference counts; looking for cycles among a million of them costs a third of the run.
@@ -169,8 +190,8 @@ class LocalQuery:
         if self._drain and not position.ended and not self._stopping.is_set():
             self._batch(commits, operators, position, Rows(), end=True)
         # Nothing will undo the last batch any more, and no next one may come to export it.
+        _export_position(commits, operators, position)
         for operator in operators:
-            operator.export_position(position.batches, encode_position(position))
             operator.flush()
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
@@ -193,8 +214,7 @@ class LocalQuery:
         """Run, write and commit one micro-batch."""
         try:
             now = self._now()
-            for operator in operators:
-                operator.export_position(position.batches, encode_position(position))
+            _export_position(commits, operators, position)
             emitted: Outputs = {}
             upstream: int | None = None
             current = rows
@@ -259,22 +279,18 @@ class LocalQuery:
 
     def _first_position(self, commits: BufferedCommits, operators: list[Operator]) -> Position:
         """Where a new query starts: at the beginning, or with the state and position that changelogs hold."""
-        position = Position([operator.stage.name for operator in operators])
+        names = [operator.stage.name for operator in operators]
         points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
         if not points:
-            return position
+            return Position(names)
         cut = cut_of(points)
-        position.batches = cut.sequence
-        found = cut.position if is_position(cut.position) else None
-        if found is not None:
-            old = decode_position(found, f"position of batch {cut.sequence} in a changelog")
-            position.rows, position.ended = old.rows, old.ended
-        else:
+        position, with_position = restored_position(names, cut)
+        if not with_position:
             _log.warning(
                 "batch %d is restored without a position: the state is restored, and the source is read from its start",
                 cut.sequence,
             )
-        self._restored = Restored(cut.sequence, with_position=found is not None)
+        self._restored = Restored(cut.sequence, with_position=with_position)
         loaders: list[Loader] = []
         for operator in operators:
             restoration = cut.operators.get(operator.stage.name)
@@ -285,6 +301,14 @@ class LocalQuery:
         commits.write("run", encode_position(position))
         commits.commit()
         return position
+
+
+def _export_position(commits: BufferedCommits, operators: list[Operator], position: Position) -> None:
+    """Log where the query stood after the last batch, as the checkpoint has it."""
+    record = commits.read("run")
+    if record is not None:
+        for operator in operators:
+            operator.export_position(position.batches, record)
 
 
 def _log_progress(progress: RestoreProgress) -> None:

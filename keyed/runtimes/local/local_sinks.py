@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema
 from keyed.runtimes.local.output_rows import as_rows
+from keyed.runtimes.sink_folder import replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink
 from keyed.streams import BoundOutput
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -85,22 +85,4 @@ def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_i
         table = arrow_schema(schema).empty_table()
     if table is None:
         return
-    staged = folder / f".{target.name}.{os.getpid()}.tmp"
-    try:
-        with staged.open("wb") as file:
-            pq.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(target)
-        _sync(folder)
-    finally:
-        staged.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename in ``folder`` durable before the batch is committed."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    replace_file(target, lambda file: pq.write_table(table, file))

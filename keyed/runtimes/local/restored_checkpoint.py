@@ -21,7 +21,7 @@ from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.results import Restored, RestoreProgress
-from keyed.runtimes.local.local_position import Position, decode_position, encode_position, is_position
+from keyed.runtimes.local.local_position import encode_position, restored_position
 from keyed.stores import CommitStore, MemoryStore
 
 __all__ = ["restore_checkpoint"]
@@ -71,11 +71,7 @@ def restore_checkpoint(
     if len(by_name) != len(points):
         raise ChangelogError("two of the changelogs are of one operator; give one for each operator")
     cut = cut_of(by_name)
-    position = Position([*by_name], cut.sequence)
-    record = cut.position if is_position(cut.position) else None
-    if record is not None:
-        old = decode_position(record, f"position of batch {cut.sequence} in a changelog")
-        position.rows, position.ended = old.rows, old.ended
+    position, with_position = restored_position([*by_name], cut)
     commits = CommitStore(path)
     try:
         loaders: list[Loader] = []
@@ -100,7 +96,7 @@ def restore_checkpoint(
         shutil.rmtree(path, ignore_errors=True)
         raise
     commits.close()
-    return Restored(cut.sequence, with_position=record is not None)
+    return Restored(cut.sequence, with_position=with_position)
 
 
 def _has_tables(states: dict[str, Any]) -> bool:

@@ -151,6 +151,9 @@ class Life:
         else:
             # It was killed before each group had a commit to restore: the life begins once more.
             shutil.rmtree(self.folder / f"life-{life:04d}", ignore_errors=True)
+            if not life:
+                for sink in self.folder.glob("sink-*"):
+                    shutil.rmtree(sink)
         (self.folder / f"life-{life:04d}").mkdir(parents=True)
 
     def restorable(self) -> bool:

@@ -20,6 +20,7 @@ import attrs
 
 from keyed.changelog.model import Changelog
 from keyed.errors import CheckpointError, CorruptionError
+from keyed.ids import random_id
 from keyed.recovery.cut import Cut, cut_of
 from keyed.restoring import RestorePoint
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
@@ -46,7 +47,8 @@ class Begin:
         sources: Lines of the sources that are still to be put into ``offsets/0``.
         with_position: Whether the changelogs had a position.
         ticks: Whether the last of the query's sources are the ticks.
-        version: Version of the record.
+        queries: Id of the query, after those of the queries that it was restored from.
+        version: Version of the record. Version 1 has no ``queries``.
     """
 
     first_batch: int = 0
@@ -54,7 +56,8 @@ class Begin:
     sources: list[str] | None = None
     with_position: bool = False
     ticks: bool = True
-    version: int = 1
+    queries: list[str] = attrs.field(factory=list)
+    version: int = 2
 
 
 def begin(
@@ -82,8 +85,10 @@ def begin(
             "give restore_from= once more, or a new checkpoint"
         )
     if not is_new or not points:
-        if is_new or record is None:
-            record = Begin(ticks=ticks)
+        if is_new or record is None or not record.queries:
+            queries = record.queries if record is not None else []
+            record = Begin(ticks=ticks) if is_new or record is None else attrs.evolve(record, version=2)
+            record = attrs.evolve(record, queries=queries or [random_id()])
             _write(folder, record)
         return record, None
     if (record is None or not record.sequence) and folder.names("offsets"):
@@ -98,14 +103,16 @@ def begin(
             "batch %d is restored without a position: the state is restored, and the source is read as its options say",
             cut.sequence,
         )
-        record = Begin(cut.sequence, cut.sequence, ticks=ticks)
+        record = Begin(cut.sequence, cut.sequence, ticks=ticks, queries=[random_id()])
     else:
         # The changelogs of all operators have the position, except those that were not there yet.
         changelog = next(
             point.changelog for point in points.values() if _position_of(point.changelog, cut.sequence) == cut.position
         )
         sources = put_files(folder, changelog, position.sources)
-        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks)
+        # A query from a past state is one beside that which went on from there.
+        queries = [*([] if cut.is_past else position.queries), random_id()]
+        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks, queries=queries)
     _write(folder, record)
     return record, cut
 

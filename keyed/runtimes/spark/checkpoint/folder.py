@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.errors import CheckpointError
-from keyed.runtimes.spark.query.spark_sinks import local_folder
 from keyed.runtimes.spark.session.spark_session import is_here, is_remote
+from keyed.sinks import local_folder
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyed.errors import ParallelismChanged
-from keyed.runtimes.spark.query.spark_sinks import local_folder
+from keyed.sinks import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

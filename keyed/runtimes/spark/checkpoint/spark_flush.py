@@ -97,7 +97,12 @@ def _log_position(
     if folder is not None and record is not None and record.sources is None:
         sequences = {meta.operator: meta.commit for meta in metas.values()}
         positions = PositionLog(
-            folder, changelogs, ticks=record.ticks, first_batch=record.first_batch, sequences=lambda _: sequences
+            folder,
+            changelogs,
+            ticks=record.ticks,
+            first_batch=record.first_batch,
+            queries=record.queries,
+            sequences=lambda _: sequences,
         )
         positions.log(max(operator.batch for operator in metas))
 

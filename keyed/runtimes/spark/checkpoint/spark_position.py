@@ -1,8 +1,8 @@
 """Where a Spark query stands in its sources, and the log of it in the query's changelogs.
 
 Before the key groups export a batch, which they do in the next one, its position is logged into each changelog of the
-query under the batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 1, whose payload is
-msgpack of the fields of `SparkPosition` as a map.
+query under the batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 2, whose payload is
+msgpack of the fields of `SparkPosition` as a map. Version 1 has no ``queries``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keyed.runtimes.spark.checkpoint.source_files import keep_files
 __all__ = ["PositionLog", "SparkPosition", "decode_position", "encode_position"]
 
 _KIND = b"KSPK"
-_VERSION = 1
+_VERSION = 2
 
 
 @attrs.frozen
@@ -31,10 +31,12 @@ class SparkPosition:
     Attributes:
         batch: Id of the batch, as sinks got it.
         sources: The line of each source in Spark's offset log, without that of the ticks.
+        queries: Id of the query, after those of the queries that it was restored from.
     """
 
     batch: int
     sources: list[str]
+    queries: list[str] = attrs.field(factory=list)
 
 
 def encode_position(position: SparkPosition) -> bytes:
@@ -76,12 +78,14 @@ class PositionLog:
         *,
         ticks: bool,
         first_batch: int,
+        queries: list[str],
         sequences: Callable[[int], Mapping[str, int]],
     ) -> None:
         self._folder = folder
         self._changelogs = changelogs
         self._ticks = ticks
         self._first_batch = first_batch
+        self._queries = queries
         self._sequences = sequences
         self._logged = -1
         # The last position of each changelog that was logged, and its sequence.
@@ -99,13 +103,16 @@ class PositionLog:
         lines = self._folder.offsets(batch)
         if lines is None:
             raise CheckpointError(f"the checkpoint {self._folder.path} has no offsets of batch {batch}")
-        position = SparkPosition(self._first_batch + batch, lines[:-1] if self._ticks else lines)
+        position = SparkPosition(self._first_batch + batch, lines[:-1] if self._ticks else lines, self._queries)
         sequences = self._sequences(batch)
         for operator, changelog in self._changelogs.items():
             sequence = sequences[operator]
             before, there = self._around(operator, changelog, sequence)
             if there is not None and there.batch < position.batch:
                 # The key groups committed nothing in this batch: no rows came to them, or their input has ended.
+                continue
+            if there is not None and (there.batch, there.sources) == (position.batch, position.sources):
+                # By an earlier run, which may have had another version of keyed.
                 continue
             known = before.sources if before is not None else []
             try:

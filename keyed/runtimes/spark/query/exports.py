@@ -33,6 +33,7 @@ class Exports:
         changelogs: The changelogs, by operator.
         ticks: Whether the last of the query's sources are the ticks.
         first_batch: What sinks get as the id of Spark's batch 0.
+        queries: Id of the query, after those of the queries that it was restored from.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Exports:
         *,
         ticks: bool,
         first_batch: int,
+        queries: list[str],
     ) -> None:
         self._session = session
         self._checkpoint = checkpoint
@@ -54,7 +56,12 @@ class Exports:
         self._positions: PositionLog | None = None
         if folder is not None:
             self._positions = PositionLog(
-                folder, changelogs, ticks=ticks, first_batch=first_batch, sequences=self._sequences
+                folder,
+                changelogs,
+                ticks=ticks,
+                first_batch=first_batch,
+                queries=queries,
+                sequences=self._sequences,
             )
         elif changelogs:
             _log.warning(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.changelog.model import Changelog
 from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError
+from keyed.ids import random_id
 from keyed.options import Options
 from keyed.recovery.cut import cut_of
 from keyed.restoring import RestorePoint
@@ -81,7 +82,7 @@ class Job:
             )
         self._checkpoint = os.fspath(checkpoint) if checkpoint is not None else ""
         self._changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
-        self._begin, self._cut = Begin(), None
+        self._begin, self._cut = Begin(queries=[random_id()]), None
         points = _restore_points(last)
         if not self.streaming:
             if self._changelogs:
@@ -114,6 +115,7 @@ class Job:
             self._changelogs,
             ticks=last.source.ticks,
             first_batch=self._begin.first_batch,
+            queries=self._begin.queries,
         )
 
     @property
@@ -152,6 +154,9 @@ class Job:
         """
         plan, parallelism = self._plan(end=end, ticks_alone=ticks_alone)
         writer = self._writer(plan)
+        if self._here:
+            last = self._folder.last_commit() if self._folder is not None else None
+            writer.claim(self._session, 0 if last is None else last + 1)
         self._exports.starting()
         stream = plan.frame.writeStream.foreachBatch(carried(plan.parcel, writer.write))
         stream = stream.option("checkpointLocation", self._checkpoint)
@@ -250,7 +255,7 @@ class Job:
                 for number, sink in enumerate(sinks)
             ]
         before = self._exports.before_batch if self.streaming and not self._remote else None
-        return Writer(plan.routes, sinks, self._here, self.first_batch, before)
+        return Writer(plan.routes, sinks, self._here, self._checkpoint, self._begin.queries, self.first_batch, before)
 
     def _collecting(self, number: int) -> str:
         """The folder through which a collecting sink gets its values over Spark Connect."""

@@ -7,8 +7,9 @@ has a scheme, or Spark does not run on this machine, each batch has a folder ``b
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,14 @@ import attrs
 from keyed.arrow.read import column_values
 from keyed.errors import DefinitionError
 from keyed.rows import row_class
+from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
 from keyed.runtimes.spark.plan.build import Route
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FolderSink", "Writer", "batch_folder", "collected", "local_folder"]
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+__all__ = ["FolderSink", "Writer", "batch_folder", "collected"]
 
 
 @attrs.frozen
@@ -44,6 +44,9 @@ class Writer:
         routes: How each output is taken out of the query's DataFrame.
         sinks: The sink of each.
         here: Whether paths without a scheme are folders of this machine.
+        checkpoint: The query's checkpoint; empty if it has none.
+        queries: Id of the query, after those of the queries that it was restored from; empty if this program does not
+            reach the checkpoint, where Spark's own id then stands for it.
         first_batch: What sinks get as the id of Spark's batch 0.
         before: Called with Spark's id of each batch before it runs.
         error: What the last write failed with.
@@ -53,10 +56,31 @@ class Writer:
     routes: Sequence[Route]
     sinks: Sequence[Sink | FolderSink]
     here: bool
+    checkpoint: str = ""
+    queries: Sequence[str] = ()
     first_batch: int = 0
     before: Callable[[int], object] | None = None
     error: BaseException | None = None
     batches: set[int] = attrs.field(factory=set)
+    _is_claimed: bool = attrs.field(default=False, init=False)
+
+    def claim(self, session: SparkSession, batch_id: int) -> None:
+        """Make the folders of the sinks this query's, before it writes.
+
+        Args:
+            session: The session.
+            batch_id: Spark's id of the next batch.
+
+        Raises:
+            SinkError: One is another query's.
+        """
+        queries = self.queries or [_spark_id(session, self.checkpoint)]
+        for sink in self.sinks:
+            if isinstance(sink, ParquetSink):
+                local = local_folder(sink.path) if self.here else None
+                folder = SparkFolder(session, sink.path) if local is None else LocalFolder(str(local))
+                claim(sink, folder, queries, batch_id, self.first_batch + batch_id)
+        self._is_claimed = True
 
     def write(self, whole: DataFrame, batch_id: int) -> None:
         """Write one batch."""
@@ -65,6 +89,8 @@ class Writer:
         if kept:
             whole = whole.persist()
         try:
+            if not self._is_claimed:
+                self.claim(whole.sparkSession, batch_id)
             if self.before is not None:
                 self.before(batch_id)
             batch_id += self.first_batch
@@ -91,6 +117,61 @@ class Writer:
             sink.function(frame, batch_id)
 
 
+@attrs.frozen
+class SparkFolder:
+    """A folder that Spark reaches, wherever it is; see `keyed.runtimes.sink_folder.SinkFolder`."""
+
+    session: SparkSession
+    path: str
+
+    def read_mark(self) -> bytes | None:
+        """See `SinkFolder`."""
+        found = self._files(MARK, "part-*")
+        return b64decode(self.session.read.text(found).collect()[0].value) if found else None
+
+    def write_mark(self, mark: bytes) -> None:
+        """See `SinkFolder`."""
+        line = self.session.createDataFrame([(b64encode(mark).decode(),)], "value string")
+        line.coalesce(1).write.mode("overwrite").text(f"{self.path.rstrip('/')}/{MARK}")
+
+    def parquet_files(self) -> list[str]:
+        """See `SinkFolder`."""
+        return [
+            name[name.rindex("/batch=") + 1 :] if "/batch=" in name else name.rpartition("/")[2]
+            for name in self._files("", "*.parquet")
+        ]
+
+    def remove(self, files: Sequence[str]) -> None:
+        """See `SinkFolder`."""
+        for folder in {name.partition("/")[0] for name in files}:
+            path = f"{self.path.rstrip('/')}/{folder}"
+            # Spark has no other way to remove what a folder holds.
+            empty = self.session.createDataFrame([], self.session.read.parquet(path).schema)
+            empty.write.mode("overwrite").parquet(path)
+
+    def _files(self, folder: str, pattern: str) -> list[str]:
+        from pyspark.errors import PySparkException
+
+        reader = self.session.read.format("binaryFile").option("pathGlobFilter", pattern)
+        try:
+            rows = (
+                reader.option("recursiveFileLookup", "true")
+                .load(f"{self.path.rstrip('/')}/{folder}")
+                .select("path")
+                .collect()
+            )
+        except PySparkException:
+            # There is no such folder.
+            return []
+        return [row.path for row in rows]
+
+
+def _spark_id(session: SparkSession, checkpoint: str) -> str:
+    """The id that Spark gave the query when it started."""
+    (line,) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+    return str(json.loads(line.value)["id"])
+
+
 def batch_folder(path: str, batch_id: int) -> str:
     """The folder of one batch, where a sink has a folder for each."""
     return f"{path.rstrip('/')}/batch={batch_id:010d}"
@@ -101,13 +182,6 @@ def collected(frame: DataFrame) -> list[Any]:
     table = frame.toArrow()
     make = row_class(tuple(table.column_names))
     return list(map(make, zip(*[column_values(column) for column in table.columns], strict=True)))
-
-
-def local_folder(path: str) -> Path | None:
-    """The folder of this machine that a path names; ``None`` if it has another scheme than ``file``."""
-    if path.startswith("file:"):
-        return Path("/" + path.removeprefix("file:").lstrip("/"))
-    return None if _SCHEME.match(path) else Path(path).absolute()
 
 
 def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:

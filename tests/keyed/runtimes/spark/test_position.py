@@ -1,7 +1,9 @@
 """The log of a query's positions in its changelogs."""
 
+import msgspec
 import pytest
 
+from keyed.codec.frames import frame
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog, SparkPosition, decode_position
@@ -37,6 +39,7 @@ def log_of(folder, changelogs, sequences, first_batch=0, ticks=True):
         changelogs,
         ticks=ticks,
         first_batch=first_batch,
+        queries=["query"],
         sequences=lambda batch: dict.fromkeys(changelogs, sequences[batch]),
     )
 
@@ -58,7 +61,7 @@ def test_each_batch_is_logged_under_its_sequence(folder, changelogs, ticks, firs
         log_of(folder, changelogs, sequences, first_batch, ticks).log(batch)
     for changelog in changelogs.values():
         assert logged(changelog) == {
-            sequences[batch]: SparkPosition(first_batch + batch, [offsets(batch), "-"]) for batch in range(4)
+            sequences[batch]: SparkPosition(first_batch + batch, [offsets(batch), "-"], ["query"]) for batch in range(4)
         }
 
 
@@ -88,6 +91,14 @@ def test_the_files_of_batches_in_which_nothing_was_committed_are_kept(folder, ch
     assert names == ["files-0-0-0-0", "files-0-1-2-0"]
 
 
+def test_a_position_that_an_older_version_has_logged_is_left(folder, changelogs):
+    commit(folder, 0, offsets(0), TICK)
+    old = frame(b"KSPK", 1, msgspec.msgpack.encode({"batch": 0, "sources": [offsets(0)]}))
+    changelogs["a"].put_position(1, old)
+    log_of(folder, changelogs, {0: 1}).log(0)
+    assert dict(changelogs["a"].positions()) == {1: old}
+
+
 def test_the_positions_of_another_course_are_refused(folder, changelogs):
     commit(folder, 0, offsets(0), TICK)
     log_of(folder, changelogs, {0: 1}).log(0)
@@ -115,7 +126,7 @@ def test_a_writer_that_a_flush_by_hand_has_fenced_is_opened_anew(folder):
     changelog.prepare("a", 1)
     commit(folder, 0, offsets(0), TICK)
     log_of(folder, {"a": changelog}, {0: 1}).log(0)
-    assert logged(changelog) == {1: SparkPosition(0, [offsets(0)])}
+    assert logged(changelog) == {1: SparkPosition(0, [offsets(0)], ["query"])}
 
 
 def test_offsets_that_spark_writes_in_another_way_are_refused(folder):

@@ -1,0 +1,178 @@
+"""Whose folder a Parquet sink writes into: a mark in it names the query, and another query is refused.
+
+A query has an id of its own, which is kept with its checkpoint; without a checkpoint each run is a query. One that is
+restored from the changelogs of another goes on in the folder of that one, which from then on is its own: the earlier
+query is refused there.
+
+The mark ``_keyed-query`` is a frame (`keyed.codec.frames`) of kind ``KSNK``, version 1, whose payload is msgpack of
+``{"queries": [id, ...]}``: the query, after those that it was restored from. In a folder that only Spark reaches it is
+the one line, in base64, of a text dataset of this name. Readers of Parquet pass over names that begin with ``_``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import attrs
+import msgspec
+
+from keyed.codec.frames import frame, unframe
+from keyed.errors import CorruptionError, SinkError
+from keyed.sinks import ParquetSink
+
+__all__ = ["MARK", "LocalFolder", "SinkFolder", "batch_of", "claim", "decode_mark", "encode_mark", "replace_file"]
+
+MARK = "_keyed-query"
+
+_log = logging.getLogger(__name__)
+_KIND = b"KSNK"
+_VERSION = 1
+_OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
+
+
+class SinkFolder(Protocol):
+    """What is asked of a folder, wherever it is."""
+
+    @property
+    def path(self) -> str:
+        """The folder, for messages."""
+
+    def read_mark(self) -> bytes | None:
+        """The mark, ``None`` if there is none."""
+
+    def write_mark(self, mark: bytes) -> None:
+        """Write or replace the mark."""
+
+    def parquet_files(self) -> list[str]:
+        """The paths in the folder of the Parquet files that readers see."""
+
+    def remove(self, files: Sequence[str]) -> None:
+        """Remove Parquet files."""
+
+
+@attrs.frozen
+class _Mark:
+    queries: list[str]
+
+
+def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
+    """Make a sink's folder that of a query, before the query writes into it in this run.
+
+    Args:
+        sink: The sink.
+        folder: Its folder.
+        queries: Id of the query, after those of the queries that it was restored from.
+        batches: How many batches the query has committed itself.
+        next_batch: Id of the batch that it writes next.
+
+    Raises:
+        SinkError: The folder is another query's, or was written by something else.
+        CorruptionError: The mark is damaged.
+    """
+    mark = folder.read_mark()
+    owner = [] if mark is None else decode_mark(mark, f"{folder.path}/{MARK}")
+    if owner[-1:] == [queries[-1]]:
+        return
+    files = folder.parquet_files()
+    if not batches and set(owner) & set(queries):
+        # The earlier query may have got further than its changelogs.
+        folder.remove([name for name in files if (batch_of(name) or 0) >= next_batch])
+    elif mark is None and batches:
+        _log.info("the folder %s has no mark: it is taken for that of this query, %s", folder.path, queries[-1])
+    elif files:
+        _replace(sink, folder, files, f"the query {owner[-1]}" if owner else "a query that left no mark")
+    folder.write_mark(encode_mark(queries))
+
+
+def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str) -> None:
+    """Remove what another query wrote, if that is asked for."""
+    foreign = [name for name in files if batch_of(name) is None]
+    if foreign:
+        raise SinkError(
+            f"Parquet sink {sink.path!r}: the folder holds {foreign[0]}, which no query of keyed wrote; give another "
+            "folder"
+        )
+    if sink.mode != "overwrite":
+        raise SinkError(
+            f"Parquet sink {sink.path!r}: the folder was written by {whose}, and rows of both would be mixed; give the "
+            'checkpoint of that query to go on with it, another folder, or keyed.parquet_sink(path, mode="overwrite") '
+            "to replace what is there"
+        )
+    folder.remove(files)
+
+
+def batch_of(file: str) -> int | None:
+    """The id of the batch that a file in a sink's folder is of; ``None`` if it is not a sink's."""
+    match = _OURS.fullmatch(file)
+    return None if match is None else int(match[1])
+
+
+def encode_mark(queries: Sequence[str]) -> bytes:
+    """The mark of a query."""
+    return frame(_KIND, _VERSION, msgspec.msgpack.encode(_Mark([*queries])))
+
+
+def decode_mark(mark: bytes, where: str) -> list[str]:
+    """The ids that a mark names.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    _, payload = unframe(_KIND, mark, where=where, newest=_VERSION)
+    try:
+        return msgspec.msgpack.decode(payload, type=_Mark).queries
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"malformed mark: {error}", where=where) from error
+
+
+@attrs.frozen
+class LocalFolder:
+    """A folder in a file system of this machine."""
+
+    path: str
+
+    def read_mark(self) -> bytes | None:
+        """See `SinkFolder`."""
+        try:
+            return Path(self.path, MARK).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_mark(self, mark: bytes) -> None:
+        """See `SinkFolder`."""
+        Path(self.path).mkdir(parents=True, exist_ok=True)
+        replace_file(Path(self.path, MARK), lambda file: file.write(mark))
+
+    def parquet_files(self) -> list[str]:
+        """See `SinkFolder`."""
+        folder = Path(self.path)
+        found = [*folder.glob("*.parquet"), *folder.glob("batch=*/*.parquet")]
+        return sorted(str(file.relative_to(folder)) for file in found if file.name[0] not in "._")
+
+    def remove(self, files: Sequence[str]) -> None:
+        """See `SinkFolder`."""
+        for name in files:
+            Path(self.path, name).unlink()
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file, or replace it: as a whole and durably, or not at all."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with staged.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        staged.unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""Whose folder a Parquet sink writes into, and outputs that go to one sink."""
+
+from __future__ import annotations
+
+import shutil
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import keyed
+from keyed import DirectoryChangelog, KeyedProcessFunction, OutputTag, RestorePoint, ValueState
+from keyed.codec.frames import frame
+from keyed.errors import CorruptionError, DefinitionError, SinkError
+from keyed.runtimes.sink_folder import MARK, LocalFolder, claim, encode_mark
+from keyed.runtimes.spark.query.spark_sinks import SparkFolder
+from keyed.sinks import ParquetSink
+from keyed.stores import CommitStore
+from tests.keyed.runtimes.spark.functions import BIG, count, files_source, parquet_rows, write_file
+
+EVEN = OutputTag("even", "k string, n bigint")
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        if self.n.value() % 2 == 0:
+            ctx.output(EVEN, (value.k, self.n.value()))
+        yield value.k, self.n.value()
+
+
+def counts(source, **options):
+    return keyed.stream(source).key_by("k").process(Count(), "k string, n bigint", **options)
+
+
+def elements(number, key="a"):
+    return [{"k": key}] * number
+
+
+# Two outputs ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_outputs_into_one_sink_are_refused_by_whatever_names(tmp_path, monkeypatch):
+    output = counts(elements(4))
+    side = output.side_output(EVEN)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    monkeypatch.chdir(tmp_path)
+    same = [
+        ("there", "there"),
+        ("there", "there/"),
+        ("there", tmp_path / "there"),
+        ("there", "x/../there"),
+        ("there", "link"),
+        ("there", (tmp_path / "there").as_uri()),
+        ("link/new", "there/new"),
+        ("s3a://bucket/out", "S3A://bucket//out/"),
+    ]
+    for first, second in same:
+        with pytest.raises(DefinitionError, match=r"two outputs go to the folder .*a sink of its own"):
+            keyed.run(output.to(first), side.to(second))
+    shared = keyed.collect_sink()
+    with pytest.raises(DefinitionError, match=r"two outputs go to one collect_sink\(\)"):
+        keyed.run(output.to(shared), side.to(shared))
+    assert list((tmp_path / "there").iterdir()) == []
+    assert shared.values == []
+    both = keyed.collect_sink(), keyed.collect_sink()
+    keyed.run(output.to(both[0]), side.to(both[1]))
+    assert (len(both[0].values), len(both[1].values)) == (4, 2)
+
+
+def test_two_outputs_into_one_sink_are_refused_on_spark(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 99)])
+    output = count(files_source(spark, tmp_path / "in"))
+    with pytest.raises(DefinitionError, match="two outputs go to the folder"):
+        keyed.start(
+            output.to(tmp_path / "out"), output.side_output(BIG).to(tmp_path / "." / "out"), checkpoint=tmp_path / "ck"
+        )
+
+
+# One folder, one query ------------------------------------------------------------------------------------------------
+
+
+def test_another_query_s_folder_is_refused_and_left_as_it_is(tmp_path):
+    out = tmp_path / "out"
+    counts(elements(4)).run(out, checkpoint=tmp_path / "first", rows_per_batch=2)
+    before = parquet_rows(out)
+    for options in ({}, {"checkpoint": tmp_path / "second"}, {"checkpoint": tmp_path / "second", "rows_per_batch": 9}):
+        with pytest.raises(
+            SinkError, match=r'written by the query \w{32}.*the checkpoint.*another folder.*"overwrite"'
+        ):
+            counts(elements(9, "b")).run(out, **options)
+    assert parquet_rows(out) == before
+    counts(elements(6)).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+    assert parquet_rows(out) == [("a", n) for n in range(1, 7)]
+
+
+def test_overwrite_replaces_what_another_query_wrote_and_goes_on_in_its_own(tmp_path):
+    sink = keyed.parquet_sink(tmp_path / "out", mode="overwrite")
+    counts(elements(4)).run(sink, rows_per_batch=1)
+    counts(elements(2, "b")).run(sink, checkpoint=tmp_path / "ck", rows_per_batch=1)
+    assert parquet_rows(tmp_path / "out") == [("b", 1), ("b", 2)]
+    counts(elements(3, "b")).run(sink, checkpoint=tmp_path / "ck", rows_per_batch=1)
+    assert parquet_rows(tmp_path / "out") == [("b", 1), ("b", 2), ("b", 3)]
+    with pytest.raises(DefinitionError, match="mode='append'"):
+        keyed.parquet_sink(tmp_path / "out", mode="append")  # type: ignore[arg-type]
+
+
+def test_files_of_others_are_never_removed(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    pq.write_table(pa.table({"k": ["x"], "n": [7]}), out / "mine.parquet")
+    for mode in ("error", "overwrite"):
+        with pytest.raises(SinkError, match=r"holds mine\.parquet, which no query of keyed wrote"):
+            counts(elements(1)).run(keyed.parquet_sink(out, mode=mode))
+    assert parquet_rows(out) == [("x", 7)]
+
+
+def test_a_run_that_failed_before_it_wrote_leaves_the_folder_free(tmp_path):
+    with pytest.raises(DefinitionError):
+        counts([{"other": 1}]).run(tmp_path / "out")
+    counts(elements(1)).run(tmp_path / "out")
+    assert parquet_rows(tmp_path / "out") == [("a", 1)]
+
+
+def test_a_restored_query_goes_on_in_the_folder_and_the_earlier_one_is_refused_there(tmp_path):
+    out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
+    counts(elements(4), changelog=changelog).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+    # It gets one batch further than its changelog does.
+    shutil.copytree(tmp_path / "log", tmp_path / "behind")
+    counts(elements(6), changelog=changelog).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+    restored = counts(elements(7), restore_from=DirectoryChangelog(tmp_path / "behind"))
+    restored.run(out, checkpoint=tmp_path / "second", rows_per_batch=3)
+    assert parquet_rows(out) == [("a", n) for n in range(1, 8)]
+    with pytest.raises(SinkError):
+        counts(elements(9), changelog=changelog).run(out, checkpoint=tmp_path / "first")
+    # The restored one was lost before its first batch was exported: its changelog is restored from once more.
+    again = counts(elements(8), restore_from=DirectoryChangelog(tmp_path / "behind"))
+    again.run(out, checkpoint=tmp_path / "third", rows_per_batch=1)
+    assert parquet_rows(out) == [("a", n) for n in range(1, 9)]
+
+
+def test_a_query_restored_to_a_past_batch_is_another_one(tmp_path):
+    out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
+    counts(elements(4), changelog=changelog).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+    past = counts(elements(4), restore_from=RestorePoint(changelog, until=2))
+    with pytest.raises(SinkError, match="was written by the query"):
+        past.run(out, checkpoint=tmp_path / "second")
+    past.run(tmp_path / "other", checkpoint=tmp_path / "second")
+    assert parquet_rows(tmp_path / "other") == [("a", 3), ("a", 4)]
+
+
+def test_a_folder_without_a_mark_is_taken_by_a_checkpoint_that_has_written_batches_only(tmp_path, caplog):
+    out = tmp_path / "out"
+    counts(elements(2)).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+    forget(tmp_path / "first", out)
+    with pytest.raises(SinkError, match="written by a query that left no mark"):
+        counts(elements(2)).run(out, checkpoint=tmp_path / "second")
+    with caplog.at_level("INFO", "keyed"):
+        counts(elements(3)).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+    assert "has no mark: it is taken for that of this query" in caplog.text
+    assert parquet_rows(out) == [("a", 1), ("a", 2), ("a", 3)]
+    counts(elements(4)).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
+
+
+def forget(checkpoint, out):
+    """Make of a checkpoint and its folder what versions without marks have left."""
+    commits = CommitStore(checkpoint)
+    old = frame(b"KRUN", 1, msgspec.msgpack.encode({"operators": ["Count"], "batches": 2, "rows": 2, "ended": False}))
+    commits.write("run", old)
+    commits.records[b"Jquery"] = None
+    commits.commit()
+    commits.close()
+    (out / MARK).unlink()
+
+
+def test_a_damaged_mark_is_named(tmp_path):
+    counts(elements(2)).run(tmp_path / "out")
+    (tmp_path / "out" / MARK).write_bytes(b"\0" * 40)
+    with pytest.raises(CorruptionError, match=MARK):
+        counts(elements(2)).run(keyed.parquet_sink(tmp_path / "out", mode="overwrite"))
+
+
+@pytest.mark.parametrize("kind", ["local", "spark"])
+def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
+    out = tmp_path / "out"
+    folder = LocalFolder(str(out)) if kind == "local" else SparkFolder(request.getfixturevalue("spark"), out.as_uri())
+    sink, over = ParquetSink(folder.path), ParquetSink(folder.path, "overwrite")
+    assert folder.read_mark() is None
+    assert folder.parquet_files() == []
+    claim(sink, folder, ["a"], 0, 0)
+    assert folder.read_mark() == encode_mark(["a"])
+    for batch in range(3):
+        (out / f"batch={batch:010d}").mkdir()
+        pq.write_table(pa.table({"n": [batch]}), out / f"batch={batch:010d}" / "part-0.parquet")
+    claim(sink, folder, ["a"], 3, 3)
+    assert len(folder.parquet_files()) == 3
+    with pytest.raises(SinkError):
+        claim(sink, folder, ["b"], 0, 0)
+    claim(sink, folder, ["a", "c"], 0, 2)
+    assert [row[0] for row in rows_in(out)] == [0, 1]
+    claim(over, folder, ["d"], 0, 0)
+    assert rows_in(out) == []
+    assert folder.read_mark() == encode_mark(["d"])
+
+
+def rows_in(out):
+    return sorted(
+        tuple(row.values()) for file in out.glob("batch=*/*.parquet") for row in pq.ParquetFile(file).read().to_pylist()
+    )
+
+
+def test_spark_queries_know_their_folders(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1), ("b", 2, 99)])
+    out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
+    count(files_source(spark, tmp_path / "in"), changelog=changelog).run(out, checkpoint=tmp_path / "first")
+    before = parquet_rows(out)
+    with pytest.raises(SinkError, match="was written by the query"):
+        count(files_source(spark, tmp_path / "in")).run(out, checkpoint=tmp_path / "second")
+    batch = keyed.stream(spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint"), timestamp="t")
+    with pytest.raises(SinkError):
+        count(batch).run(out)
+    assert parquet_rows(out) == before
+    write_file(tmp_path / "in", 1, [("a", 3, 3)])
+    restored = count(files_source(spark, tmp_path / "in"), restore_from=changelog)
+    restored.run(out, checkpoint=tmp_path / "third")
+    assert parquet_rows(out) == sorted([*before, ("a", 2, 4)])
+    with pytest.raises(SinkError):
+        count(files_source(spark, tmp_path / "in"), changelog=changelog).run(out, checkpoint=tmp_path / "first")
+    count(batch).run(keyed.parquet_sink(out, mode="overwrite"))
+    assert parquet_rows(out) == [("a", 1, 1)]
