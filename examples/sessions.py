@@ -67,22 +67,23 @@ def rotations(source: Any, gap_hours: int = 12) -> keyed.Output:
         source: Rows as `read_flights` gives them: an Arrow table, or a Spark DataFrame of it.
         gap_hours: An aircraft that stays away for longer begins a new rotation.
     """
-    output: keyed.Output = (
+    return (
         keyed.stream(source, timestamp="scheduled", watermark=keyed.bounded_out_of_orderness(hours=24))
         .key_by("tailnum")
         .window(EventTimeSessionWindows.with_gap(gap_hours * 3_600_000))
         .aggregate(
-            flights=Count(),
-            airports=CountDistinct("dest"),
-            first_origin=First("origin", by_time=True),
-            route=CollectList("dest"),
-            worst_delay=Max("delay"),
+            {
+                "flights": Count(),
+                "airports": CountDistinct("dest"),
+                "first_origin": First("origin", by_time=True),
+                "route": CollectList("dest"),
+                "worst_delay": Max("delay"),
+            },
             output="tailnum string, window_start timestamp, window_end timestamp, flights bigint, airports bigint, "
             "first_origin string, route array<string>, worst_delay bigint",
             name="rotations",
         )
     )
-    return output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog import DirectoryChangelog, KafkaChangelog
+from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds_of
 from keyed.errors import (
@@ -37,7 +37,8 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.functions import KeyedProcessFunction
-from keyed.outputs import OutputTag, Schema
+from keyed.operators import Order, Store
+from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
@@ -76,6 +77,7 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "BatchContext",
+    "Changelog",
     "ChangelogDiverged",
     "ChangelogError",
     "ChangelogFenced",
@@ -102,6 +104,7 @@ __all__ = [
     "OnTimerContext",
     "OpenContext",
     "OperatorChanged",
+    "Order",
     "Output",
     "OutputDefinitionError",
     "OutputTag",
@@ -127,6 +130,7 @@ __all__ = [
     "StateTables",
     "StateTtl",
     "StateVisibility",
+    "Store",
     "Stream",
     "TableNotFound",
     "TableOverflowError",
@@ -152,6 +156,7 @@ __all__ = [
     "read_changelog",
     "read_tables",
     "run",
+    "schema_of",
     "spark_flush",
     "spark_metrics",
     "spark_session",

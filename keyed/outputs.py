@@ -8,32 +8,18 @@ All become one form, `Schema`: ordered columns with Spark's simple type names, w
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import decimal
 import enum
 import types
 import typing
-import uuid
 from typing import Any
 
 import attrs
 
+from keyed.column_types import OF_PYTHON, of_spark, quoted, quoted_in_type, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.state import _NAME
 
 __all__ = ["OutputTag", "Schema", "schema_of"]
-
-_SIMPLE: dict[Any, str] = {
-    bool: "boolean",
-    int: "bigint",
-    float: "double",
-    str: "string",
-    bytes: "binary",
-    dt.datetime: "timestamp",
-    dt.date: "date",
-    decimal.Decimal: "decimal(38,18)",
-    uuid.UUID: "string",
-}
 
 
 @attrs.frozen
@@ -78,11 +64,6 @@ class OutputTag:
         self.__attrs_init__(name, None if type is None else schema_of(type))
 
 
-def quoted(name: str) -> str:
-    """A column name as a quoted SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def schema_of(type_: Any) -> Schema:
     """The columns that ``type_`` describes.
 
@@ -105,7 +86,7 @@ def schema_of(type_: Any) -> Schema:
             for name in (field.name for field in fields)
         )
     elif hasattr(type_, "simpleString") and hasattr(type_, "fields"):
-        columns = tuple((f.name, f.dataType.simpleString()) for f in type_.fields)
+        columns = tuple((f.name, of_spark(f.dataType)) for f in type_.fields)
     else:
         raise OutputDefinitionError(
             f"output type {type_!r} is not understood; give a DDL string, a StructType, an attrs class or a dataclass"
@@ -127,8 +108,8 @@ def column_type(hint: Any, where: str) -> str:
     Raises:
         OutputDefinitionError: The hint has no column type.
     """
-    if hint in _SIMPLE:
-        return _SIMPLE[hint]
+    if hint in OF_PYTHON:
+        return OF_PYTHON[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         rest = [a for a in arguments if a is not type(None)]
@@ -146,11 +127,6 @@ def column_type(hint: Any, where: str) -> str:
         if attrs.has(hint) or dataclasses.is_dataclass(hint):
             return "struct<" + ",".join(f"{quoted_in_type(n)}:{t}" for n, t in schema_of(hint).columns) + ">"
     raise OutputDefinitionError(f"{where}: type {hint!r} has no column type; give the output as a DDL string")
-
-
-def quoted_in_type(name: str) -> str:
-    """A struct field's name as it stands in a simple type: quoted only where it must be."""
-    return name if name.replace("_", "a").isalnum() else quoted(name)
 
 
 def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
@@ -177,7 +153,7 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
             raise OutputDefinitionError(
                 f"output type {ddl!r}: {text!r} is not 'name type', as in 'item string, n bigint'"
             )
-        columns.append((name, type_.lower() if "<" not in type_ and "`" not in type_ else type_))
+        columns.append((name, simple_name(type_)))
     return tuple(columns)
 
 

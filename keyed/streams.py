@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 import attrs
 
 from keyed.changelog.model import Changelog
+from keyed.column_types import of_arrow, of_spark
 from keyed.errors import DefinitionError
 from keyed.functions import Function, check_function
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
@@ -132,6 +133,37 @@ class KeyedStream:
     upstream: Source | Stage
     keys: Keys
 
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key; none where the stream is keyed by a function."""
+        return () if callable(self.keys) else self.keys
+
+    @property
+    def columns(self) -> dict[str, str | None] | None:
+        """Types of the columns by name, as in `Schema`; ``None`` where they are not known before the stream runs.
+
+        A type is ``None`` where an Arrow column has one that Spark has not, or a nested one.
+        """
+        if isinstance(self.upstream, Stage):
+            return None if self.upstream.output is None else dict(self.upstream.output.columns)
+        data = self.upstream.data
+        if is_dataframe(data):
+            return {field.name: of_spark(field.dataType) for field in data.schema.fields}
+        if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
+            return {field.name: of_arrow(field.type) for field in data.schema}
+        return None
+
+    @property
+    def watermark_delay_ms(self) -> int:
+        """How far the watermark stays behind the highest timestamp; 0 where another operator sets it."""
+        return self.upstream.watermark.delay_ms if isinstance(self.upstream, Source) else 0
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether the stream starts at a Spark DataFrame."""
+        source = self.upstream if isinstance(self.upstream, Source) else self.upstream.source
+        return is_dataframe(source.data)
+
     def process(
         self,
         function: Function,
@@ -217,6 +249,16 @@ class Output:
 
     stage: Stage
     tag: OutputTag | None
+
+    @property
+    def schema(self) -> Schema | None:
+        """The declared columns; ``None`` where there are none."""
+        return self.stage.output if self.tag is None else self.tag.schema
+
+    @property
+    def operators(self) -> dict[str, Function]:
+        """The functions from the source to this output, by the name of their operator."""
+        return {stage.name: stage.function for stage in self.stage.chain}
 
     def side_output(self, tag: OutputTag | str) -> Output:
         """The side output ``tag`` of the same operator."""

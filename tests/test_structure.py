@@ -148,6 +148,16 @@ def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> lis
     return wrong
 
 
+def looked_inside(module: str, tree: ast.AST) -> list[str]:
+    """What `windows` takes from inside of the streams and outputs that it is given."""
+    inside = {"upstream", "stage", "chain", "source"}
+    return [
+        f"{module}:{node.lineno}: uses .{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in inside
+    ]
+
+
 def exported(module: str) -> set[str]:
     """Return the public names of a module of the project, as its `__all__` says."""
     path = ROOT.joinpath(*module.split("."))
@@ -334,6 +344,15 @@ def test_dependencies_have_one_direction():
 def test_a_wrong_direction_is_seen(module, source):
     assert is_module(module)
     assert wrong_direction(module, ast.parse(source))
+
+
+def test_windows_use_public_names_in_fact():
+    assert over(sorted(ROOT.glob("windows/**/*.py")), looked_inside) == []
+
+
+@pytest.mark.parametrize("source", ["stream.upstream.data", "output.stage"])
+def test_a_look_inside_is_seen(source):
+    assert looked_inside("windows.stream", ast.parse(source))
 
 
 def test_right_directions_are_allowed():

@@ -49,6 +49,7 @@ class Definition:
     """A window operator as it was asked for. See `windows.WindowOperator` for the fields.
 
     Attributes:
+        plain_rows: Whether rows are plain tuples in the order of the columns, which cost less than named ones.
         layout_reason: Why windows are kept one by one; ``None`` if they are not.
         row_reason: Why they are computed row by row, where whole columns were considered.
     """
@@ -64,10 +65,10 @@ class Definition:
     idle_timeout_ms: int | None
     key_names: tuple[str, ...]
     timestamps: bool
-    plain_rows: bool
     element_type: Any
     layout_reason: str | None
     row_reason: str | None = None
+    plain_rows: bool = False
 
     @property
     def layout(self) -> str:
@@ -105,11 +106,14 @@ def define(
     idle_timeout_ms: Any = None,
     key_names: tuple[str, ...] = ("key",),
     timestamps: bool = False,
-    plain_rows: bool = False,
     element_type: Any = object,
     open_slices: int = 0,
 ) -> Definition:
-    """Check a definition and choose how its windows are kept. See `windows.WindowOperator` for the arguments.
+    """Check a definition and choose how its windows are kept.
+
+    The arguments are those of `windows.WindowOperator`, and ``open_slices``: how many windows of a key are open at a
+    time beside those that size and lateness make, because elements are out of order by more than a window. With more
+    than 64 windows are kept one by one.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
@@ -148,7 +152,6 @@ def define(
         idle_ms,
         key_names,
         timestamps,
-        plain_rows,
         element_type,
         reason,
     )

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import attrs
 
-from keyed import DefinitionError, KeyedStream, Output, OutputTag, Schema, milliseconds_of
-from windows.aggregates import Reduce
+from keyed import (
+    Changelog,
+    DefinitionError,
+    KeyedStream,
+    Order,
+    Output,
+    OutputTag,
+    RestorePoint,
+    Store,
+    milliseconds_of,
+    schema_of,
+)
+from windows.aggregates import Aggregate, Reduce
 from windows.assigners import HoppingWindows, WindowAssigner
-from windows.definition import hopping_slice
+from windows.definition import Definition, define, hopping_slice
 from windows.evictors import Evictor
-from windows.output_schema import input_columns, is_spark, key_names, output_ddl, row_timestamps, upstream_delay
+from windows.output_schema import output_schema, row_timestamps
 from windows.paths import Path, row_reason
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
@@ -24,6 +35,7 @@ __all__ = ["WindowedStream", "explain"]
 
 Duration = int | dt.timedelta
 _OLD_NAME: str = "columnar"
+_OPTIONS = ("process", "output", "name", "parallelism", "order", "store", "changelog", "restore_from")
 
 
 @attrs.frozen(eq=False)
@@ -101,7 +113,12 @@ class WindowedStream:
         *,
         type: Any = None,
         output: Any = None,
-        **options: Any,
+        name: str | None = None,
+        parallelism: int | None = None,
+        order: Order = "event_time",
+        store: Store = "memory",
+        changelog: Changelog | None = None,
+        restore_from: Changelog | RestorePoint | None = None,
     ) -> Output:
         """Combine the elements of each window to one of their kind.
 
@@ -109,116 +126,175 @@ class WindowedStream:
             reduce: ``(current, element) -> new``, associative.
             process: Gets the reduced element; without it that is the output.
             type: Type of the elements for the codec, where they are neither rows nor plain data.
-            output: Columns of the output, as in ``KeyedStream.process``.
-            options: ``name``, ``parallelism``, ``order``, ``store``, ``changelog`` and ``restore_from``, as in
-                ``KeyedStream.process``.
+            output: Columns of the output, as in ``KeyedStream.process``, and so the others.
+            name: Name of the operator.
+            parallelism: Number of key groups.
+            order: Order of the rows of a batch.
+            store: Where the state is kept.
+            changelog: Where committed changes go.
+            restore_from: What a new query starts with.
 
         Raises:
             DefinitionError: Parts do not fit each other.
         """
-        return self._build(Reduce(reduce, type), process, output, options)
+        return self._build(
+            Reduce(reduce, type),
+            process,
+            output=output,
+            name=name,
+            parallelism=parallelism,
+            order=order,
+            store=store,
+            changelog=changelog,
+            restore_from=restore_from,
+        )
 
+    @overload
     def aggregate(
         self,
-        aggregate: Any = None,
+        aggregate: Any,
         process: ProcessWindowFunction | None = None,
+        /,
         *,
         output: Any = None,
         name: str | None = None,
         parallelism: int | None = None,
-        order: str = "event_time",
-        store: str = "memory",
-        changelog: Any = None,
-        restore_from: Any = None,
-        **columns: Any,
-    ) -> Output:
+        order: Order = "event_time",
+        store: Store = "memory",
+        changelog: Changelog | None = None,
+        restore_from: Changelog | RestorePoint | None = None,
+    ) -> Output: ...
+    @overload
+    def aggregate(self, /, **columns: Aggregate) -> Output: ...
+    def aggregate(self, aggregate: Any = None, process: Any = None, /, **named: Any) -> Output:
         """Aggregate the elements of each window.
 
         ``aggregate(Sum("amount"))`` outputs the sum. ``aggregate(orders=Count(), revenue=Sum("amount"))`` outputs rows:
         the key's columns, ``window_start`` and ``window_end``, ``orders`` and ``revenue``. Their types follow from the
         input's columns; the window's bounds are milliseconds, or timestamps where ``output`` says so.
 
+        A keyword is the name of a column. Beside an aggregate or a dict of them it is an option, as in
+        ``KeyedStream.process``: ``aggregate({"orders": Count()}, output=..., name=..., parallelism=..., order=...,
+        store=..., changelog=..., restore_from=...)``.
+
         Args:
-            aggregate: One aggregate, or a dict of them by column name (for names that are parameters here).
+            aggregate: One aggregate, or a dict of them by column name.
             process: Gets the aggregate's result (named aggregates: one row of them); what it yields is the output.
-            output: Columns of the output, as in ``KeyedStream.process``.
-            name: As in ``KeyedStream.process``, and so the next five.
-            parallelism: Number of key groups.
-            order: Order of the rows of a batch.
-            store: Where the state is kept.
-            changelog: Where committed changes go.
-            restore_from: What a new query starts with.
-            columns: Aggregates by column name.
+            named: Aggregates by column name, or options.
 
         Raises:
             DefinitionError: Both or neither form is used, or parts do not fit each other.
             OutputDefinitionError: On Spark, the columns cannot be derived and are not given.
         """
-        if (aggregate is None) == (not columns):
+        if aggregate is not None:
+            wrong = [name for name in named if name not in _OPTIONS]
+            if wrong:
+                raise DefinitionError(
+                    f"aggregate: {wrong[0]!r} is no option ({', '.join(_OPTIONS)}); columns go into the dict: "
+                    "aggregate({'orders': Count()}, name='orders')"
+                )
+            return self._build(aggregate, process, **named)
+        if not named or process is not None:
             raise DefinitionError(
                 "aggregate takes one aggregate, or aggregates by name: aggregate(orders=Count(), revenue=Sum('amount'))"
             )
-        options = {"name": name, "parallelism": parallelism, "order": order, "store": store}
-        options |= {"changelog": changelog, "restore_from": restore_from}
-        return self._build(aggregate if aggregate is not None else columns, process, output, options)
+        for name, column in named.items():
+            if name in _OPTIONS and not hasattr(column, "create_accumulator"):
+                raise DefinitionError(
+                    f"aggregate: {name}={column!r} would be a column and is no aggregate; options stand beside a dict: "
+                    f"aggregate({{'orders': Count()}}, {name}=...)"
+                )
+        return self._build(named, None)
 
-    def process(self, process: ProcessWindowFunction, *, output: Any = None, **options: Any) -> Output:
+    def process(
+        self,
+        process: ProcessWindowFunction,
+        *,
+        output: Any = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+        order: Order = "event_time",
+        store: Store = "memory",
+        changelog: Changelog | None = None,
+        restore_from: Changelog | RestorePoint | None = None,
+    ) -> Output:
         """Give all elements of each window to a function. The window keeps them all.
 
         Args:
             process: The function.
-            output: Columns of the output, as in ``KeyedStream.process``.
-            options: ``name``, ``parallelism``, ``order``, ``store``, ``changelog`` and ``restore_from``, as in
-                ``KeyedStream.process``.
+            output: Columns of the output, as in ``KeyedStream.process``, and so the others.
+            name: Name of the operator.
+            parallelism: Number of key groups.
+            order: Order of the rows of a batch.
+            store: Where the state is kept.
+            changelog: Where committed changes go.
+            restore_from: What a new query starts with.
 
         Raises:
             DefinitionError: Parts do not fit each other.
         """
-        return self._build(None, process, output, options)
+        return self._build(
+            None,
+            process,
+            output=output,
+            name=name,
+            parallelism=parallelism,
+            order=order,
+            store=store,
+            changelog=changelog,
+            restore_from=restore_from,
+        )
 
-    def _build(self, aggregate: Any, process: ProcessWindowFunction | None, output: Any, options: Any) -> Output:
+    def _build(
+        self,
+        aggregate: Any,
+        process: ProcessWindowFunction | None,
+        *,
+        output: Any = None,
+        name: str | None = None,
+        order: Order = "event_time",
+        **options: Any,
+    ) -> Output:
         """The output of the window operator over the stream."""
-        # The same on both paths, so that a checkpoint knows the operator.
-        options = {**options, "name": options.get("name") or WindowOperator.__name__}
-        columns = input_columns(self.stream)
-        operator = self._operator(aggregate, process)
-        definition = operator.definition
+        stream, columns = self.stream, self.stream.columns
+        definition = self._definition(aggregate, process)
         reason = "of path='row'" if self._path == "row" else None
-        reason = reason or row_reason(definition, columns, self.stream.keys, options.get("order", "event_time"))
+        reason = reason or row_reason(definition, columns, stream.key_columns, order)
         if reason is not None and self._path == "vectorized":
             raise DefinitionError(
                 f"path='vectorized': {definition.assigner!r} cannot be computed over whole columns, because {reason}; "
                 "use path='auto' or 'row'"
             )
-        if output is None:
-            output = output_ddl(definition, columns, strict=is_spark(self.stream))
-        operator.definition = attrs.evolve(definition, row_reason=reason)
-        described = self.stream.process(operator, output, **options)
-        schema = described.stage.output
-        if schema is None or definition.names is None or process is not None:
-            return described
-        if reason is None:
-            return self.stream.process(self._batch_operator(aggregate, columns, schema), schema, **options)
-        rows_fit = is_spark(self.stream) and schema.names == definition.row_names
-        fitted = self._operator(aggregate, None, timestamps=row_timestamps(schema), plain_rows=rows_fit)
-        fitted.definition = attrs.evolve(fitted.definition, row_reason=reason)
-        return self.stream.process(fitted, schema, **options)
+        schema = output_schema(definition, columns, strict=stream.on_spark) if output is None else schema_of(output)
+        has_rows = schema is not None and definition.names is not None and process is None
+        operator: WindowOperator | WindowBatchOperator
+        if has_rows and schema is not None and reason is None and columns is not None:
+            operator = WindowBatchOperator(
+                assigner=self.assigner,
+                aggregate=aggregate,
+                columns=columns,
+                key_names=definition.key_names,
+                allowed_lateness_ms=self._lateness_ms,
+                late_tag=self._late_tag,
+                timestamps=row_timestamps(schema),
+                delay_ms=stream.watermark_delay_ms,
+            )
+        else:
+            if has_rows and schema is not None:
+                plain = stream.on_spark and schema.names == definition.row_names
+                definition = attrs.evolve(definition, timestamps=row_timestamps(schema), plain_rows=plain)
+            operator = WindowOperator.of(attrs.evolve(definition, row_reason=reason))
+        # The same name on both paths, so that a checkpoint knows the operator.
+        return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 
-    def _batch_operator(self, aggregate: Any, columns: Any, schema: Schema) -> WindowBatchOperator:
-        return WindowBatchOperator(
-            assigner=self.assigner,
-            aggregate=aggregate,
-            columns=columns,
-            key_names=key_names(self.stream),
-            allowed_lateness_ms=self._lateness_ms,
-            late_tag=self._late_tag,
-            timestamps=row_timestamps(schema),
-            delay_ms=upstream_delay(self.stream),
-        )
-
-    def _operator(self, aggregate: Any, process: ProcessWindowFunction | None, **rows: bool) -> WindowOperator:
-        return WindowOperator(
-            assigner=self.assigner,
+    def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
+        """What was asked for, checked."""
+        assigner, open_slices = self.assigner, 0
+        if isinstance(assigner, HoppingWindows) and assigner.event_time:
+            # So many more slices are open because the watermark stays behind.
+            open_slices = self.stream.watermark_delay_ms // hopping_slice(assigner)
+        return define(
+            assigner=assigner,
             trigger=self._trigger,
             evictor=self._evictor,
             aggregate=aggregate,
@@ -226,25 +302,16 @@ class WindowedStream:
             allowed_lateness_ms=self._lateness_ms,
             late_tag=self._late_tag,
             idle_timeout_ms=self._idle_ms,
-            key_names=key_names(self.stream),
+            key_names=self.stream.key_columns or ("key",),
             element_type=self._element_type,
-            open_slices=self._open_slices(),
-            **rows,
+            open_slices=open_slices,
         )
-
-    def _open_slices(self) -> int:
-        """How many more slices are open because the watermark stays behind."""
-        assigner = self.assigner
-        if not isinstance(assigner, HoppingWindows) or not assigner.event_time:
-            return 0
-        return upstream_delay(self.stream) // hopping_slice(assigner)
 
 
 def explain(output: Output) -> str:
     """How the windows of a chain are computed and kept, and why: a line for each window operator up to ``output``."""
-    operators = [(stage.name, stage.function) for stage in output.stage.chain]
     return "\n".join(
         f"{name}: {function.explain()}"
-        for name, function in operators
+        for name, function in output.operators.items()
         if isinstance(function, WindowOperator | WindowBatchOperator)
     )

@@ -42,10 +42,7 @@ class WindowOperator(KeyedProcessFunction):
             has not reached its end: it fires and its state is removed. An element that comes later opens it anew.
         key_names: Names of the key's columns, for rows.
         timestamps: Whether ``window_start`` and ``window_end`` of rows are aware datetimes, not milliseconds.
-        plain_rows: Whether rows are plain tuples in the order of the columns, which cost less than named ones.
         element_type: Type of the elements for the codec, where they are kept; plain data and rows need none.
-        open_slices: How many windows of a key are open at a time beside those that size and lateness make, because
-            elements are out of order by more than a window. With more than 64 windows are kept one by one.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
@@ -64,9 +61,7 @@ class WindowOperator(KeyedProcessFunction):
         idle_timeout_ms: int | None = None,
         key_names: tuple[str, ...] = ("key",),
         timestamps: bool = False,
-        plain_rows: bool = False,
         element_type: Any = object,
-        open_slices: int = 0,
     ) -> None:
         self.definition: Definition = define(
             assigner=assigner,
@@ -79,10 +74,15 @@ class WindowOperator(KeyedProcessFunction):
             idle_timeout_ms=idle_timeout_ms,
             key_names=key_names,
             timestamps=timestamps,
-            plain_rows=plain_rows,
             element_type=element_type,
-            open_slices=open_slices,
         )
+
+    @classmethod
+    def of(cls, definition: Definition) -> WindowOperator:
+        """The operator of a definition that is checked already."""
+        made = cls.__new__(cls)
+        made.definition = definition
+        return made
 
     def open(self, context: OpenContext) -> None:
         logic = _LOGIC[self.definition.layout](self.definition, context)

@@ -63,7 +63,7 @@ def top_n(source: Any, settings: Settings) -> tuple[keyed.Output, keyed.Output]:
     window_ms = settings.window_minutes * 60_000
     if settings.path == "vectorized" or settings.first_stage == "window":
         windowed = items.window(TumblingEventTimeWindows.of(window_ms)).path(settings.path).side_output_late_data(LATE)
-        counts = windowed.aggregate(count=Count(), output=_WINDOW_COUNT, name=COUNT)
+        counts = windowed.aggregate({"count": Count()}, output=_WINDOW_COUNT, name=COUNT)
     else:
         counts = items.process(CountByItem(window_ms), output=WindowCount, name=COUNT)
     rank: RankPerWindow | TopN = RankPerWindow(settings.n)

@@ -37,6 +37,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from keyed.column_types import INTEGERS, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, parse_ddl, split_top_level
 from keyed.rows import Row
@@ -49,29 +50,21 @@ __all__ = ["arrays_of", "arrow_schema", "arrow_type", "table_of"]
 _NULL = type(None)
 #: Up to so many tuples are split by one call.
 _FEW = 16_384
-_DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(-?\d+))?\))?")
+_DECIMAL = re.compile(r"decimal(?:\((\d+)(?:,\s*(-?\d+))?\))?")
 _TEXT = re.compile(r"(?:string|(?:char|varchar)\(\d+\))(?: collate \S+)?")
 _INTERVAL = re.compile(r"interval (?:day|hour|minute|second)(?: to (?:hour|minute|second))?")
 _SIMPLE = {
     "boolean": "bool_",
     "tinyint": "int8",
-    "byte": "int8",
     "smallint": "int16",
-    "short": "int16",
     "int": "int32",
-    "integer": "int32",
     "bigint": "int64",
-    "long": "int64",
     "float": "float32",
-    "real": "float32",
     "double": "float64",
     "binary": "binary",
     "date": "date32",
     "void": "null",
 }
-
-
-_INTEGERS = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
 
 
 class _MisfitError(Exception):
@@ -111,13 +104,13 @@ def arrow_type(type_: str, where: str = "type") -> pa.DataType:
     import pyarrow as pa
 
     text = type_.strip()
-    lower = text.lower()
+    lower = simple_name(text).lower()
     if lower in _SIMPLE:
         simple: pa.DataType = getattr(pa, _SIMPLE[lower])()
         return simple
     if _TEXT.fullmatch(lower):
         return pa.string()
-    if lower in ("timestamp", "timestamp_ltz"):
+    if lower == "timestamp":
         return pa.timestamp("us", "UTC")
     if lower == "timestamp_ntz":
         return pa.timestamp("us")
@@ -300,7 +293,7 @@ def _leaf(type_: Any) -> tuple[set[type], Callable[[Any, str], Any], str]:
 
     types = pa.types
     if types.is_integer(type_):
-        return {int, _NULL}, _integer, f"{_INTEGERS[type_.bit_width]} takes int in its range"
+        return {int, _NULL}, _integer, f"{INTEGERS[type_.bit_width]} takes int in its range"
     if types.is_floating(type_):
         return {float, int, _NULL}, _float, "double and float take float, and int that they hold exactly"
     if types.is_string(type_):

@@ -45,7 +45,7 @@ def window_job(job: str, source: Any, path: Any = "auto", **options: Any) -> key
         .key_by("user_id")
         .window(WINDOWS[job])
         .path(path)
-        .aggregate(n=Count(), total=Sum("amount"), name=job, **options)
+        .aggregate({"n": Count(), "total": Sum("amount")}, name=job, **options)
     )
 
 

@@ -33,7 +33,7 @@ def windowed(source: Any, kind: str, **options: Any) -> keyed.Output:
     return (
         stream.key_by("dest")
         .window(ASSIGNERS[kind])
-        .aggregate(flights=Count(), delay=Sum("delay"), worst=Max("delay"), **options)
+        .aggregate({"flights": Count(), "delay": Sum("delay"), "worst": Max("delay")}, **options)
     )
 
 
@@ -98,8 +98,8 @@ def test_windows_on_spark_equal_sparks_own(spark, flights, kind):
     some = flights.slice(0, 20_000)
     frame = spark.createDataFrame(some)
     output = windowed(frame, kind)
-    assert output.stage.output is not None
-    assert output.stage.output.ddl == (
+    assert output.schema is not None
+    assert output.schema.ddl == (
         "`dest` string, `window_start` bigint, `window_end` bigint, `flights` bigint, `delay` bigint, `worst` bigint"
     )
     found = sorted(tuple(row) for row in output.df.collect())

@@ -68,13 +68,15 @@ def panes(rows, assigner, size, **options):
         stream.key_by("key")
         .window(assigner)
         .aggregate(
-            n=Count(),
-            total=Sum("number"),
-            least=Min("number"),
-            most=Max("number"),
-            distinct=CountDistinct("number"),
-            top=TopK(2, "number"),
-            values=SortedValues("number"),
+            {
+                "n": Count(),
+                "total": Sum("number"),
+                "least": Min("number"),
+                "most": Max("number"),
+                "distinct": CountDistinct("number"),
+                "top": TopK(2, "number"),
+                "values": SortedValues("number"),
+            },
             **options,
         )
     )

@@ -68,7 +68,7 @@ def test_a_key_by_function_is_the_column_key_and_global_windows_have_no_bounds()
 
 def test_bounds_are_timestamps_where_the_output_says_so(tmp_path):
     output = minutes(keyed_rows("user")).aggregate(
-        n=Count(), output="user string, window_start timestamp, window_end timestamp, n bigint"
+        {"n": Count()}, output="user string, window_start timestamp, window_end timestamp, n bigint"
     )
     values = output.run().values
     assert min(values)[1] == datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,7 +77,7 @@ def test_bounds_are_timestamps_where_the_output_says_so(tmp_path):
     assert table is None or table.schema.field("window_end").type == pa.timestamp("us", "UTC")
     with pytest.raises(DefinitionError, match="must both be"):
         minutes(keyed_rows("user")).aggregate(
-            n=Count(), output="user string, window_start timestamp, window_end bigint, n bigint"
+            {"n": Count()}, output="user string, window_start timestamp, window_end bigint, n bigint"
         )
 
 
@@ -87,7 +87,9 @@ class Rank(KeyedProcessFunction):
 
 
 def test_rows_go_on_to_the_next_operator_with_the_windows_time():
-    output = minutes(keyed_rows("user")).aggregate(orders=Count(), name="per-user").key_by("window_end").process(Rank())
+    output = (
+        minutes(keyed_rows("user")).aggregate({"orders": Count()}, name="per-user").key_by("window_end").process(Rank())
+    )
     assert sorted(output.run().values) == [
         (60_000, "ada", 1, 59_999),
         (60_000, "bob", 1, 59_999),
@@ -98,7 +100,7 @@ def test_rows_go_on_to_the_next_operator_with_the_windows_time():
 def test_columns_of_a_known_input_are_derived():
     first = keyed_rows("user").process(Rank(), output="user string, window_end bigint, price decimal(10,2)")
     output = first.key_by("user").window(CountWindows.of(2)).aggregate(n=Count(), total=Sum("price"))
-    assert output.stage.output.ddl == "`user` string, `n` bigint, `total` decimal(20,2)"
+    assert output.schema.ddl == "`user` string, `n` bigint, `total` decimal(20,2)"
 
 
 def test_late_data_lateness_trigger_and_evictor():
@@ -159,6 +161,17 @@ def test_a_restart_goes_on(tmp_path):
     values = first.run(checkpoint=str(tmp_path / "c"), drain=False).values
     values += output.run(checkpoint=str(tmp_path / "c"), drain=True).values
     assert sorted(values) == expected
+
+
+def test_columns_and_options_share_no_names():
+    """A keyword is a column, or an option beside the columns."""
+    named = minutes(keyed_rows("user")).aggregate(name=Count(), output=Sum("amount"))
+    assert named.schema is None
+    assert named.run().values[0]._fields == ("user", "window_start", "window_end", "name", "output")
+    with pytest.raises(DefinitionError, match=r"name='n' would be a column .* aggregate\({'orders': Count\(\)}, name="):
+        minutes(keyed_rows("user")).aggregate(orders=Count(), name="n")  # type: ignore[call-overload]
+    with pytest.raises(DefinitionError, match="'orders' is no option"):
+        minutes(keyed_rows("user")).aggregate({"n": Count()}, orders=Count())  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("make", [lambda w: w.aggregate(), lambda w: w.aggregate(Count(), n=Count())])

@@ -67,7 +67,7 @@ def test_after_a_window_it_gives_the_ranking_of_each_window(events, n, size):
     items, times = pa.array([item for item, _ in events], pa.string()), pa.array([at for _, at in events], pa.int64())
     table = pa.table({"item": items, "at": times})
     stream = keyed.stream(table, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=40))
-    counts = stream.key_by("item").window(TumblingEventTimeWindows.of(10)).aggregate(count=Count(), output=COLUMNS)
+    counts = stream.key_by("item").window(TumblingEventTimeWindows.of(10)).aggregate({"count": Count()}, output=COLUMNS)
     ranked = counts.key_by("window_start", "window_end").process(
         TopN(n, by="count", item="item", columns=COLUMNS), output="window_start bigint, rank bigint, item string"
     )

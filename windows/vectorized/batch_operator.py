@@ -64,7 +64,7 @@ class WindowBatchOperator(VectorizedFunction):
         *,
         assigner: WindowAssigner,
         aggregate: Mapping[str, Any],
-        columns: Mapping[str, str],
+        columns: Mapping[str, str | None],
         key_names: tuple[str, ...] = ("key",),
         allowed_lateness_ms: int = 0,
         late_tag: OutputTag | str | None = None,
@@ -79,7 +79,7 @@ class WindowBatchOperator(VectorizedFunction):
             key_names=key_names,
             timestamps=timestamps,
         )
-        self._columns = dict(columns)
+        self._columns = {name: type_ for name, type_ in columns.items() if type_ is not None}
         self._delay_ms = delay_ms
         reason = row_reason(self.definition, columns, key_names, "event_time")
         if reason is not None:

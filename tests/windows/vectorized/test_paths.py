@@ -198,7 +198,7 @@ ROW_BY_ROW = [
     (lambda: windows_of().aggregate(n=Sum("text")), "Sum('text') of a column of type string"),
     (lambda: windows_of().aggregate(n=CountDistinct("real")), "CountDistinct('real') of a column of type double"),
     (lambda: windows_of().aggregate(n=Max("many")), "Max('many') of a column of type None"),
-    (lambda: windows_of().aggregate(n=Count(), order="arrival"), "order='arrival'"),
+    (lambda: windows_of().aggregate({"n": Count()}, order="arrival"), "order='arrival'"),
     (lambda: windows_of(MINUTE, "real").aggregate(n=Count()), "the key column 'real' is of type double"),
     (
         lambda: windows_of(MINUTE, "naive", source=NAIVE).aggregate(n=Count()),
@@ -275,7 +275,7 @@ def test_windows_follow_windows_on_either_path():
         stream = keyed.stream(rows, timestamp="at", watermark=delayed)
         small = stream.key_by("key").window(TumblingEventTimeWindows.of(5)).path(first)
         counts = small.aggregate(
-            total=Sum("number"), output="key string, window_start bigint, total bigint", name="one"
+            {"total": Sum("number")}, output="key string, window_start bigint, total bigint", name="one"
         )
         sessions = counts.key_by("key").window(EventTimeSessionWindows.with_gap(5)).path(second)
         output = sessions.aggregate(n=Count(), total=Sum("total"))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.write import arrow_schema
+from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.outputs import Schema, quoted
+from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import hash_expression, key_columns, packed_ticks, schema_of_frame, time_column
 from keyed.runtimes.spark.query.metrics import OBSERVED

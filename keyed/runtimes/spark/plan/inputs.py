@@ -9,8 +9,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.key_hash import spark_hash_expression
+from keyed.column_types import of_spark, quoted
 from keyed.errors import DefinitionError, EncodingError
-from keyed.outputs import Schema, quoted, quoted_in_type
+from keyed.outputs import Schema
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import HASH, TaskMark, encode_mark
 from keyed.streams import Keys, Source
@@ -30,7 +31,7 @@ def schema_of_frame(frame: DataFrame) -> Schema:
     Raises:
         DefinitionError: No columns, a name that occurs twice, or one that is reserved.
     """
-    columns = tuple((field.name, _simple_type(field.dataType)) for field in frame.schema.fields)
+    columns = tuple((field.name, of_spark(field.dataType)) for field in frame.schema.fields)
     names = [name for name, _ in columns]
     if not names:
         raise DefinitionError("the source DataFrame has no columns")
@@ -132,17 +133,3 @@ def packed_ticks(source: Source, parallelism: int, *, end: bool, needed: bool = 
         f"explode(from_json('{groups}', 'array<int>')) AS keygroup", f"X'{mark.hex()}' AS payload"
     )
     return ticks
-
-
-def _simple_type(data_type: Any) -> str:
-    """Spark's simple type name, with the names of struct fields quoted where they must be."""
-    kind = data_type.typeName()
-    if kind == "array":
-        return f"array<{_simple_type(data_type.elementType)}>"
-    if kind == "map":
-        return f"map<{_simple_type(data_type.keyType)},{_simple_type(data_type.valueType)}>"
-    if kind == "struct":
-        fields = [f"{quoted_in_type(f.name)}:{_simple_type(f.dataType)}" for f in data_type.fields]
-        return f"struct<{','.join(fields)}>"
-    name: str = data_type.simpleString()
-    return name

@@ -17,8 +17,9 @@ from typing import Any
 import attrs
 
 from keyed.arrow.write import arrays_of, arrow_schema
+from keyed.column_types import quoted
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
-from keyed.outputs import Schema, quoted
+from keyed.outputs import Schema
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
 
 __all__ = ["Emitter", "unwired", "wire_type"]

@@ -53,7 +53,7 @@ def _functions(stream: Any, options: Options) -> list[Any]:
 def _windowed(assigner: Any, path: str) -> Callable[[Any, Options], list[Any]]:
     def build(stream: Any, options: Options) -> list[Any]:
         windowed = stream.key_by("k").window(assigner).path(path)
-        return [windowed.aggregate(n=w.Count(), total=w.Sum("v"), **options("WindowOperator"))]
+        return [windowed.aggregate({"n": w.Count(), "total": w.Sum("v")}, **options("WindowOperator"))]
 
     return build
 

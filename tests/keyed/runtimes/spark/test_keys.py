@@ -55,6 +55,6 @@ def test_a_session_of_a_nan_key_has_all_its_rows(spark, tmp_path):
     write(tmp_path / "in", 0, [(NAN, 1), (NAN, 2)])
     write(tmp_path / "in", 1, [(NAN, 3), (1.0, 30)])
     sessions = source(spark, tmp_path / "in").key_by("k").window(w.EventTimeSessionWindows.with_gap(10))
-    counted = sessions.aggregate(n=w.Count(), parallelism=2)
+    counted = sessions.aggregate({"n": w.Count()}, parallelism=2)
     found = counted.run(checkpoint=tmp_path / "checkpoint", drain=True).values
     assert sorted((str(row.k), row.n) for row in found) == [("1.0", 1), ("nan", 3)]
