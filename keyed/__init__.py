@@ -37,7 +37,6 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.functions import KeyedProcessFunction
-from keyed.operators import Order, Store
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
@@ -104,7 +103,6 @@ __all__ = [
     "OnTimerContext",
     "OpenContext",
     "OperatorChanged",
-    "Order",
     "Output",
     "OutputDefinitionError",
     "OutputTag",
@@ -130,7 +128,6 @@ __all__ = [
     "StateTables",
     "StateTtl",
     "StateVisibility",
-    "Store",
     "Stream",
     "TableNotFound",
     "TableOverflowError",

@@ -6,8 +6,8 @@ elements and whose aggregates are of a known algebra. `row_reason` says why a de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 from windows.aggregates import Aggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
 from windows.assigners import HoppingWindows, SessionWindows
@@ -72,7 +72,7 @@ def plain_type(type_: str) -> str:
 def row_reason(
     definition: Definition,
     columns: Mapping[str, str | None] | None,
-    keys: tuple[str, ...] | Callable[..., Any],
+    keys: tuple[str, ...],
     order: str,
 ) -> str | None:
     """Why a definition has to be run row by row; ``None`` where whole columns do.
@@ -80,7 +80,7 @@ def row_reason(
     Args:
         definition: The definition.
         columns: Types of the input's columns; ``None`` where they are not known.
-        keys: The key's columns, or a function.
+        keys: The key's columns; none where the key is a function.
         order: Order of the rows of a batch.
     """
     assigner = definition.assigner
@@ -107,7 +107,7 @@ def row_reason(
         return "windows close when they are idle"
     if definition.names is None:
         return "the aggregate has no column name"
-    if callable(keys):
+    if not keys:
         return "the stream is keyed by a function"
     if order != "event_time":
         return f"order={order!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import attrs
 
@@ -12,11 +12,9 @@ from keyed import (
     Changelog,
     DefinitionError,
     KeyedStream,
-    Order,
     Output,
     OutputTag,
     RestorePoint,
-    Store,
     milliseconds_of,
     schema_of,
 )
@@ -34,6 +32,8 @@ from windows.window_operator import WindowOperator
 __all__ = ["WindowedStream", "explain"]
 
 Duration = int | dt.timedelta
+Order = Literal["event_time", "arrival"]
+Store = Literal["memory", "rocksdb"]
 _OLD_NAME: str = "columnar"
 _OPTIONS = ("process", "output", "name", "parallelism", "order", "store", "changelog", "restore_from")
 
@@ -190,8 +190,9 @@ class WindowedStream:
             wrong = [name for name in named if name not in _OPTIONS]
             if wrong:
                 raise DefinitionError(
-                    f"aggregate: {wrong[0]!r} is no option ({', '.join(_OPTIONS)}); columns go into the dict: "
-                    "aggregate({'orders': Count()}, name='orders')"
+                    "aggregate takes one aggregate, or aggregates by name, and beside a dict of them the options "
+                    f"{', '.join(_OPTIONS)}: "
+                    f"{wrong[0]!r} is none; columns go into the dict: aggregate({{'orders': Count()}}, name='orders')"
                 )
             return self._build(aggregate, process, **named)
         if not named or process is not None:

@@ -30,7 +30,7 @@ def test_the_names_of_the_dataframe_lead_to_df():
     for name in ("writeStream", "select", "columns_of"):
         with pytest.raises(AttributeError, match=rf"is \.df: output\.df\.{name}"):
             getattr(output, name)
-    assert not hasattr(output, "schema")
+    assert not hasattr(output, "isStreaming")
     assert not hasattr(output, "_private")
 
 
