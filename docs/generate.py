@@ -32,7 +32,7 @@ KEYED = {
     "state.md": (
         "State and time to live",
         "Declarations of state and the operations on it. See [state](../explanation/state.md) for what happens below.",
-        ("keyed.state", "keyed.ttl"),
+        ("keyed.state", "keyed.ttl", "keyed.codec.snapshots"),
     ),
     "vectorized.md": (
         "Vectorized functions and tables",

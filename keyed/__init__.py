@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
+from keyed.codec.snapshots import snapshot
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds_of
 from keyed.errors import (
@@ -154,6 +155,7 @@ __all__ = [
     "read_tables",
     "run",
     "schema_of",
+    "snapshot",
     "spark_flush",
     "spark_metrics",
     "spark_session",

@@ -59,7 +59,13 @@ def duration_of(
     Raises:
         DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.
     """
-    units = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    whole = milliseconds if isinstance(milliseconds, int) else 0
+    try:
+        parts = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds - whole)
+        # Alone, milliseconds may be more than a timedelta holds.
+        units: Duration = parts + timedelta(milliseconds=whole) if parts else whole
+    except (OverflowError, ValueError) as error:
+        raise DefinitionError(f"{parameter}: a unit is out of range ({error}); give int milliseconds") from error
     if duration is None:
         if not units and least > 0:
             raise DefinitionError(

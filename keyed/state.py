@@ -43,7 +43,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
-    """How an `AggregatingState` aggregates (Flink's ``AggregateFunction``). ``add`` and ``merge`` return the result."""
+    """How an `AggregatingState` aggregates (Flink's ``AggregateFunction``). ``add`` and ``merge`` return the result.
+
+    Accumulators belong to the engine: ``add`` may change the one that it is given, and ``merge`` both. The values that
+    go in and the results that come out are copied where they can change.
+    """
 
     def create_accumulator(self) -> ACC:
         """An accumulator to which nothing was added."""
@@ -128,17 +132,30 @@ class ValueState(KeyedState, Generic[T]):
     Args:
         type: Type of the value; `object` takes any plain encodable value.
         default: What `value` returns where nothing is stored.
+        in_place: Whether `value` gives the stored object itself, to be changed in place, and not a copy; for
+            accumulators that grow with each row. What is done to it is stored, with or without `update`, and `update`
+            takes the object over. Emit it, but keep no reference to it after the call. There is no default then.
     """
 
     kind = "value"
 
     @overload
     def __init__(
-        self: ValueState[Any], type: None = None, *, name: str | None = None, ttl: StateTtl | None = None
+        self: ValueState[Any],
+        type: None = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        in_place: bool = False,
     ) -> None: ...
     @overload
     def __init__(
-        self: ValueState[D | None], type: type[D], *, name: str | None = None, ttl: StateTtl | None = None
+        self: ValueState[D | None],
+        type: type[D],
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        in_place: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -146,21 +163,39 @@ class ValueState(KeyedState, Generic[T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: ValueState[Any], type: Any, default: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
+        self: ValueState[Any],
+        type: Any,
+        default: Any = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        in_place: bool = False,
     ) -> None: ...
     def __init__(
-        self, type: Any = None, default: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
+        self,
+        type: Any = None,
+        default: Any = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        in_place: bool = False,
     ) -> None:
         super().__init__(name, ttl)
+        if in_place and default is not None:
+            raise StateDefinitionError(
+                f"default={default!r} with in_place=True: changes of a default would be lost; leave the default out, "
+                "and update() with a new value where value() is None"
+            )
         self.type: Any = object if type is None else type
         self.default: Any = default
+        self.in_place = in_place
 
     def value(self) -> T:
-        """The stored value, or the default."""
+        """The stored value, or the default. It is the caller's own: changing it changes no state."""
         self._unbound()
 
     def update(self, value: T | None) -> None:
-        """Store ``value``; ``None`` clears."""
+        """Store ``value`` as it is now; ``None`` clears."""
         self._unbound()
 
 
@@ -203,7 +238,7 @@ class ListState(KeyedState, Generic[T]):
         self._unbound()
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the list by ``values``; an empty iterable clears."""
+        """Replace the list by ``values``; an empty iterable clears. ``None`` is refused, as in Flink."""
         self._unbound()
 
 
@@ -392,8 +427,10 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
 class ValueStateDescriptor(ValueState[T]):
     """PyFlink's spelling of a named `ValueState`: ``context.get_state(ValueStateDescriptor("n", int))`` in ``open``."""
 
-    def __init__(self, name: str, type: Any = None, default: Any = None, *, ttl: StateTtl | None = None) -> None:
-        super().__init__(type, default, name=name, ttl=ttl)
+    def __init__(
+        self, name: str, type: Any = None, default: Any = None, *, ttl: StateTtl | None = None, in_place: bool = False
+    ) -> None:
+        super().__init__(type, default, name=name, ttl=ttl, in_place=in_place)
 
 
 class ListStateDescriptor(ListState[T]):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windows.aggregates import Aggregate
+from keyed import snapshot
+from windows.aggregates import Aggregate, ColumnAggregate
 
 __all__ = ["Cells"]
 
@@ -30,7 +31,7 @@ class Cells:
 
     def __init__(self, aggregates: tuple[Aggregate, ...]) -> None:
         self.width = len(aggregates)
-        self._create = [aggregate.create_accumulator for aggregate in aggregates]
+        self._create = [_creator(aggregate) for aggregate in aggregates]
         # New accumulators that nothing can change need not be made anew.
         initial = [create() for create in self._create]
         if all(cell is None or isinstance(cell, int | float | str) for cell in initial):
@@ -63,9 +64,23 @@ class Cells:
         return found
 
 
+def _creator(aggregate: Aggregate) -> Callable[[], Any]:
+    """What creates accumulators, which nothing else holds."""
+    create = aggregate.create_accumulator
+    return create if isinstance(aggregate, ColumnAggregate) else lambda: snapshot(create())
+
+
+def _add_of(aggregate: Aggregate) -> Callable[..., Any]:
+    """What adds an element. An aggregate of a user's may keep the element and change it later: it gets its own."""
+    add = aggregate.add_at if aggregate.timed else aggregate.add
+    if isinstance(aggregate, ColumnAggregate):
+        return add
+    return lambda element, *rest: add(snapshot(element), *rest)
+
+
 def _adder(aggregates: tuple[Aggregate, ...]) -> Add:
     """Adding, with one or two aggregates written out: this runs once per element."""
-    adds = [aggregate.add for aggregate in aggregates]
+    adds = [_add_of(aggregate) for aggregate in aggregates]
     if any(aggregate.timed for aggregate in aggregates):
         return _timed_adder(aggregates)
     if len(adds) == 1:
@@ -93,7 +108,7 @@ def _adder(aggregates: tuple[Aggregate, ...]) -> Add:
 
 
 def _timed_adder(aggregates: tuple[Aggregate, ...]) -> Add:
-    adds: list[tuple[bool, Any]] = [(a.timed, a.add_at if a.timed else a.add) for a in aggregates]
+    adds: list[tuple[bool, Any]] = [(a.timed, _add_of(a)) for a in aggregates]
 
     def add_timed(cells: list[Any], at: int, element: Any, timestamp: Any) -> None:
         for timed, add in adds:

@@ -14,7 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputDefinitionError
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputDefinitionError, snapshot
 from windows.cells import Cells
 from windows.definition import Definition
 from windows.window import GlobalWindow, time_window
@@ -63,7 +63,8 @@ class Emission:
         assert self._cells is not None
         results = self._cells.results(cells, at)
         if self._process is not None:
-            return self.of_elements(key, window, (self._of_result(results),))
+            # The function's own: it may change what it gets.
+            return self.of_elements(key, window, (snapshot(self._of_result(results)),))
         if self._make is None:
             return results
         keys = (key,) if self._one_key else key

@@ -54,7 +54,7 @@ class GeneralWindows:
         merging = isinstance(self._assigner, MergingWindowAssigner)
         self._merging: Any = None
         if merging:
-            self._merging = context.get_state(ValueStateDescriptor("merging_windows"))
+            self._merging = context.get_state(ValueStateDescriptor("merging_windows", in_place=True))
         self._contents: Any
         self._keeps_elements = self._evictor is not None or self._cells is None
         type_: Any = definition.element_type
@@ -65,7 +65,7 @@ class GeneralWindows:
         else:
             self._single = definition.aggregates[0].accumulator_type if len(definition.aggregates) == 1 else None
             name = f"window_contents_{len(definition.aggregates)}"
-            self._contents = context.get_state(ValueStateDescriptor(name, self._single or object))
+            self._contents = context.get_state(ValueStateDescriptor(name, self._single or object, in_place=True))
         self._triggering = TimerContext(definition, context)
         self._processing = WindowContext(definition, context, merging=merging)
         self._emission = Emission(definition, self._cells, self._processing)

@@ -41,7 +41,8 @@ class PackedSessions:
         self._late_tag = definition.late_tag
         self._cells = Cells(definition.aggregates)
         self._stride = _CELLS + self._cells.width
-        self._state: Any = context.get_state(ValueStateDescriptor(f"sessions_{self._cells.width}", list))
+        name = f"sessions_{self._cells.width}"
+        self._state: Any = context.get_state(ValueStateDescriptor(name, list, in_place=True))
         self._context = WindowContext(definition, context, merging=True)
         self._emission = Emission(definition, self._cells, self._context)
         self.process_element = self._quick_process()
@@ -127,12 +128,11 @@ class PackedSessions:
             del sessions[joined[1] : joined[-1] + stride]
         return target
 
-    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         """Fire and clean up the sessions that this timer was set for, or set it again where they have grown."""
         sessions = self._state.value()
         if sessions is None:
-            return None
-        values: list[Any] = []
+            return
         timers = ctx.timer_service()
         stride = self._stride
         # At the end of the input timers in processing time that are set now do not fire any more.
@@ -146,12 +146,8 @@ class PackedSessions:
             is_changed = True
             last = sessions[at + _END] - 1
             if last == timestamp or is_over:
-                outputs = self._outputs(sessions, at, ctx)
-                if self._event_time:
-                    values += outputs
-                else:
-                    for value in outputs:
-                        ctx.collect(value, last)
+                for value in self._outputs(sessions, at, ctx):
+                    ctx.collect(value, last)
             cleanup = min(last + self._lateness, MAX_TIMESTAMP)
             if cleanup <= timestamp or is_over:
                 del sessions[at : at + stride]
@@ -165,7 +161,6 @@ class PackedSessions:
             at += stride
         if is_changed:
             self._state.update(sessions or None)
-        return values
 
     def _outputs(self, sessions: list[Any], at: int, ctx: Context) -> Iterable[Any]:
         self._context.enter(ctx)

@@ -47,12 +47,14 @@ class ValueCodec:
         decode: ``(bytes) -> value``. Raises `CorruptionError`, and only that, if the bytes are malformed.
         fingerprint: The type as JSON, see `keyed.codec.fingerprints`.
         immutable: Whether a value never changes once it is made, so that it may be shared.
+        by_value: Whether that is for each value to say, because parts of the type have no type.
     """
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     fingerprint: Any
     immutable: bool
+    by_value: bool
 
 
 def value_codec(type_: Any = object) -> ValueCodec:
@@ -82,7 +84,7 @@ def _make_codec(type_: Any) -> ValueCodec:
         encode, decode = encode_tagged, decode_tagged
     else:
         encode, decode = _tagged_functions(type_, shape)
-    return ValueCodec(encode, decode, fingerprint, shape.immutable)
+    return ValueCodec(encode, decode, fingerprint, shape.immutable, not shape.typed)
 
 
 def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

@@ -14,6 +14,7 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
+    from keyed.engine.holding import Holding
     from keyed.engine.scope import Scope
 
 __all__ = ["MISSING", "REMOVED", "BoundState", "kind_of"]
@@ -39,15 +40,17 @@ def kind_of(ttl: StateTtl | None) -> int:
 class BoundState:
     """A declared state bound to one key group for one batch. Mixed into the public classes of `keyed.state`.
 
-    A touched entry is decoded once, when it is first read, and encoded once, when the batch ends. With a time to live
-    an item is a pair (value, due time); without one it is the value itself.
+    What a function gives and gets is held as `keyed.engine.holding` says. With a time to live an item is a pair (what
+    is held, due time); without one it is what is held.
     """
 
     name: str
     kind: str
     declaration: Any
+    holding: Holding
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
+    give: Callable[[Any], Any]
     _cells: Any
 
     def bind(self, declaration: State, scope: Scope, state_id: int, namespace: bytes = NO_NAMESPACE) -> None:
@@ -65,6 +68,22 @@ class BoundState:
         self._ttl_ms = ttl.milliseconds if ttl else 0
         self._refreshes = ttl is not None and ttl.update is UpdateType.ON_READ_AND_WRITE
         self._hides_expired = ttl is not None and ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED
+
+    def hold(self, holding: Holding) -> None:
+        """Hold values in this way."""
+        self.holding = holding
+        self.encode, self.decode, self.give = holding.encode, holding.decode, holding.give
+
+    def take(self, value: Any) -> Any:
+        """What is held of a value that a function gives.
+
+        Raises:
+            EncodingError: The value does not fit the declared type, or cannot be copied.
+        """
+        try:
+            return self.holding.take(value)
+        except EncodingError as error:
+            raise EncodingError(f"{self.kind} state {self.name!r}: {error}") from error
 
     def activate(self) -> None:
         """Allow access: the function is open and calls with a key follow."""

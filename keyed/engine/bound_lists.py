@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from keyed.codec.values import value_codec
 from keyed.content.addresses import list_sub
 from keyed.engine.bound import BoundState
+from keyed.engine.holding import holding_of
 from keyed.errors import EncodingError
 from keyed.state import ListState
 
@@ -40,8 +41,7 @@ class BoundListState(BoundState, ListState[Any]):
 
     def __init__(self, declaration: ListState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
-        codec = value_codec(declaration.type)
-        self.encode, self.decode = codec.encode, codec.decode
+        self.hold(holding_of(value_codec(declaration.type)))
 
     def activate(self) -> None:
         self._views, self._views_by_value = {}, {}
@@ -60,7 +60,8 @@ class BoundListState(BoundState, ListState[Any]):
     def _item(self, value: Any) -> Any:
         if value is None:
             raise EncodingError(f"list state {self.name!r}: elements cannot be None; leave it out")
-        return value if self.ttl is None else (value, self.due_time())
+        held = value if self.holding.as_it_is else self.take(value)
+        return held if self.ttl is None else (held, self.due_time())
 
     def get(self) -> list[Any]:
         cell = self._cell()
@@ -71,13 +72,13 @@ class BoundListState(BoundState, ListState[Any]):
                 scan = self._scope.store.scan(self.prefix(self._scope.key))
                 cell.stored = [(sub, self.unwrap(raw, self.decode)) for sub, raw in scan]
             stored = cell.stored
-        if self.ttl is None:
-            return [item for _, item in stored] + cell.appended
-        if self._refreshes:
-            cell.stored = stored = [(sub, (value, self.refreshed(due))) for sub, (value, due) in stored]
-            cell.appended = [(value, self.refreshed(due)) for value, due in cell.appended]
+        if self.ttl is not None and self._refreshes:
+            cell.stored = stored = [(sub, (held, self.refreshed(due))) for sub, (held, due) in stored]
+            cell.appended = [(held, self.refreshed(due)) for held, due in cell.appended]
         items = [item for _, item in stored] + cell.appended
-        return [value for value, due in items if not self.expired(due)]
+        if self.ttl is not None:
+            items = [held for held, due in items if not self.expired(due)]
+        return items if self.holding.as_it_is else list(map(self.give, items))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.get())
@@ -91,7 +92,9 @@ class BoundListState(BoundState, ListState[Any]):
         self._cell().appended += items
 
     def update(self, values: Iterable[Any]) -> None:
-        items = [self._item(value) for value in (values if values is not None else ())]
+        if values is None:
+            raise EncodingError(f"list state {self.name!r}: update(None) is refused, as in Flink; clear() to empty it")
+        items = [self._item(value) for value in values]
         cell = self._cell()
         cell.cleared = True
         cell.appended = items

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from keyed.codec.values import map_key_codec, value_codec
 from keyed.engine.bound import MISSING, REMOVED, BoundState
+from keyed.engine.holding import holding_of
 from keyed.errors import EncodingError
 from keyed.state import MapState
 
@@ -36,9 +37,9 @@ class BoundMapState(BoundState, MapState[Any, Any]):
 
     def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
-        keys, values = map_key_codec(declaration.key_type), value_codec(declaration.value_type)
+        keys = map_key_codec(declaration.key_type)
         self._encode_key, self._decode_key = keys.encode, keys.decode
-        self.encode, self.decode = values.encode, values.decode
+        self.hold(holding_of(value_codec(declaration.value_type)))
 
     def activate(self) -> None:
         self._views, self._views_by_value = {}, {}
@@ -70,27 +71,32 @@ class BoundMapState(BoundState, MapState[Any, Any]):
                 item = cell.read[sub] = REMOVED if raw is None else self.unwrap(raw, self.decode)
         return MISSING if item is REMOVED else item
 
-    def _value(self, cell: _Cell, sub: bytes, item: Any) -> Any:
-        """What a read of ``item`` gives: its value, or `MISSING` if it has expired."""
+    def _held(self, cell: _Cell, sub: bytes, item: Any) -> Any:
+        """What a read finds held in ``item``, or `MISSING` if it has expired."""
         if self.ttl is None or item is MISSING:
             return item
-        value, due = item
+        held, due = item
         if self.expired(due):
             return MISSING
         if self._refreshes and (later := self.refreshed(due)) != due:
-            cell.written[sub] = (value, later)
-        return value
+            cell.written[sub] = (held, later)
+        return held
+
+    def _given(self, held: Any) -> Any:
+        """The value of what is held."""
+        return held if held is None or self.holding.as_it_is else self.give(held)
 
     def _find(self, key: Any) -> Any:
         cell, sub = self._cell(), self._sub(key)
-        return self._value(cell, sub, self._load(cell, sub))
+        return self._held(cell, sub, self._load(cell, sub))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        value = self._find(key)
-        return default if value is MISSING else value
+        held = self._find(key)
+        return default if held is MISSING else self._given(held)
 
     def put(self, key: Any, value: Any) -> None:
-        self._cell().written[self._sub(key)] = value if self.ttl is None else (value, self.due_time())
+        held = value if value is None or self.holding.as_it_is else self.take(value)
+        self._cell().written[self._sub(key)] = held if self.ttl is None else (held, self.due_time())
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         for key, value in dict(entries).items():
@@ -106,10 +112,10 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         return self._find(key) is not MISSING
 
     def __getitem__(self, key: Any) -> Any:
-        value = self._find(key)
-        if value is MISSING:
+        held = self._find(key)
+        if held is MISSING:
             raise KeyError(key)
-        return value
+        return self._given(held)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.put(key, value)
@@ -120,13 +126,17 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         self.remove(key)
 
     def _entries(self) -> Iterator[tuple[bytes, Any]]:
-        """The live (sub, value) pairs of the current key in order of sub."""
+        """The live pairs of sub and what is held, of the current key and in order of sub."""
         return self._live(self._cell())
 
     def _live(self, cell: _Cell) -> Iterator[tuple[bytes, Any]]:
-        """The live pairs of a cell, which may change while this is iterated."""
-        new = iter(sorted(cell.written))
-        stored = iter(()) if cell.cleared else self._scope.store.scan(cell.prefix)
+        """The live pairs of a cell, which may change while this is iterated: of keys that are there at its start."""
+        removed = {sub for sub, item in cell.written.items() if item is REMOVED}
+        new = iter(sorted(cell.written.keys() - removed))
+        stored: Iterator[tuple[bytes, bytes]] = iter(())
+        if not cell.cleared:
+            scan = self._scope.store.scan(cell.prefix)
+            stored = (entry for entry in scan if entry[0] not in removed) if removed else scan
         next_new, next_stored = next(new, None), next(stored, None)
         while next_new is not None or next_stored is not None:
             if next_stored is None or (next_new is not None and next_new <= next_stored[0]):
@@ -140,18 +150,18 @@ class BoundMapState(BoundState, MapState[Any, Any]):
                 next_stored = next(stored, None)
                 if not cell.cleared and sub not in cell.written and sub not in cell.read:
                     cell.read[sub] = self.unwrap(raw, self.decode)
-            value = self._value(cell, sub, self._load(cell, sub))
-            if value is not MISSING:
-                yield sub, value
+            held = self._held(cell, sub, self._load(cell, sub))
+            if held is not MISSING:
+                yield sub, held
 
     def keys(self) -> Iterator[Any]:
         return (self._decode_key(sub) for sub, _ in self._entries())
 
     def values(self) -> Iterator[Any]:
-        return (value for _, value in self._entries())
+        return (self._given(held) for _, held in self._entries())
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return ((self._decode_key(sub), value) for sub, value in self._entries())
+        return ((self._decode_key(sub), self._given(held)) for sub, held in self._entries())
 
     def __iter__(self) -> Iterator[Any]:
         return self.keys()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from keyed.codec.snapshots import snapshot
 from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, BoundState
+from keyed.engine.holding import holding_of, owned
 from keyed.errors import EncodingError, StateDefinitionError
 from keyed.state import AggregatingState, ReducingState, ValueState
 
@@ -29,7 +31,7 @@ class _SingleValue(BoundState):
         self.__dict__["_cells"] = self._written
 
     def item(self) -> Any:
-        """The value of the current key, or ``None``."""
+        """What is held for the current key, or ``None``."""
         key = self._scope.key
         item = self._written.get(key, MISSING)
         if item is MISSING:
@@ -37,19 +39,20 @@ class _SingleValue(BoundState):
             if item is MISSING:
                 raw = self._scope.store.get(self.prefix(key), b"")
                 item = None if raw is None else self.unwrap(raw, self.decode)
-                self._read[key] = item
+                # What may be changed in place is written, because it may have been changed.
+                (self._written if self.holding.in_place and item is not None else self._read)[key] = item
         if self.ttl is None or item is None:
             return item
-        value, due = item
+        held, due = item
         if self.expired(due):
             return None
         if self._refreshes and (later := self.refreshed(due)) != due:
-            self._written[key] = (value, later)
-        return value
+            self._written[key] = (held, later)
+        return held
 
-    def set_item(self, value: Any) -> None:
-        """Store ``value`` for the current key; ``None`` clears."""
-        self._written[self._scope.key] = value if self.ttl is None or value is None else (value, self.due_time())
+    def set_item(self, held: Any) -> None:
+        """Hold something for the current key; ``None`` clears."""
+        self._written[self._scope.key] = held if self.ttl is None or held is None else (held, self.due_time())
 
     def flush(self, changes: Changes) -> None:
         for view in self.bound_views():
@@ -76,42 +79,40 @@ class BoundValueState(_SingleValue, ValueState[Any]):
     def __init__(self, declaration: ValueState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
         codec = value_codec(declaration.type)
-        self.encode, self.decode = codec.encode, codec.decode
-        self._default = declaration.default
-        self._default_bytes: bytes | None = None
+        self.hold(holding_of(codec, in_place=declaration.in_place))
+        self._quick = self.ttl is None and self.holding.as_it_is
+        self._default: Any = None
         if declaration.default is not None:
             try:
-                data = codec.encode(declaration.default)
+                codec.encode(declaration.default)
+                self._default = self.take(declaration.default)
             except EncodingError as error:
                 raise StateDefinitionError(
                     f"value state {self.name!r}: default={declaration.default!r} does not fit its type: {error}"
                 ) from error
-            if not codec.immutable:
-                # Each key gets its own copy, so that a function may change what it was given.
-                self._default_bytes = data
 
     def namespace(self, namespace: Any) -> Self:
         return self.view(namespace)  # type: ignore[no-any-return]
 
     def value(self) -> Any:
-        if self.ttl is None:
+        if self._quick:
             key = self._scope.key
             value = self._written.get(key, MISSING)
             if value is MISSING:
                 value = self._read.get(key, MISSING)
                 if value is MISSING:
                     value = self.item()
-        else:
-            value = self.item()
-        if value is None:
-            return self._default if self._default_bytes is None else self.decode(self._default_bytes)
-        return value
+            return self._default if value is None else value
+        held = self.item()
+        if held is None:
+            held = self._default
+        return None if held is None else self.give(held)
 
     def update(self, value: Any) -> None:
-        if self.ttl is None:
+        if self._quick:
             self._written[self._scope.key] = value
         else:
-            self.set_item(value)
+            self.set_item(None if value is None else self.take(value))
 
     def clear(self) -> None:
         self._written[self._scope.key] = None
@@ -122,19 +123,19 @@ class BoundReducingState(_SingleValue, ReducingState[Any]):
 
     def __init__(self, declaration: ReducingState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
-        codec = value_codec(declaration.type)
-        self.encode, self.decode = codec.encode, codec.decode
+        self.hold(owned(value_codec(declaration.type)))
         self.reduce = declaration.reduce
 
     def namespace(self, namespace: Any) -> Self:
         return self.view(namespace)  # type: ignore[no-any-return]
 
     def get(self) -> Any:
-        return self.item()
+        return self.give(self.item())
 
     def add(self, value: Any) -> None:
         if value is None:
             raise EncodingError(f"reducing state {self.name!r}: None cannot be added; leave it out or clear()")
+        value = self.take(value)
         current = self.item()
         self.set_item(value if current is None else self.reduce(current, value))
 
@@ -147,8 +148,7 @@ class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
 
     def __init__(self, declaration: AggregatingState[Any, Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
-        codec = value_codec(declaration.accumulator_type)
-        self.encode, self.decode = codec.encode, codec.decode
+        self.hold(owned(value_codec(declaration.accumulator_type)))
         self.aggregate = declaration.aggregate
 
     def namespace(self, namespace: Any) -> Self:
@@ -156,22 +156,14 @@ class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
 
     def get(self) -> Any:
         accumulator = self.item()
-        return None if accumulator is None else self.aggregate.get_result(accumulator)
+        return None if accumulator is None else snapshot(self.aggregate.get_result(accumulator))
 
     def add(self, value: Any) -> None:
+        value = snapshot(value)
         accumulator = self.item()
         if accumulator is None:
-            accumulator = self.aggregate.create_accumulator()
+            accumulator = self.take(self.aggregate.create_accumulator())
         self.set_item(self.aggregate.add(value, accumulator))
-
-    def accumulator(self) -> Any:
-        """The accumulator itself, or ``None``."""
-        return self.item()
-
-    def merge(self, accumulator: Any) -> None:
-        """Merge another accumulator into the current one."""
-        current = self.item()
-        self.set_item(accumulator if current is None else self.aggregate.merge(current, accumulator))
 
     def clear(self) -> None:
         self._written[self._scope.key] = None

@@ -92,7 +92,7 @@ class Driver:
         generator = inspect.isgeneratorfunction(process_element)
         main = context.main
         values, runs = main.values, main.runs
-        extend = values.extend
+        append, as_they_are, take = values.append, context.taker.as_they_are, context.taker.take
         event_heap = self._event.heap
         processing_heap, now = self._processing.heap, scope.processing_time
         watermark = scope.watermark
@@ -130,14 +130,12 @@ class Driver:
                                     context.domain = context.name = None
                     scope.key = key
                     scope.timestamp = timestamp
-                    if generator:
-                        extend(process_element(element, context))
-                    else:
-                        result = process_element(element, context)
-                        if result is not None:
-                            if result.__class__ in _NO_OUTPUTS:
-                                raise _not_outputs(result)
-                            extend(result)
+                    result = process_element(element, context)
+                    if result is not None:
+                        if not generator and result.__class__ in _NO_OUTPUTS:
+                            raise _not_outputs(result)
+                        for value in result:
+                            append(value if value.__class__ in as_they_are else take(value))
                     if tracks and len(values) != emitted:
                         emitted = len(values)
                         if runs[-1][0] != emitted:
@@ -195,9 +193,7 @@ class Driver:
         if timestamp > scope.timer_clock:  # type: ignore[operator]
             scope.timer_clock = timestamp
         context.name = name
-        result = self._on_timer(timestamp, context)
-        if result is not None:
-            context.main.values.extend(result)
+        self._emit(self._on_timer(timestamp, context))
         if self._tracks:
             context.main.close_run(timestamp)
         heap = self._processing.heap
@@ -209,11 +205,16 @@ class Driver:
         scope = self._scope
         scope.timestamp, scope.in_processing_time = timestamp, True
         context.domain, context.name = TimeDomain.PROCESSING_TIME, name
-        result = self._on_timer(timestamp, context)
-        if result is not None:
-            context.main.values.extend(result)
+        self._emit(self._on_timer(timestamp, context))
         context.main.close_run(None)
         scope.in_processing_time = False
+
+    def _emit(self, result: Iterable[Any] | None) -> None:
+        """Take the main outputs of a timer, each before the next one is made."""
+        if result is not None:
+            append, take = self._context.main.values.append, self._context.taker.take
+            for value in result:
+                append(take(value))
 
     def _fail(self, error: Exception) -> NoReturn:
         """Raise ``error`` with what was running: operator, call, key and element or timer."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from keyed.codec.snapshots import snapshot
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Emitted
 from keyed.engine.scope import Scope
+from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue
 from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
 from keyed.functions import KeyedProcessFunction, no_on_timer
@@ -122,14 +124,16 @@ class EngineContext:
         domain: Domain of the timer that fires, ``None`` while an element is processed.
         name: Name of the timer that fires.
         dropped: Elements that the function counted as dropped.
+        taker: Takes the values of the main output.
     """
 
-    __slots__ = ("_scope", "_timers", "domain", "dropped", "event_time", "main", "name", "side")
+    __slots__ = ("_scope", "_timers", "domain", "dropped", "event_time", "main", "name", "side", "taker")
 
-    def __init__(self, scope: Scope, timers: EngineTimerService, event_time: bool) -> None:
+    def __init__(self, scope: Scope, timers: EngineTimerService, event_time: bool, taker: Taker) -> None:
         self._scope = scope
         self._timers = timers
         self.event_time = event_time
+        self.taker = taker
         self.domain: TimeDomain | None = None
         self.name: Any = None
         self.dropped = 0
@@ -171,18 +175,18 @@ class EngineContext:
             if not isinstance(name, str):
                 raise OutputDefinitionError(f"output tag {tag!r} is not an OutputTag")
             emitted = self.side[name] = Emitted()
-        emitted.values.append(value)
+        emitted.values.append(snapshot(value))
         emitted.close_run(self.default_timestamp())
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
         main = self.main
         if timestamp is None:
-            main.values.append(value)
+            main.values.append(self.taker.take(value))
             return
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
             raise OutputDefinitionError(f"collect(timestamp={timestamp!r}): give int milliseconds since the epoch")
         main.close_run(self.default_timestamp())
-        main.values.append(value)
+        main.values.append(self.taker.take(value))
         main.close_run(timestamp)
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from keyed.engine.driver import Driver
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
+from keyed.engine.taker import Taker
 from keyed.functions import KeyedProcessFunction
 from keyed.operators import OperatorSpec
 
@@ -66,12 +67,13 @@ class RowWork:
         self._function: Any = function
         self._registry = registry
         self._scope = scope
+        self._taker = Taker(spec.output)
 
     def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
         """See `Work.run`."""
         scope, registry = self._scope, self._registry
         timers = EngineTimerService(scope, self._function)
-        context = EngineContext(scope, timers, self._spec.event_time)
+        context = EngineContext(scope, timers, self._spec.event_time, self._taker)
         timers.event.load(watermark)
         timers.processing.load(scope.processing_time)
         driver = Driver(self._spec, self._function, scope, timers, context)

@@ -224,10 +224,11 @@ def test_list_state_nulls(harness, call, error):
 
 
 def test_list_state_update_null(harness):
-    """StateBackendTestBase.testListStateUpdateNull refuses it; here update(None) clears, as for values."""
+    """StateBackendTestBase.testListStateUpdateNull: it is refused, and the list stays as it is."""
     harness.call(lambda f, _: f.numbers.add(1))
-    harness.call(lambda f, _: f.numbers.update(None))
-    assert harness.state_entries() == 0
+    with pytest.raises(EncodingError, match=r"list state 'numbers': update\(None\) is refused.*clear\(\)"):
+        harness.call(lambda f, _: f.numbers.update(None))
+    assert harness.call(lambda f, _: f.numbers.get()) == [1]
 
 
 def test_a_list_that_was_read_is_the_reader_s_own(harness):

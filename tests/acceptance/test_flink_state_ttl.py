@@ -599,6 +599,15 @@ def test_durations():
     assert (ttl.update, ttl.visibility, ttl.time_domain) == (WRITE, EXACT, PROCESSING)
     with pytest.raises(DefinitionError):
         StateTtl(1, seconds=1)
+    assert StateTtl(milliseconds=2**63 - 1).milliseconds == StateTtl(2**63 - 1).milliseconds == 2**63 - 1
+    for units in (
+        {"milliseconds": 2**63},
+        {"days": 1e12},
+        {"hours": float("inf")},
+        {"seconds": 1, "milliseconds": 2**62},
+    ):
+        with pytest.raises(DefinitionError, match="StateTtl"):
+            StateTtl(**units)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 5), (5, None), (5, "event")])

@@ -15,6 +15,7 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
 from keyed.engine.replica import Replica
+from keyed.engine.taker import Taker
 from keyed.recovery.cut import Restoration
 from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
@@ -116,12 +117,15 @@ class Operator:
                 group.flush()
 
     def rows_after(self, stage: Stage, emitted: Emitted | EmittedTables, *, timed: bool) -> Rows:
-        """The main output of the stage before as the rows of this one: tuples and dictionaries become rows."""
+        """The main output of the stage before as the rows of this one: tuples and dictionaries become rows.
+
+        They are this stage's own, because a sink may take the same output.
+        """
         if self._vectorized:
             from keyed.runtimes.local.table_rows import output_rows
 
             return output_rows(emitted, stage, timed=timed)
-        values = as_rows(emitted.values, stage.output, stage.name)
+        values = as_rows(list(map(Taker(stage.output).take, emitted.values)), stage.output, stage.name)
         return Rows.of(list(map(self._key_of, values)), emitted.timestamps() if timed else None, values)
 
     def run(

@@ -1,0 +1,141 @@
+"""Snapshots: values as they are at a moment, which nothing that happens later can change.
+
+A value that cannot change is its own snapshot; others are copied, all the way down. Which is which is decided by the
+class, once for each: only plain containers and rows are looked into.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import enum
+import numbers
+from collections.abc import Callable
+from decimal import Decimal
+from inspect import getattr_static
+from types import MemberDescriptorType
+from typing import Any
+from uuid import UUID
+
+from keyed.codec.fingerprints import inspect_type
+from keyed.codec.refusals import type_name
+from keyed.codec.shapes import is_frozen, shape_of
+from keyed.errors import EncodingError
+from keyed.rows import Row
+
+__all__ = ["UNCHANGING", "snapshot"]
+
+UNCHANGING: set[type] = {
+    *(type(None), bool, int, float, complex, str, bytes),
+    *(dt.date, dt.datetime, dt.time, dt.timedelta, Decimal, UUID),
+}
+"""Classes whose instances cannot change, whatever they hold. Others are added when they are first met."""
+
+_all_unchanging = UNCHANGING.issuperset
+
+
+def snapshot(value: Any) -> Any:
+    """Give ``value`` as it is now: a value that cannot change as it is, anything else as a copy.
+
+    Numbers, text, bytes, times, decimals, UUIDs, enums, and tuples, rows and frozen classes of them cannot change.
+
+    Raises:
+        EncodingError: It cannot be copied: it holds a lock or an open file, say.
+    """
+    cls = value.__class__
+    if cls in UNCHANGING:
+        return value
+    return (_COPIES.get(cls) or _copy_of(cls))(value)
+
+
+def _tuple(value: Any) -> Any:
+    if _all_unchanging(map(type, value)):
+        return value
+    parts = list(map(snapshot, value))
+    if all(map(_is, parts, value)):
+        return value
+    cls = value.__class__
+    return cls(parts) if cls is tuple or issubclass(cls, Row) else cls._make(parts)
+
+
+def _list(value: Any) -> Any:
+    return value.copy() if _all_unchanging(map(type, value)) else list(map(snapshot, value))
+
+
+def _dict(value: Any) -> Any:
+    # Keys are hashed by what they are, so they do not change.
+    if _all_unchanging(map(type, value.values())):
+        return value.copy()
+    return {key: snapshot(item) for key, item in value.items()}
+
+
+def _anything(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise EncodingError(
+            f"a value of type {type_name(value.__class__)} cannot be taken as it is now, because it cannot be copied "
+            f"({error}); give plain data, or a class of it"
+        ) from error
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _is(a: Any, b: Any) -> bool:
+    return a is b
+
+
+# Members of a set are hashed by what they are, so they do not change.
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    tuple: _tuple,
+    list: _list,
+    dict: _dict,
+    set: set.copy,
+    frozenset: _itself,
+    bytearray: bytearray,
+}
+
+
+def _copy_of(cls: type) -> Callable[[Any], Any]:
+    """What makes snapshots of a class that is met for the first time, or of rows, whose classes are many."""
+    if issubclass(cls, tuple):
+        return _tuple if hasattr(cls, "_fields") else _anything
+    if issubclass(cls, enum.Enum | numbers.Number | str | bytes | dt.date | dt.timedelta) or _is_unchanging(cls):
+        UNCHANGING.add(cls)
+        return _itself
+    found = _COPIES[cls] = _copy_of_fields(cls) if _has_only_fields(cls) else _anything
+    return found
+
+
+def _is_unchanging(cls: type) -> bool:
+    """Whether a class is frozen, and its fields are declared as types that cannot change."""
+    try:
+        return is_frozen(cls) and shape_of(inspect_type(cls)).immutable
+    except EncodingError:
+        return False
+
+
+def _has_only_fields(cls: Any) -> bool:
+    """Whether copying the attributes copies an instance: a dataclass or attrs class without ways of its own."""
+    if not (hasattr(cls, "__dataclass_fields__") or hasattr(cls, "__attrs_attrs__")):
+        return False
+    ways = {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}
+    return not any(ways & vars(base).keys() for base in cls.__mro__[:-1])
+
+
+def _copy_of_fields(cls: Any) -> Callable[[Any], Any]:
+    slots = [name for name in dir(cls) if isinstance(getattr_static(cls, name), MemberDescriptorType)]
+    frozen = is_frozen(cls)
+
+    def copied(value: Any) -> Any:
+        before = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+        if frozen and _all_unchanging(map(type, before.values())):
+            return value
+        made = object.__new__(cls)
+        for name, item in before.items():
+            object.__setattr__(made, name, snapshot(item))
+        return made
+
+    return copied
