@@ -4,8 +4,10 @@ from keyed.views.entries import Entry
 from keyed.views.operator_view import Position
 from keyed.views.state_table import QueryResult, Scan, StateTable, TimersTable, Version
 from keyed.views.state_tables import Snapshot, StateTables, open_tables, read_tables
+from keyed.views.subscription import Change, Subscription
 
 __all__ = [
+    "Change",
     "Entry",
     "Position",
     "QueryResult",
@@ -13,6 +15,7 @@ __all__ = [
     "Snapshot",
     "StateTable",
     "StateTables",
+    "Subscription",
     "TimersTable",
     "Version",
     "open_tables",

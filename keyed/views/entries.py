@@ -123,6 +123,10 @@ class EntryReader:
         """
         return self.prefix_maker(namespace)(key)
 
+    def key_head(self, key: Any) -> bytes:
+        """What the addresses of all entries of a key begin with, whatever the namespace."""
+        return self.range[0] + encode_key(key)
+
     def prefix_maker(self, namespace: Any) -> Callable[[Any], bytes]:
         """What makes the prefixes of many keys."""
         head, tail = self.range[0], encode_key(namespace)
@@ -159,10 +163,12 @@ class EntryReader:
             entry = (entry,)
         return self._encode_sub(entry)
 
-    def entry(self, prefix: bytes, sub: bytes, value: bytes) -> Entry:
-        """Decode an entry."""
+    def entry(self, prefix: bytes, sub: bytes, value: bytes | None) -> Entry:
+        """Decode an entry; one that is gone has no value."""
         key, offset = decode_key_at(prefix, _HEAD.size)
         namespace, _ = decode_key_at(prefix, offset)
+        if value is None:
+            return Entry(key, namespace, self.decode_sub(sub), None)
         return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
 
     def decode_sub(self, sub: bytes) -> Any:

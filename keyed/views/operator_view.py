@@ -12,17 +12,19 @@ import attrs
 from keyed.content.addresses import decode_time
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from keyed.errors import ChangelogError, HistoryCompacted, TableNotFound
-from keyed.views.entries import EntryReader
+from keyed.views.entries import Entry, EntryReader
 from keyed.views.follower import FolderReader, Follower
 from keyed.views.version_store import Batch, Extent, VersionStore
 
-__all__ = ["AsOf", "Operator", "Position", "View", "Viewing"]
+__all__ = ["AsOf", "Operator", "Position", "View", "Viewing", "Waiting"]
 
 AsOf = int | datetime | None
 """A batch: its number, or a time; ``None`` is the newest one."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+#: How many batches' changes of a state are remembered for those who follow it.
+_CHANGES_KEPT = 64
 
 
 @attrs.frozen
@@ -55,6 +57,8 @@ class Operator:
         self.source = source
         self.types = types
         self._readers: dict[str, tuple[Any, EntryReader]] = {}
+        #: What batches changed in states, by changelog, batch and state: a few of the newest.
+        self.changes: dict[tuple[str, int, str], list[Changed]] = {}
 
     @property
     def newest(self) -> int:
@@ -117,12 +121,30 @@ class Operator:
         return known[1]
 
 
+@attrs.frozen
+class Changed:
+    """An entry that a batch changed.
+
+    Attributes:
+        address: Its address.
+        entry: The entry, with its value after the batch; ``None`` if it is gone.
+        old: The value before.
+        removed: Whether it is gone.
+    """
+
+    address: bytes
+    entry: Entry
+    old: Any
+    removed: bool
+
+
 class View:
     """One operator's state as a batch left it."""
 
     def __init__(self, operator: Operator, store: VersionStore, extent: Extent, batch: Batch) -> None:
         self.operator = operator
         self.store = store
+        self.extent = extent
         self.batch = batch
         self._log_id = extent.log_id
 
@@ -151,6 +173,24 @@ class View:
         clock = self.batch.processing_time if reader.clock == "processing_time" else self.batch.watermark
         return value if decode_time(value) > clock else None
 
+    def changes(self, state: str) -> list[Changed]:
+        """What the batch changed in a state, by address. All who follow the state share the list."""
+        known, number = self.operator.changes, self.batch.commit
+        found = known.get((self._log_id, number, state))
+        if found is None:
+            reader = self.reader(state)
+            found = []
+            for address in self.store.changed(number, *reader.range):
+                change = self.store.change(address, number)
+                if change is not None:
+                    prefix, sub, old, new = change
+                    entry = reader.entry(prefix, sub, new)
+                    found.append(Changed(address, entry, None if old is None else reader.value(old), new is None))
+            if len(known) >= _CHANGES_KEPT:
+                known.clear()
+            known[self._log_id, number, state] = found
+        return found
+
     def scan(self, reader: EntryReader, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         """The live (prefix, sub, value) of a range of addresses."""
         for prefix, sub, value in self.store.scan(first, end, self.batch.commit):
@@ -164,3 +204,6 @@ def _shown(milliseconds: int) -> str:
 
 Viewing = Callable[[AsOf], AbstractContextManager[View]]
 """Opens an operator's state as of a batch."""
+
+Waiting = Callable[[int, float | None], bool]
+"""Waits for a batch, for so many seconds at most or for ever; gives whether it is there."""

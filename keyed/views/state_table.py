@@ -17,14 +17,15 @@ from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeE
 from keyed.stores.database import successor
 from keyed.ttl import TimeDomain
 from keyed.views.entries import Entry, EntryReader
-from keyed.views.operator_view import AsOf, Position, View, Viewing
+from keyed.views.operator_view import AsOf, Position, View, Viewing, Waiting
+from keyed.views.subscription import Subscription
 
 if TYPE_CHECKING:
     from keyed.views.state_dataset import StateDataset
 
 __all__ = ["QueryResult", "Scan", "StateTable", "TimersTable", "Version"]
 
-_NOT_GIVEN: Any = object()
+NOT_GIVEN: Any = object()
 """Stands for an entry that is not named."""
 _DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
 _token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
@@ -104,12 +105,13 @@ class StateTable:
         operator: Name of the operator.
     """
 
-    def __init__(self, operator: str, state: str, view: Viewing) -> None:
+    def __init__(self, operator: str, state: str, view: Viewing, wait: Waiting | None) -> None:
         self._view = view
+        self._wait = wait
         self.name = state
         self.operator = operator
 
-    def get(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
+    def get(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
         """What the state holds for a key.
 
         Args:
@@ -129,13 +131,13 @@ class StateTable:
         """
         return self.query(key, entry, namespace=namespace, as_of=as_of).value
 
-    def query(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
+    def query(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
         """`get`, with the position that the answer was taken from."""
         with self._view(as_of) as view:
             reader = view.reader(self.name)
             prefix = reader.prefix(key, namespace)
-            if entry is not _NOT_GIVEN or not reader.has_entries:
-                address = prefix + (b"" if entry is _NOT_GIVEN else reader.sub(entry))
+            if entry is not NOT_GIVEN or not reader.has_entries:
+                address = prefix + (b"" if entry is NOT_GIVEN else reader.sub(entry))
                 stored = view.live(reader, view.store.get(address, view.batch.commit))
                 if stored is None:
                     self._check_key(view, reader, key)
@@ -214,7 +216,7 @@ class StateTable:
 
         return Scan(entries(), limit, position)
 
-    def history(self, key: Any, entry: Any = _NOT_GIVEN, *, namespace: Any = None) -> list[Version]:
+    def history(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None) -> list[Version]:
         """What became of an entry, the newest version first, as far back as the history is kept.
 
         Raises:
@@ -222,10 +224,10 @@ class StateTable:
         """
         with self._view(None) as view:
             reader = view.reader(self.name)
-            if reader.has_entries and entry is _NOT_GIVEN:
+            if reader.has_entries and entry is NOT_GIVEN:
                 raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
             address = reader.prefix(key, namespace)
-            address += b"" if entry is _NOT_GIVEN else reader.sub(entry)
+            address += b"" if entry is NOT_GIVEN else reader.sub(entry)
             versions = []
             extent = view.store.extent
             assert extent is not None
@@ -237,6 +239,32 @@ class StateTable:
                 value = None if stored is None else reader.value(stored)
                 versions.append(Version(number, batch.processing_time, batch.watermark, value, stored is None))
             return versions
+
+    def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
+        """Follow the table: its state as the newest batch left it, and then each change of it.
+
+        Args:
+            key: Only this key.
+            prefix: Only keys that begin with this, as in `scan`.
+            after: Where to begin: ``None`` with the state; ``"now"`` behind it, with the next change; ``"beginning"``
+                with the state of the oldest batch that is kept; or a `Subscription.token`: behind what came before it.
+
+        Raises:
+            DefinitionError: ``after`` is no token, or the table is that of a snapshot, which does not change.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        if self._wait is None:
+            raise DefinitionError(f"subscribe: a snapshot of {self.name!r} does not change; subscribe to the tables")
+
+        def within(reader: EntryReader) -> tuple[bytes, bytes]:
+            if key is NOT_GIVEN:
+                return reader.bounds(prefix, None, None)
+            head = reader.key_head(key)
+            return head, successor(head)
+
+        with self._view(None) as view:
+            within(view.reader(self.name))
+        return Subscription(self.name, self._view, self._wait, within, after)
 
     def dataset(self) -> StateDataset:
         """The table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``."""

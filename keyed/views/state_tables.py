@@ -22,7 +22,7 @@ from keyed.recovery.cut import header_of
 from keyed.stores.database import is_locked
 from keyed.vectorized import VectorizedFunction
 from keyed.views.follower import FolderReader, Follower
-from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing
+from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing, Waiting
 from keyed.views.state_table import StateTable, TimersTable
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ __all__ = ["Snapshot", "StateTables", "open_tables", "read_tables"]
 
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
+#: Seconds from one look at a changelog that nobody follows to the next, while a batch is waited for.
+_LOOK_AGAIN = 0.05
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -44,6 +46,10 @@ class _Tables(Mapping[str, StateTable]):
     @abstractmethod
     def _viewing(self, operator: Operator) -> Viewing:
         """What opens an operator's state for an answer."""
+
+    def _waiting(self) -> Waiting | None:
+        """What waits for a batch; ``None`` where none comes."""
+        return None
 
     @abstractmethod
     def _all(self) -> AbstractContextManager[Snapshot]:
@@ -69,7 +75,7 @@ class _Tables(Mapping[str, StateTable]):
             there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
             raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
         operator, state = names[name]
-        return StateTable(operator.name, state, self._viewing(operator))
+        return StateTable(operator.name, state, self._viewing(operator), self._waiting())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -276,19 +282,27 @@ class StateTables(_Tables):
             KeyedError: What following failed with.
         """
         batch = position.batch if isinstance(position, Position) else position
-        deadline = time.monotonic() + timeout
+        if not self._wait(batch, timeout):
+            raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
+        return self.batch
+
+    def _waiting(self) -> Waiting:
+        return self._wait
+
+    def _wait(self, batch: int, timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
         while self.batch < batch:
             if self._error is not None:
                 self.stop()
-            left = deadline - time.monotonic()
+            left = _LOOK_AGAIN if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
+                return False
+            if self._thread is None and self.poll():
+                continue
             with self._changed:
-                following = self._thread is not None
-                self._changed.wait(min(left, 0.5 if following else 0.05))
-            if not following:
-                self.poll()
-        return self.batch
+                if self.batch < batch:
+                    self._changed.wait(min(left, _LOOK_AGAIN if self._thread is None else 10 * _LOOK_AGAIN))
+        return True
 
     def snapshot(self, as_of: AsOf = None) -> Snapshot:
         """The tables as the newest batch, or an older one, left them; to be closed, best by ``with``.

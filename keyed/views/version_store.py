@@ -9,6 +9,8 @@ is a value with the number of the commit that wrote it. The database's keys and 
                                    [log id, oldest commit that can be asked for, newest commit, number of versions
                                    written since the last sweep began]
     C | commit (u64)               a frame of kind KVCO, version 1: the fields of `Batch` as a msgpack map
+    D | commit (u64) | part (u32)  what a commit changed: the addresses, prefix and sub as one, as a msgpack array; not
+                                   of the first one
     L | prefix | sub               the latest version: commit (u64) | length of the prefix (u32) | value;
                                    without what follows the commit if the entry was removed
     V | prefix | sub | ~commit     each version, the newest first: length of the prefix (u32) | value, or nothing
@@ -87,6 +89,7 @@ class Batch:
 
 
 _decode_batch = msgspec.msgpack.Decoder(Batch).decode
+_decode_addresses = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_position = msgspec.msgpack.Decoder(tuple[str, int, int, int]).decode
 
 
@@ -137,6 +140,8 @@ class VersionStore:
         self._database = database
         self._get = database.get
         self._batches: dict[int, Batch] = {}
+        #: How many parts of a commit that is not shown yet were written.
+        self._parts = 0
         self._sweep_at: bytes | None = None
         try:
             self._read_extent()
@@ -234,6 +239,16 @@ class VersionStore:
                 length = _LENGTH.unpack_from(version)[0]
                 yield key[1 : 1 + length], key[1 + length :], version[_LENGTH.size :]
 
+    def change(self, address: bytes, commit: int) -> tuple[bytes, bytes, bytes | None, bytes | None] | None:
+        """The (prefix, sub, value before, value after) of an entry that a commit changed; ``None`` if it did not."""
+        latest = self._look_up(b"L" + address)
+        before, after = (self._record(address, latest, number) for number in (commit - 1, commit))
+        if before == after:
+            return None
+        length = _LENGTH.unpack_from(before or after or b"")[0]
+        old, new = (None if record is None else record[_LENGTH.size :] for record in (before, after))
+        return address[:length], address[length:], old, new
+
     def history(self, address: bytes) -> Iterator[tuple[int, bytes | None]]:
         """The (commit, value) of an entry's versions, the newest first: ``None`` where it was removed.
 
@@ -249,14 +264,25 @@ class VersionStore:
             if commit <= extent.oldest:
                 return
 
-    def _value(self, address: bytes, record: bytes | None, commit: int) -> bytes | None:
-        """The value at an address as a commit left it, where ``record`` is that of its latest version."""
-        if record is None:
+    def changed(self, commit: int, first: bytes, end: bytes) -> list[bytes]:
+        """The addresses from ``first`` to before ``end`` that a commit changed, in order; it is not the oldest one."""
+        found: set[bytes] = set()
+        for _, record in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
+            found.update(address for address in _decode_addresses(record) if first <= address < end)
+        return sorted(found)
+
+    def _value(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
+        """The value at an address as a commit left it, where ``latest`` is the record of its latest version."""
+        record = self._record(address, latest, commit)
+        return None if record is None else record[_LENGTH.size :]
+
+    def _record(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
+        """The record of the version that a commit left, as it is under V; ``None`` if there was no entry."""
+        if latest is None:
             return None
-        if _NUMBER.unpack_from(record)[0] <= commit:
-            return record[_HEAD.size :] if len(record) >= _HEAD.size else None
-        version = self._version(address, commit)
-        return version[_LENGTH.size :] if version else None
+        if _NUMBER.unpack_from(latest)[0] <= commit:
+            return latest[_NUMBER.size :] or None
+        return self._version(address, commit) or None
 
     def _version(self, address: bytes, commit: int) -> bytes | None:
         """The record of the newest version that is not younger than a commit."""
@@ -289,6 +315,7 @@ class VersionStore:
     def write(self, commit: int, changes: Iterable[Change]) -> None:
         """Write changes of a commit that is not to be seen yet."""
         self._database.write(self._versions(commit, list(changes), _new_batch()))
+        self._parts += 1
 
     def apply(self, log_id: str, batch: Batch, changes: Iterable[Change], oldest: int) -> None:
         """Write the last changes of a commit, and show it: with all that `write` was given of it, or not at all.
@@ -307,10 +334,12 @@ class VersionStore:
         written[b"C" + _pack(batch.commit)] = frame(_BATCH_FRAME, _VERSION, _encode(batch))
         for commit in range(before.oldest if before is not None else oldest, oldest):
             written.delete(b"C" + _pack(commit))
+            for key, _ in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
+                written.delete(key)
         payload = _encode((extent.log_id, extent.oldest, extent.newest, self._written))
         written[_POSITION] = frame(_POSITION_FRAME, _VERSION, payload)
         self._database.write(written)
-        self._extent = extent
+        self._extent, self._parts = extent, 0
 
     def successor(self) -> VersionStore:
         """A new, empty store in the same folder, in place of this one, which is to be closed and deleted."""
@@ -331,6 +360,9 @@ class VersionStore:
                 record = _pack_length(len(prefix)) + value
                 batch[b"L" + address] = number + record
                 batch[b"V" + address + inverted] = record
+        if self._extent is not None and changes:
+            addresses = [prefix + sub for prefix, sub, _ in changes]
+            batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
         self._written += len(changes)
         return batch
 
