@@ -72,6 +72,6 @@ def test_a_window_function_owns_the_result_and_emits_it_as_it_is(assigner: Any, 
     shared: list[int] = []
     # Creates the same list for each window.
     gathered = aggregate_of(lambda: shared, append, lambda a, b: a + b)
-    stream = windowed(elements(), assigner).aggregate(gathered, process=Drain(), name="w")
+    stream = windowed(elements(), assigner).aggregate(gathered, Drain(), name="w")
     assert ran(stream, size) == expected
     assert shared == []
