@@ -5,6 +5,8 @@ CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keyed-setup
+# Two workers: two processors, and the memory of one session of Spark each.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 DEMO := .demo
 ARGS ?=
 
@@ -30,11 +32,11 @@ demo: setup ## the main job: the ten busiest destinations of each hour, computed
 	@rm -rf $(DEMO)
 	$(BIN)/python -m examples.top_n --output $(DEMO)/top_n $(ARGS)
 
-test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: setup ## the tests, without the slow ones, in five minutes (ARGS="-k name" and so on)
+	$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: setup ## the slow tests
-	$(BIN)/python -m pytest -m slow $(ARGS)
+test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
+	$(PYTEST) -m slow $(ARGS)
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 from tests.support.jars import CONNECTOR, NoJars, fetch
 from tests.support.kafka import ADDRESS, Broker, NoBroker
 
+# The JVMs of tests live too short for Java's second compiler and its concurrent collector, which cost half their time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -65,12 +68,17 @@ def _seed(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the Spark session or the broker, so that `-m "not spark"` leaves them out.
 
+    A query on Spark costs some ten seconds: those tests are slow unless they are in the smoke set.
     Of several workers (`pytest -n 2 --dist loadgroup`) one runs them all, so that there is one session and one broker.
     """
     for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker("slow")
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in fixtures:
             item.add_marker("spark")
+            if item.get_closest_marker("smoke") is None:
+                item.add_marker("slow")
         if {"kafka", "broker"} & set(fixtures):
             item.add_marker("kafka")
         if {"spark", "kafka", "broker"} & set(fixtures):

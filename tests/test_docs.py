@@ -114,7 +114,13 @@ def test_snippets_run(name, tmp_path, monkeypatch):
     run(PROGRAMS[name], "python")
 
 
-@pytest.mark.parametrize("name", having("python spark"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.smoke if name in ("README", "docs/tutorial") else ())
+        for name in having("python spark")
+    ],
+)
 def test_snippets_run_on_spark(name, spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(PROGRAMS[name], "python", "python spark")

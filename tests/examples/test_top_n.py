@@ -294,7 +294,7 @@ def test_on_spark_equals_pandas(tmp_path, departures):
     assert late > 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_on_spark_killed_and_run_again_gives_each_row_once(tmp_path, departures):
     # A kill may move the boundary of a batch, and with it what is late: here nothing is.

@@ -34,6 +34,7 @@ def test_the_names_of_the_dataframe_lead_to_df():
     assert not hasattr(output, "_private")
 
 
+@pytest.mark.smoke
 def test_looking_at_an_output_on_spark_builds_nothing(spark, tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     output = count(spark.range(1).selectExpr("id AS k"), changelog=log, output="k bigint")

@@ -93,7 +93,7 @@ def test_windows_of_the_whole_year_equal_pandas(flights, kind):
     assert sorted(map(tuple, found)) == by_pandas(flights, kind)
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
+@pytest.mark.parametrize("kind", [pytest.param("tumbling", marks=pytest.mark.smoke), "hopping", "session"])
 def test_windows_on_spark_equal_sparks_own(spark, flights, kind):
     some = flights.slice(0, 20_000)
     frame = spark.createDataFrame(some)

@@ -34,7 +34,7 @@ def test_programs_with_every_assigner_trigger_and_clock_agree_with_the_oracle(rn
     check(any_program(rng), keeps=keeps, crash_always=crash_always)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_programs_agree_with_the_oracle():
     for seed in range(10_000):
         rng = random.Random(seed)

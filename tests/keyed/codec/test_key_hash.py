@@ -165,6 +165,7 @@ def test_no_column_is_refused():
         spark_hash_expression([])
 
 
+@pytest.mark.smoke
 def test_spark_gives_the_same_hashes_and_groups(spark):
     from pyspark.sql import functions
 

@@ -120,7 +120,7 @@ def test_programs_agree_with_the_oracle(rng, crash_always):
     run(rng, crash_always=crash_always)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_programs_agree_with_the_oracle():
     for seed in range(1000):
         run(random.Random(seed), crash_always=seed % 5 == 0)

@@ -15,7 +15,7 @@ from tests.keyed.changelog.directory.support import blocks_of, check, check_read
 TAIL = 64 << 10
 
 
-@pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.long)])
 def test_cut_at_every_byte_of_its_last_64_kib(tmp_path, step):
     changelog, sample = made(tmp_path, 10, 700, 1, 0, 700, 30, 700, keys=400)
     segments, reader = files_of(changelog), changelog.reader(0)

@@ -30,7 +30,7 @@ def brokers(broker: Broker, tmp_path: Path) -> Iterator[list[Broker]]:
             each.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_three_brokers_one_may_die_and_two_may_not(brokers):
     changelog = KafkaChangelog(
         new_topic(),

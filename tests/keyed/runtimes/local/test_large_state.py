@@ -54,7 +54,7 @@ class Remember(keyed.KeyedProcessFunction):
             yield value["key"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_half_a_gigabyte_of_state_is_kept_in_less_memory(tmp_path):
     if not Path("/proc/self/status").exists():
         pytest.skip("the peak of memory is read from /proc, which this system does not have")

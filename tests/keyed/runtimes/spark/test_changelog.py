@@ -225,6 +225,7 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
     assert total(found)[:2] == (4, len(KEYS))
 
 
+@pytest.mark.smoke
 def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path):
     changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "ck"
     write_files(tmp_path, [0])
@@ -253,6 +254,7 @@ def test_batches_after_the_end_of_the_input_commit_nothing_and_have_no_position(
     assert committed(checkpoint) > 2
 
 
+@pytest.mark.smoke
 def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, range(3))
@@ -311,6 +313,7 @@ def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
     assert list(changelog.positions()) == positions
 
 
+@pytest.mark.smoke
 def test_a_changelog_on_a_batch_dataframe_is_refused(spark, tmp_path):
     frame = spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint")
     stream = keyed.stream(frame, timestamp="t").key_by("k")
@@ -319,6 +322,7 @@ def test_a_changelog_on_a_batch_dataframe_is_refused(spark, tmp_path):
     assert not Path(tmp_path / "log").exists()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["with space", "100%", "a#b"])
 def test_a_checkpoint_that_spark_could_not_read_again_is_refused(spark, tmp_path, name):
     job = count(files_source(spark, tmp_path / "in"), changelog=DirectoryChangelog(tmp_path / "log"))

@@ -31,7 +31,7 @@ from tests.keyed.runtimes.spark.functions import (
 from tests.support.waiting import until
 from windows import Count, Sum, TumblingEventTimeWindows
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 ROWS = [("a", 1, 1), ("b", 2, 95), ("a", 3, 2)]
 
 

@@ -19,6 +19,7 @@ def test_group_zero_is_there_for_every_parallelism(parallelism):
     assert 0 in group_ids(parallelism)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 8, 200])
 def test_spark_puts_each_group_on_its_partition(spark, parallelism):
     from pyspark.sql import functions as F  # noqa: N812

@@ -90,6 +90,7 @@ def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tm
         counted.run(out, checkpoint=checkpoint)
 
 
+@pytest.mark.smoke
 def test_two_stages_side_outputs_and_the_inner_output_are_one_query_and_equal_the_local_runtime(spark, tmp_path):
     strategy = bounded_out_of_orderness(milliseconds=30)
     batches = [rows_of(seed, 200, start=seed * 200, disorder=60) for seed in range(3)]
@@ -122,6 +123,7 @@ def test_two_stages_side_outputs_and_the_inner_output_are_one_query_and_equal_th
         assert values, name
 
 
+@pytest.mark.smoke
 def test_processing_time_timers_of_idle_groups_fire_by_ticks(spark, tmp_path):
     write_file(tmp_path / "in", 0, [(key, 1, 1) for key in KEYS])
     reminded = files_source(spark, tmp_path / "in").key_by("k").process(Remind(), "k string, due bigint, now bigint")
@@ -134,6 +136,7 @@ def test_processing_time_timers_of_idle_groups_fire_by_ticks(spark, tmp_path):
     assert all(due <= now for _, due, now in rows)
 
 
+@pytest.mark.smoke
 def test_a_batch_dataframe_runs_to_the_end_of_its_input(spark, tmp_path):
     rows = rows_of(1, 300, disorder=20)
     frame = spark.createDataFrame(rows, SCHEMA)
@@ -158,6 +161,7 @@ def test_a_batch_dataframe_runs_to_the_end_of_its_input(spark, tmp_path):
     assert windows.side_output(BIG).df.count() == 0
 
 
+@pytest.mark.smoke
 def test_values_reach_the_function_as_rows_of_python_values(spark):
     ddl = (
         "s string, n int, f double, b boolean, x binary, d date, t timestamp, m decimal(10,2), l array<int>, "
@@ -200,6 +204,7 @@ def test_a_sink_that_fails_once_gets_each_row_once_in_the_end(spark, tmp_path):
     assert parquet_rows(tmp_path / "big") == sorted(row for batch in rows for row in batch if row[2] > 90)
 
 
+@pytest.mark.smoke
 def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothing(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, POISON)])
@@ -274,6 +279,7 @@ def frame(spark, ddl=SCHEMA):
     return spark.createDataFrame([], ddl)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
@@ -316,6 +322,7 @@ def test_a_wrong_chain_is_refused_before_the_first_row(spark, chain, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.smoke
 def test_wrong_options_are_refused(spark, tmp_path):
     batch = count(keyed.stream(frame(spark), timestamp="t"))
     streaming = count(files_source(spark, tmp_path / "in"))

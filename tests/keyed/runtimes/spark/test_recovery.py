@@ -101,7 +101,13 @@ class Program:
 
 
 @pytest.mark.parametrize(
-    ("store", "kind"), [("memory", "rows"), ("rocksdb", "rows"), ("memory", "columns"), ("rocksdb", "columns")]
+    ("store", "kind"),
+    [
+        pytest.param("memory", "rows", marks=pytest.mark.long),
+        pytest.param("rocksdb", "rows", marks=pytest.mark.long),
+        pytest.param("memory", "columns", marks=pytest.mark.long),
+        ("rocksdb", "columns"),
+    ],
 )
 def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, kind):
     elements = write_batches(tmp_path, 8)
@@ -118,7 +124,7 @@ def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, k
     check(tmp_path, elements)
 
 
-@pytest.mark.parametrize("kind", ["rows", "columns"])
+@pytest.mark.parametrize("kind", ["rows", pytest.param("columns", marks=pytest.mark.long)])
 def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tmp_path, kind):
     elements = write_batches(tmp_path, 4, mishaps={1: Mishap.DIES, 2: Mishap.RAISES})
     status, said = Program(tmp_path, master="local[2,4]", kind=kind).end()
@@ -151,6 +157,7 @@ def test_sigterm_stops_the_program_cleanly_and_the_next_run_goes_on(tmp_path):
     check(tmp_path, elements)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_an_executor_that_is_killed_is_replaced(tmp_path):
     elements = write_batches(tmp_path, 8)

@@ -59,7 +59,10 @@ def files(folder, count, size):
 LATENESS = bounded_out_of_orderness(milliseconds=30)
 
 
-@pytest.mark.parametrize(("function", "then"), [(CountColumns, BestColumns), (CountInWindows, BestColumns)])
+@pytest.mark.parametrize(
+    ("function", "then"),
+    [(CountColumns, BestColumns), pytest.param(CountInWindows, BestColumns, marks=pytest.mark.smoke)],
+)
 def test_chains_of_row_and_vectorized_functions_do_what_rows_do(spark, tmp_path, function, then):
     elements = files(tmp_path / "in", 3, 200)
     local = keyed.stream(elements, timestamp="t", watermark=LATENESS)
@@ -97,6 +100,7 @@ def test_a_batch_dataframe_runs_through_a_vectorized_function(spark):
     ]
 
 
+@pytest.mark.smoke
 def test_an_error_in_a_vectorized_function_comes_back_typed(spark):
     frame = spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint")
     windows = keyed.stream(frame, timestamp="t").key_by("k").process(Wrong(), "k string", name="wrong")
