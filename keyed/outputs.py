@@ -1,8 +1,8 @@
 """Side output tags, and the column types of outputs.
 
-A type is given as a DDL string (``"item string, n bigint"``), a Spark ``StructType``, an attrs class or a dataclass.
-All become one form, `Schema`: ordered columns with Spark's simple type names, which Spark takes as they are and
-`keyed.arrow.write` turns into an Arrow schema.
+A type is given as a DDL string (``"item string, n bigint"``), a Spark ``StructType``, an attrs class, a dataclass or a
+named tuple. All become one form, `Schema`: ordered columns with Spark's simple type names, which Spark takes as they
+are and `keyed.arrow.write` turns into an Arrow schema.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def schema_of(type_: Any) -> Schema:
     """The columns that ``type_`` describes.
 
     Args:
-        type_: A DDL string, a Spark ``StructType``, an attrs class, a dataclass or a `Schema`.
+        type_: A DDL string, a Spark ``StructType``, an attrs class, a dataclass, a named tuple or a `Schema`.
 
     Raises:
         OutputDefinitionError: Anything else, no columns, duplicate columns, or a field type without a column type.
@@ -77,21 +77,16 @@ def schema_of(type_: Any) -> Schema:
         return type_
     if isinstance(type_, str):
         columns = parse_ddl(type_)
-    elif isinstance(type_, type) and (attrs.has(type_) or dataclasses.is_dataclass(type_)):
+    elif isinstance(type_, type) and (names := _field_names(type_)) is not None:
         hints = typing.get_type_hints(type_)
-        cls: Any = type_
-        fields = attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls)
-        columns = tuple(
-            (name, column_type(hints.get(name), f"{type_.__name__}.{name}"))
-            for name in (field.name for field in fields)
-        )
+        columns = tuple((name, column_type(hints.get(name), f"{type_.__name__}.{name}")) for name in names)
     elif hasattr(type_, "simpleString") and hasattr(type_, "fields"):
         columns = tuple((f.name, of_spark(f.dataType)) for f in type_.fields)
     else:
         raise OutputDefinitionError(
             f"output type {type_!r} is not understood; give a DDL string, a StructType, an attrs class or a dataclass"
         )
-    names = [name for name, _ in columns]
+    names = tuple(name for name, _ in columns)
     if not names:
         raise OutputDefinitionError(f"output type {type_!r} has no columns")
     for name in names:
@@ -100,6 +95,15 @@ def schema_of(type_: Any) -> Schema:
         if name.startswith("__keyed_"):
             raise OutputDefinitionError(f"column {name!r}: names that start with __keyed_ are reserved; rename it")
     return Schema(columns)
+
+
+def _field_names(cls: Any) -> tuple[str, ...] | None:
+    """The fields of an attrs class, a dataclass or a named tuple; ``None`` for any other class."""
+    if attrs.has(cls):
+        return tuple(field.name for field in attrs.fields(cls))
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    return cls._fields if issubclass(cls, tuple) and hasattr(cls, "_field_defaults") else None
 
 
 def column_type(hint: Any, where: str) -> str:
@@ -124,7 +128,7 @@ def column_type(hint: Any, where: str) -> str:
     if isinstance(hint, type):
         if issubclass(hint, enum.Enum):
             return "bigint" if issubclass(hint, int) else "string"
-        if attrs.has(hint) or dataclasses.is_dataclass(hint):
+        if _field_names(hint) is not None:
             return "struct<" + ",".join(f"{quoted_in_type(n)}:{t}" for n, t in schema_of(hint).columns) + ">"
     raise OutputDefinitionError(f"{where}: type {hint!r} has no column type; give the output as a DDL string")
 

@@ -18,6 +18,7 @@ from keyed.changelog.model import Changelog
 from keyed.column_types import of_arrow, of_spark
 from keyed.errors import DefinitionError
 from keyed.functions import Function, check_function
+from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
 from keyed.options import Options
 from keyed.outputs import OutputTag, Schema, schema_of
@@ -180,8 +181,9 @@ class KeyedStream:
 
         Args:
             function: The function; one copy of it serves each task.
-            output: Type of the main output: DDL string, ``StructType``, attrs class or dataclass. Spark needs it;
-                the local runtime needs it for Parquet only.
+            output: Type of the main output: DDL string, ``StructType``, attrs class, dataclass or named tuple. Spark
+                needs it, the local runtime for Parquet only. Without it it is what the annotations of
+                ``process_element`` and ``on_timer`` say that they yield: ``-> Iterator[Count]`` with such a class.
             name: Name of the operator, in checkpoints and metrics; by default the function's class name.
             parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
                 Fixed by the checkpoint.
@@ -229,7 +231,7 @@ class KeyedStream:
                     raise DefinitionError(
                         f"key column {missing[0]!r} is not in the output of {self.upstream.name!r}: {', '.join(known)}"
                     )
-        schema = None if output is None else schema_of(output)
+        schema = inferred_output(function) if output is None else schema_of(output)
         stage = Stage(
             self.upstream, self.keys, function, name, schema, parallelism, order, store, changelog, restore_from
         )

@@ -1,0 +1,75 @@
+"""The type of a function's main output, as its annotations say it: ``def process_element(...) -> Iterator[Count]``."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+from keyed.errors import OutputDefinitionError
+from keyed.functions import Function, KeyedProcessFunction
+from keyed.outputs import Schema, schema_of
+
+__all__ = ["inferred_output"]
+
+_ITERABLES = (Collection, Generator, Iterable, Iterator, Sequence, list, set)
+#: A method that says that it yields nothing, and one that does not say what.
+_NOTHING, _UNSAID = object(), object()
+
+
+def inferred_output(function: Function) -> Schema | None:
+    """The columns that the annotations of ``process_element`` and ``on_timer`` name; ``None`` where they name none.
+
+    They name them as an attrs class, a dataclass or a named tuple that is yielded. Bare tuples, ``Any`` and names that
+    cannot be resolved say nothing.
+
+    Raises:
+        OutputDefinitionError: The two methods name different types.
+    """
+    if not isinstance(function, KeyedProcessFunction):
+        return None
+    cls = type(function)
+    methods = [cls.process_element, *([cls.on_timer] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
+    yielded = [found for found in map(_yielded, methods) if found is not _NOTHING]
+    schemas = [_schema(found) for found in yielded]
+    if not schemas or None in schemas:
+        return None
+    if schemas[0] != schemas[-1]:
+        raise OutputDefinitionError(
+            f"{cls.__name__}: process_element yields {_name(yielded[0])} and on_timer {_name(yielded[-1])}, say their "
+            "annotations; an output has one type, so let them agree, or give output=... for both"
+        )
+    return schemas[0]
+
+
+def _yielded(method: Any) -> Any:
+    """What a method's annotation says that it yields."""
+    hint = getattr(method, "__annotations__", {}).get("return", _UNSAID)
+    if hint is _UNSAID:
+        return _UNSAID
+    holder = types.SimpleNamespace(__annotations__={"return": hint})
+    try:
+        resolved = typing.get_type_hints(holder, globalns=getattr(method, "__globals__", {}))["return"]
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return _UNSAID
+    if typing.get_origin(resolved) in (typing.Union, types.UnionType):
+        rest = [part for part in typing.get_args(resolved) if part is not type(None)]
+        resolved = rest[0] if len(rest) == 1 else Any
+    if resolved is type(None):
+        return _NOTHING
+    arguments = typing.get_args(resolved)
+    return arguments[0] if typing.get_origin(resolved) in _ITERABLES and arguments else _UNSAID
+
+
+def _schema(yielded: Any) -> Schema | None:
+    if not isinstance(yielded, type):
+        return None
+    try:
+        return schema_of(yielded)
+    except OutputDefinitionError:
+        return None
+
+
+def _name(yielded: Any) -> str:
+    return getattr(yielded, "__name__", str(yielded))
