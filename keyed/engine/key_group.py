@@ -144,6 +144,8 @@ class KeyGroup:
             StateSchemaChanged: The function's states do not fit them.
         """
         spec = self._spec
+        # The ids of the states may be others than those of a try before.
+        self.close()
         self._export(None)
         meta = GroupMeta(self._new_id(), spec.name, self.index, spec.parallelism, commit, self._new_id(), states=states)
         self._open(meta)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import attrs
 
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader
-from keyed.errors import ChangelogError, DefinitionError, HistoryCompacted, OperatorChanged
+from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.restoring import RestorePoint
 
-__all__ = ["Cut", "Restoration", "cut_of", "header_of", "newest_sequence"]
+__all__ = ["Cut", "Restoration", "cut_of", "header_of", "newest_sequence", "with_cut"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_TRIES = 10
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -57,6 +60,26 @@ class Cut:
         return any(restoration.point.until is not None for restoration in self.operators.values())
 
 
+def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _T:
+    """Take what there is at the cut of a query; at a newer one if compaction, beside a running job, was faster.
+
+    Args:
+        points: The restore point of each operator that is restored, by name; there is one at least.
+        take: Reads the changelogs at a cut, from the beginning each time that it is called.
+
+    Raises:
+        HistoryCompacted: The batch or time that ``until=`` names is older than what compaction left.
+        ChangelogError: As `cut_of` has it.
+    """
+    for _ in range(_TRIES):
+        try:
+            return take(cut_of(points))
+        except HistoryCompacted:
+            if any(point.until is not None for point in points.values()):
+                raise
+    return take(cut_of(points))
+
+
 def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
     """The cut of a query.
 
@@ -67,6 +90,7 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
         ChangelogError: A changelog was not written, or the batch is not there yet.
         HistoryCompacted: The batch or time is older than what compaction left.
         OperatorChanged: A changelog is another operator's.
+        CorruptionError: A position was kept before the batch, and not after it.
         DefinitionError: The operators are to be restored to different batches.
     """
     first, *others = points.values()
@@ -92,12 +116,29 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
         groups = range(headers[operator].parallelism)
         markers = tuple(_marker_at(point.changelog.reader(group), sequence) for group in groups)
         operators[operator] = Restoration(point, headers[operator], markers)
-    position = None
+    return Cut(sequence, _position_at(points, sequence), operators)
+
+
+def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | None:
+    """The position after a batch; ``None`` if the job kept none.
+
+    Raises:
+        CorruptionError: It is lost.
+    """
     for point in points.values():
         found = next(point.changelog.positions(sequence - 1), None)
         if found is not None and found[0] == sequence:
-            position = found[1]
-    return Cut(sequence, position, operators)
+            return found[1]
+    for point in points.values():
+        before = max((number for number, _ in point.changelog.positions() if number < sequence), default=None)
+        if before is not None:
+            raise CorruptionError(
+                f"there is a position of the sources after batch {before} and none after batch {sequence}, which is to "
+                "be restored: the sources would be read again over its state; restore the file of the position, or "
+                f"give until={before}",
+                where=str(point.changelog),
+            )
+    return None
 
 
 def header_of(changelog: Changelog) -> LogHeader:
@@ -108,7 +149,7 @@ def header_of(changelog: Changelog) -> LogHeader:
     """
     header = changelog.header()
     if header is None:
-        raise ChangelogError(f"{changelog!r} is no changelog yet: nothing was written to it")
+        raise ChangelogError(f"{changelog} is no changelog yet: nothing was written to it")
     return header
 
 

@@ -58,7 +58,7 @@ class Standby:
         self.path = os.fspath(path)
         header = changelog.header()
         if header is None:
-            raise ChangelogError(f"{changelog!r} is no changelog yet: start the job that writes it first")
+            raise ChangelogError(f"{changelog} is no changelog yet: start the job that writes it first")
         self._header = header
         self._stores: list[RocksStore] = []
         self._stop = threading.Event()

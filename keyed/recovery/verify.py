@@ -51,7 +51,7 @@ class Verified:
 
 
 def verify_changelog(changelog: Changelog) -> list[Verified]:
-    """Check every commit of a changelog, and name the first in each key group that is wrong.
+    """Check every commit of a changelog, and name the first in each key group that is wrong; and the positions.
 
     Memory is needed for the state of one key group.
 
@@ -59,8 +59,14 @@ def verify_changelog(changelog: Changelog) -> list[Verified]:
         ChangelogError: It was never written, or cannot be read.
     """
     header = header_of(changelog)
-    groups = range(header.parallelism)
-    return [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
+    try:
+        # A running job goes on meanwhile: it has exported the batches before this one.
+        newest = max((sequence for sequence, _ in changelog.positions()), default=0)
+        groups = range(header.parallelism)
+        found = [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
+        return _with_positions(found, newest, {sequence for sequence, _ in changelog.positions()})
+    except CorruptionError as error:
+        return [Verified(header.operator, 0, problem=str(error))]
 
 
 def verify_checkpoint(
@@ -109,6 +115,20 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
     return attrs.evolve(found, problem=problem, note=note)
 
 
+def _with_positions(found: list[Verified], newest: int, kept: set[int]) -> list[Verified]:
+    """What was found, with what the positions say: a group has all batches before the newest position."""
+    cut = min(group.last for group in found)
+    result = []
+    for group in found:
+        problem = group.problem
+        if not problem and group.last < newest - 1:
+            problem = f"its last commit is {group.last}, and there is a position of the sources after batch {newest}"
+        elif not problem and group.last == cut and cut not in kept and any(sequence < cut for sequence in kept):
+            problem = f"there is no position of the sources after batch {cut}, and there are positions before it"
+        result.append(attrs.evolve(group, problem=problem))
+    return result
+
+
 @attrs.frozen
 class _Expected:
     entries: int
@@ -122,19 +142,23 @@ def _expected(meta: GroupMeta) -> _Expected:
 
 def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verified, Replay]:
     """Check the commits of a key group of a changelog."""
-    replay, found = Replay(), Verified(operator, group)
-    try:
-        for commit, blocks in reader.commits():
-            replay.apply(commit, blocks)
-            found = attrs.evolve(
-                found, first=found.first or commit.sequence, last=commit.sequence, entries=replay.entries
-            )
-            problem = _compared(replay.entries, replay.hash, commit)
-            if problem:
-                return attrs.evolve(found, problem=f"commit {commit.sequence}: {problem}"), replay
-    except (CorruptionError, HistoryCompacted) as error:
-        return attrs.evolve(found, problem=str(error)), replay
-    return found, replay
+    while True:
+        replay, found = Replay(), Verified(operator, group)
+        try:
+            for commit, blocks in reader.commits():
+                replay.apply(commit, blocks)
+                found = attrs.evolve(
+                    found, first=found.first or commit.sequence, last=commit.sequence, entries=replay.entries
+                )
+                problem = _compared(replay.entries, replay.hash, commit)
+                if problem:
+                    return attrs.evolve(found, problem=f"commit {commit.sequence}: {problem}"), replay
+        except HistoryCompacted:
+            # Compaction beside a running job took what was not read yet.
+            continue
+        except CorruptionError as error:
+            return attrs.evolve(found, problem=str(error)), replay
+        return found, replay
 
 
 def _compared(entries: int, hash_: int, expected: Commit | _Expected) -> str:

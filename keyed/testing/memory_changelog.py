@@ -29,6 +29,9 @@ class MemoryChangelog:
         self._positions: dict[int, bytes] = {}
         self._kept: dict[str, bytes] = {}
 
+    def __str__(self) -> str:
+        return "changelog in memory"
+
     def __copy__(self) -> Self:
         return self
 

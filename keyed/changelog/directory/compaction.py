@@ -2,7 +2,7 @@
 
 A base is written beside what it replaces, read back, and only then are the old base and the segments removed; so a
 crash at any moment leaves a log that says the same. Readers that are in the midst of what is removed are told that they
-are too late. Several may compact a log at a time: each base is right by itself.
+are too late. One compacts a log at a time: it holds the lock in the group's folder.
 
 Memory is needed for the changes that are folded at a time, not for the state: the old base is in the order of addresses
 and is merged as it is read. Table rows are the exception, they are folded in memory.
@@ -14,12 +14,13 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from keyed.changelog.directory.disk import publish, remove
+from keyed.changelog.directory.disk import exists, locked, publish, remove
 from keyed.changelog.directory.fold_tables import fold_tables
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
@@ -79,30 +80,32 @@ class _Stopped(Exception):
     """The process is about to close the log."""
 
 
-def compact_group(folder: GroupFolder, limits: Limits, stopped: Callable[[], bool] = lambda: False) -> Compacted:
+def compact_group(
+    folder: GroupFolder, limits: Limits, stopped: Callable[[], bool] = lambda: False, *, wait: bool = True
+) -> Compacted:
     """Fold what the limits allow to be folded.
 
     Args:
         folder: The folder of the key group.
         limits: What is to be left.
         stopped: Asked now and then; if it says yes nothing more is done.
+        wait: Whether to wait for another one that is compacting the log; else nothing is done then.
 
     Raises:
         CorruptionError: The log is damaged, or its state is not what its commits say. Nothing has been removed then.
         ChangelogError: The disk fails. The log is as it was, or compacted.
     """
-    listing, newest = folder.look()
-    try:
-        for target in _targets(folder, listing, newest, limits):
-            present = folder.listing()
-            if present.base < target:
-                _fold(folder, present, target, stopped)
-    except FileNotFoundError:
-        _log.info("%s: another compaction is at work", folder.path)
-    except _Stopped:
-        pass
-    remove(folder.path / name for name in folder.listing().leftovers)
-    after = folder.listing()
+    if not exists(folder.path):
+        # No writer was opened yet, so nobody has made the folder.
+        return Compacted(folder.group, 0, 0, 0, 0, 0)
+    with locked(folder.lock, wait=wait) as held:
+        listing, newest = folder.look()
+        if held:
+            with suppress(_Stopped):
+                for target in _targets(folder, listing, newest, limits):
+                    _fold(folder, folder.listing(), target, stopped)
+            remove(folder.path / name for name in folder.listing().leftovers)
+        after = folder.listing()
     return Compacted(
         folder.group,
         after.base,
@@ -269,7 +272,7 @@ class BackgroundCompaction:
             if self._stop.is_set():
                 return
         try:
-            done = compact_group(self._folder, self._limits, self._stop.is_set)
+            done = compact_group(self._folder, self._limits, self._stop.is_set, wait=False)
         except KeyedError as error:
             # The job goes on: its log is longer than it need be, and whoever reads it meets the same error.
             _log.warning(

@@ -93,6 +93,9 @@ class DirectoryChangelog:
     history_bytes: int | None = attrs.field(default=None, converter=_history, kw_only=True)
     auto_compact: bool = attrs.field(default=True, kw_only=True)
 
+    def __str__(self) -> str:
+        return f"changelog {self.path}"
+
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
         """Create the changelog, or check that what is there is this operator's.
 

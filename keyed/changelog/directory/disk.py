@@ -8,6 +8,7 @@ race for a name one loses. The folder is synced before a publication counts.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ __all__ = [
     "OpenFile",
     "exists",
     "file_sizes",
+    "locked",
     "make_folder",
     "publish",
     "read_file",
@@ -39,6 +41,7 @@ _REMEDIES = {
     errno.EDQUOT: "free space, compact the log or raise the quota; what is committed is safe",
     errno.EROFS: "mount the file system writable",
     errno.EACCES: "give this process access to the folder",
+    errno.ENOLCK: "use a file system with locks",
     errno.EPERM: "use a file system with hard links, and give this process access to the folder",
     errno.ENOTSUP: "use a file system with hard links",
     errno.EIO: "check the disk",
@@ -228,6 +231,38 @@ def file_sizes(folder: Path) -> dict[str, int]:
             with suppress(FileNotFoundError):
                 sizes[entry.name] = entry.stat().st_size
     return sizes
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold a lock, which ends with the process that holds it, whatever becomes of that.
+
+    Args:
+        path: The file of the lock; created if missing, and left where it is.
+        wait: Whether to wait while another one holds it.
+
+    Returns:
+        Whether it is held.
+
+    Raises:
+        ChangelogError: The file system has no locks.
+    """
+    with _telling("locked", path):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        held = True
+        with _telling("locked", path):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                held = False
+        yield held
+    finally:
+        # Whatever becomes of the file, the lock is not to stay.
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
+        with suppress(OSError):
+            os.close(file)
 
 
 def remove(paths: Iterable[Path]) -> None:

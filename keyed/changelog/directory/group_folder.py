@@ -3,6 +3,7 @@
     00000000000000000007.segment     the commit of sequence 7
     00000000000000000007-1.segment   the same once more, because the file above is torn; -2, -3, ... if need be
     00000000000000000007.base        the whole state after the commit of sequence 7, which compaction left
+    compacting                       the lock of whoever compacts the log
     .*.tmp                           files that are being written, or were when their writer died
 
 A base makes all segments up to its sequence, and all bases before it, leftovers, which nobody reads any more. Sequences
@@ -37,7 +38,8 @@ class Listing:
         base: Sequence of the newest base; 0 if there is none.
         base_bytes: Its size.
         segments: By sequence, in order, those after the base: how often each was written anew, and the bytes of all.
-        leftovers: Names of files that are not read any more.
+        leftovers: Names of files that are not read any more, in the order in which they are to be removed: while one
+            of them is there, those that follow it are.
         temporary: Names of files that are being written, or were.
     """
 
@@ -51,6 +53,12 @@ class Listing:
     def history_bytes(self) -> int:
         """Bytes of all segments after the base."""
         return sum(size for _, size in self.segments.values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is something, and its sequences follow one another."""
+        newest = max(self.segments, default=self.base)
+        return newest > 0 and newest == self.base + len(self.segments)
 
 
 class GroupFolder:
@@ -75,12 +83,29 @@ class GroupFolder:
         """The segment of a sequence, and of its writing: 0 is the first."""
         return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
 
+    @property
+    def lock(self) -> Path:
+        """The lock of whoever compacts the log."""
+        return self.path / "compacting"
+
     def listing(self) -> Listing:
         """What is in the folder.
 
+        A folder is not listed at one moment: beside a compaction a listing may lack both a new base and what it
+        replaced. So one that is empty or has a gap counts only if the next one is the same.
+
         Raises:
-            ChangelogError: It cannot be read.
+            ChangelogError: It cannot be read, or changes all the time.
         """
+        before: Listing | None = None
+        for _ in range(_TRIES):
+            listing = self._listed()
+            if listing == before or listing.is_whole:
+                return listing
+            before = listing
+        raise self._restless()
+
+    def _listed(self) -> Listing:
         bases: dict[int, int] = {}
         segments: dict[int, tuple[int, int]] = {}
         names: list[tuple[int, str]] = []
@@ -102,7 +127,7 @@ class GroupFolder:
             base,
             bases.get(base, 0),
             {sequence: segments[sequence] for sequence in sorted(segments) if sequence > base},
-            [name for sequence, name in names if sequence <= base and name != self.base(base).name],
+            [name for sequence, name in sorted(names) if sequence <= base and name != self.base(base).name],
             temporary,
         )
 
@@ -139,7 +164,10 @@ class GroupFolder:
             listing = self.listing()
             with suppress(FileNotFoundError):  # Compaction removed what was listed.
                 return listing, self._newest(listing)
-        raise ChangelogError(f"{self.path} changes faster than it can be read; try again")
+        raise self._restless()
+
+    def _restless(self) -> ChangelogError:
+        return ChangelogError(f"{self.path} changes faster than it can be read; try again")
 
     def _newest(self, listing: Listing) -> Commit | None:
         for sequence in reversed(listing.segments):

@@ -106,6 +106,9 @@ class KafkaChangelog:
             )
         check_settings(dict(self.settings))
 
+    def __str__(self) -> str:
+        return f"changelog in topic {self.topic!r} at {self.bootstrap}"
+
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
         """See `Changelog.prepare`."""
         cluster = self._cluster()

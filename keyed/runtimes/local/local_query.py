@@ -22,7 +22,7 @@ from keyed.engine.loader import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
 from keyed.ids import random_id
 from keyed.options import Options
-from keyed.recovery.cut import cut_of
+from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.runtimes.local.local_operator import Operator
 from keyed.runtimes.local.local_position import Position, decode_position, encode_position, restored_position
@@ -283,7 +283,7 @@ class LocalQuery:
         points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
         if not points:
             return Position(names)
-        cut = cut_of(points)
+        cut, loaders = with_cut(points, lambda cut: (cut, self._load(commits, operators, cut)))
         position, with_position = restored_position(names, cut)
         if not with_position:
             _log.warning(
@@ -291,16 +291,20 @@ class LocalQuery:
                 cut.sequence,
             )
         self._restored = Restored(cut.sequence, with_position=with_position)
-        loaders: list[Loader] = []
-        for operator in operators:
-            restoration = cut.operators.get(operator.stage.name)
-            loaders += operator.load(restoration, cut.sequence, self._on_restore, commits.commit)
         # All at once: half of a restored query is none.
         for loader in loaders:
             loader.write_meta()
         commits.write("run", encode_position(position))
         commits.commit()
         return position
+
+    def _load(self, commits: BufferedCommits, operators: list[Operator], cut: Cut) -> list[Loader]:
+        """Load the key groups of all operators."""
+        loaders: list[Loader] = []
+        for operator in operators:
+            restoration = cut.operators.get(operator.stage.name)
+            loaders += operator.load(restoration, cut.sequence, self._on_restore, commits.commit)
+        return loaders
 
 
 def _export_position(commits: BufferedCommits, operators: list[Operator], position: Position) -> None:

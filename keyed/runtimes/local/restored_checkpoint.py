@@ -17,7 +17,7 @@ from keyed.errors import ChangelogError, CheckpointError
 from keyed.functions import KeyedProcessFunction
 from keyed.ids import random_id
 from keyed.operators import OperatorSpec, check_parallelism
-from keyed.recovery.cut import cut_of, header_of
+from keyed.recovery.cut import Cut, header_of, with_cut
 from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.results import Restored, RestoreProgress
@@ -70,10 +70,9 @@ def restore_checkpoint(
     by_name = {header_of(point.changelog).operator: point for point in points}
     if len(by_name) != len(points):
         raise ChangelogError("two of the changelogs are of one operator; give one for each operator")
-    cut = cut_of(by_name)
-    position, with_position = restored_position([*by_name], cut)
     commits = CommitStore(path)
-    try:
+
+    def loaded(cut: Cut) -> tuple[Cut, list[Loader]]:
         loaders: list[Loader] = []
         for operator, restoration in cut.operators.items():
             count = parallelism if parallelism is not None else len(restoration.markers)
@@ -86,6 +85,11 @@ def restore_checkpoint(
             logs = (commits.group_log(operator, index) for index in range(count))
             targets = [_Target(index, count, operator, log) for index, log in enumerate(logs)]
             loaders += load(restoration, spec, targets, on_progress, commits.commit)
+        return cut, loaders
+
+    try:
+        cut, loaders = with_cut(by_name, loaded)
+        position, with_position = restored_position([*by_name], cut)
         for loader in loaders:
             loader.write_meta()
         commits.write("run", encode_position(position))

@@ -57,6 +57,12 @@ def test_errors_are_told(tmp_path, capsys):
     assert "compaction_lag" in capsys.readouterr().err
 
 
+def test_errors_name_a_changelog_by_its_path(tmp_path, capsys):
+    path = str(tmp_path / "nothing")
+    assert main(["verify", path]) == 1
+    assert capsys.readouterr().err == f"error: changelog {path} is no changelog yet: nothing was written to it\n"
+
+
 def test_it_runs_as_a_program(changelog):
     command = [sys.executable, "-m", "keyed.cli", "compact", changelog.path, "--lag-seconds", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)

@@ -150,6 +150,41 @@ def test_without_a_position_the_state_alone_is_restored_and_that_is_said(tmp_pat
     assert "batch 10 is restored without a position: the state is restored" in caplog.text
 
 
+def test_a_position_that_is_lost_is_not_taken_for_none(tmp_path):
+    log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    run_count(range(100), log)
+    (tmp_path / "log" / "positions" / f"{10:020d}.position").unlink()
+    with pytest.raises(CorruptionError, match=r"after batch 9 and none after batch 10.*give until=9"):
+        run_count(range(100), restore_from=log, checkpoint=tmp_path / "checkpoint")
+    result = run_count(range(100), restore_from=RestorePoint(log, until=9), checkpoint=tmp_path / "checkpoint")
+    assert [value for _, value in result.values] == [10] * 10
+
+
+def test_compaction_beside_a_restore_moves_its_cut(tmp_path):
+    class Running(DirectoryChangelog):
+        """The old job goes on, and its log is compacted, when the cut is chosen."""
+
+        def positions(self, after=0):
+            if not went_on:
+                went_on.append(True)
+                run_count(range(rows[-1]), log, checkpoint=tmp_path / "old")
+                log.compact()
+            return super().positions(after)
+
+    went_on: list[bool] = []
+    rows = [130]
+    log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
+    run_count(range(100), log, checkpoint=tmp_path / "old")
+    running = Running(log.path, compaction_lag=0, auto_compact=False)
+    result = run_count(range(140), restore_from=running, checkpoint=tmp_path / "new")
+    assert result.restored == keyed.Restored(13, with_position=True)
+    assert [value for _, value in result.values] == [14] * 10
+    went_on.clear()
+    rows.append(160)
+    with pytest.raises(HistoryCompacted):
+        run_count(range(140), restore_from=RestorePoint(running, until=13))
+
+
 class Count(KeyedProcessFunction):
     """Counts per key."""
 

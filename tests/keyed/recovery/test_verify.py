@@ -10,6 +10,7 @@ import pytest
 
 import keyed
 from keyed import ChangelogDiverged, CheckpointError, OperatorChanged, TimeDomain
+from keyed.changelog.directory import DirectoryChangelog
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, state_prefix
 from keyed.content.describe import describe_entry
@@ -73,6 +74,32 @@ def test_the_first_commit_that_is_wrong_is_named(log, change, match):
     found = problems(verify_changelog(log))
     assert list(found) == [1]
     assert re.search(match, found[1]), found
+
+
+def test_a_lost_tail(log):
+    del log._groups[1][-2:]
+    assert problems(verify_changelog(log)) == {
+        1: "its last commit is 8, and there is a position of the sources after batch 10"
+    }
+
+
+def test_a_tail_that_was_not_exported_yet_is_not_lost(log):
+    log._groups[1].pop()
+    assert problems(verify_changelog(log)) == {}
+
+
+def test_a_lost_position(log):
+    del log._positions[10]
+    said = "there is no position of the sources after batch 10, and there are positions before it"
+    assert problems(verify_changelog(log)) == {0: said, 1: said}
+
+
+def test_a_damaged_position(tmp_path):
+    log = DirectoryChangelog(tmp_path)
+    run_count(range(100), log)
+    file = tmp_path / "positions" / f"{7:020d}.position"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert str(file) in problems(verify_changelog(log))[0]
 
 
 def test_a_lost_tombstone_and_a_wrong_count_in_the_marker():

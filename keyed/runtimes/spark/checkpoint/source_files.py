@@ -95,7 +95,7 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
             raise CorruptionError(
                 f"the changelog has a position at batch {last} of file source {source}, and not the files of its batch "
                 f"{min(missing)}",
-                where=repr(changelog),
+                where=str(changelog),
             )
         rows = [_VERSION, *(json.dumps(entry | {"batchId": 0}) for entry in entries.values())]
         folder.write(f"sources/{source}/0", "\n".join(rows).encode())
@@ -149,9 +149,9 @@ def _kept(changelog: Changelog) -> dict[int, list[tuple[int, int, Iterable[_Entr
         try:
             count, entries = _decode(zlib.decompress(data))
         except (ValueError, zlib.error) as error:
-            raise CorruptionError(f"{name} is malformed: {error}", where=repr(changelog)) from error
+            raise CorruptionError(f"{name} is malformed: {error}", where=str(changelog)) from error
         if not all(entry.keys() >= {"path", "batchId"} for entry in entries):
-            raise CorruptionError(f"{name} is malformed: an entry has no path or batch", where=repr(changelog))
+            raise CorruptionError(f"{name} is malformed: an entry has no path or batch", where=str(changelog))
         expected[source, first, last] = count
         parts[source, first, last][part] = entries
     result: dict[int, list[tuple[int, int, Iterable[_Entry]]]] = defaultdict(list)

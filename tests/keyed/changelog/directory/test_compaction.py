@@ -1,6 +1,8 @@
 """Compaction: the same state, less history, at any moment and beside any writer and reader."""
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, pairwise
 from random import Random
@@ -8,8 +10,9 @@ from random import Random
 import attrs
 import pytest
 
-from keyed.changelog.directory import DirectoryChangelog, compaction
+from keyed.changelog.directory import DirectoryChangelog, compaction, group_folder
 from keyed.changelog.directory.compaction import BackgroundCompaction, Limits
+from keyed.changelog.directory.disk import file_sizes, locked
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, DefinitionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.directory.support import check, compact_all, files_of, made
@@ -168,42 +171,73 @@ def test_leftovers_of_a_crash_are_not_read_and_are_removed(tmp_path):
     assert [path.name for path in files_of(changelog, "base")] == ["00000000000000000005.base"]
 
 
-def test_two_compactions_at_a_time(tmp_path, monkeypatch):
-    changelog, sample = made(tmp_path, *[100] * 6, compaction_lag=2 * SECOND)
-    other = attrs.evolve(changelog, compaction_lag=0)
-    fold = compaction._fold
-    for is_first in (True, False):
-
-        def meddling(*arguments, first=is_first):
-            monkeypatch.setattr(compaction, "_fold", fold)
-            if first:
-                other.compact()
-            fold(*arguments)
-            other.compact()
-
-        monkeypatch.setattr(compaction, "_fold", meddling)
-        changelog.compact()
-        assert state_of(changelog.reader(0)) == sample.state
-        assert len(files_of(changelog)) == 1
-        for _ in range(4):
-            changelog.writer(0).append(*sample.commit())
-
-
-def test_another_compaction_between_two_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(compaction, "_STEP_BYTES", 1)
+def test_one_compacts_at_a_time(tmp_path):
     changelog, sample = made(tmp_path, *[10] * 6)
     folder = changelog._group(0)
-    targets = compaction._targets
+    with ThreadPoolExecutor() as pool:
+        with locked(folder.lock, wait=True):
+            # Beside its writer a log is left to whoever compacts it; a command waits for its turn.
+            assert compaction.compact_group(folder, Limits(0), wait=False).base == 0
+            commanded = pool.submit(changelog.compact)
+            assert sequences(changelog) == [1, 2, 3, 4, 5, 6]
+        assert commanded.result(60)[0].base == 5
+    assert state_of(changelog.reader(0)) == sample.state
 
-    def overtaken(*arguments):
-        for target in targets(*arguments):
-            monkeypatch.setattr(compaction, "_targets", targets)
-            compaction.compact_group(folder, Limits(0))
-            yield target
 
-    monkeypatch.setattr(compaction, "_targets", overtaken)
-    changelog.compact()
-    assert sequences(changelog) == [5, 6]
+def test_a_listing_beside_a_compaction_is_made_again(tmp_path, monkeypatch):
+    changelog, sample = made(tmp_path, *[10] * 6)
+
+    def torn(path):
+        """What a folder may seem to hold while it changes: names seen early, and names seen late."""
+        monkeypatch.setattr(group_folder, "file_sizes", file_sizes)
+        early = file_sizes(path)
+        changelog.compact()
+        changelog.writer(0).append(*sample.commit())
+        changelog.compact()
+        late = file_sizes(path)
+        return {name: early[name] for name in sorted(early)[:2]} | {
+            name: size for name, size in late.items() if name.endswith(".segment")
+        }
+
+    for look in (state_of, lambda reader: reader.last().sequence):
+        monkeypatch.setattr(group_folder, "file_sizes", torn)
+        look(changelog.reader(0))
+    monkeypatch.setattr(group_folder, "file_sizes", torn)
+    assert state_of(changelog.reader(0)) == sample.state
+
+
+def test_readers_beside_a_writer_and_two_compactions(tmp_path):
+    changelog, sample = made(tmp_path, *[3] * 4)
+    ended = threading.Event()
+
+    def compacting():
+        while not ended.is_set():
+            changelog.compact()
+
+    def reading():
+        reads = late = 0
+        while not ended.is_set():
+            reader, reads = changelog.reader(0), reads + 1
+            sequence = reader.last().sequence
+            try:
+                assert state_of(reader) in (sample.past[number] for number in range(sequence, sequence + 50))
+            except HistoryCompacted:
+                late += 1
+        return reads, late
+
+    with ThreadPoolExecutor(6) as pool:
+        others = [pool.submit(compacting) for _ in range(2)]
+        readers = [pool.submit(reading) for _ in range(3)]
+        try:
+            writer = changelog.writer(0)
+            for _ in range(400):
+                commit = sample.commit(3)
+                writer.append(*commit)
+        finally:
+            ended.set()
+        for other in others:
+            other.result()
+        assert sum(reader.result()[0] for reader in readers) > 10
     assert state_of(changelog.reader(0)) == sample.state
 
 
