@@ -52,6 +52,8 @@ KEYED = {
             "keyed.watermarks",
             "keyed.outputs",
             "keyed.sinks",
+            "keyed.sources",
+            "keyed.kafka_source",
             "keyed.results",
             "keyed.rows",
         ),
@@ -282,7 +284,7 @@ def _default(default: Any) -> str:
 
 def _comment_of(name: str) -> str:
     """The ``#:`` comment of a constant."""
-    source = (ROOT / "keyed" / "durations.py").read_text()
+    source = "".join((ROOT / "keyed" / file).read_text() for file in ("durations.py", "sources.py"))
     found = re.search(rf"((?:^#: .*\n)+)^{name} = ", source, re.MULTILINE)
     return re.sub(r"^#: ", "", found[1], flags=re.MULTILINE).strip() if found else ""
 

@@ -28,6 +28,7 @@ from keyed.errors import (
     RowError,
     SessionError,
     SinkError,
+    SourceError,
     StateAccessError,
     StateDefinitionError,
     StateSchemaChanged,
@@ -38,11 +39,13 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.functions import KeyedProcessFunction
+from keyed.kafka_source import KafkaSource
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
 from keyed.sinks import collect_sink, parquet_sink
+from keyed.sources import PAUSE, SeekableSource
 from keyed.spark import spark_flush, spark_metrics, spark_session, spark_verify
 from keyed.state import (
     AggregateFunction,
@@ -72,6 +75,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
+    "PAUSE",
     "TIMESTAMP_COLUMN",
     "AggregateFunction",
     "AggregatingState",
@@ -91,6 +95,7 @@ __all__ = [
     "HistoryCompacted",
     "JavaNotFound",
     "KafkaChangelog",
+    "KafkaSource",
     "KeyTypeError",
     "KeyedError",
     "KeyedProcessFunction",
@@ -120,8 +125,10 @@ __all__ = [
     "RowError",
     "RunResult",
     "Schema",
+    "SeekableSource",
     "SessionError",
     "SinkError",
+    "SourceError",
     "StateAccessError",
     "StateDefinitionError",
     "StateMigration",

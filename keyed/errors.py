@@ -25,6 +25,7 @@
     │   ├── ChangelogFenced              another writer of the same key group is ahead
     │   └── HistoryCompacted             what is asked for is older than what compaction left
     ├── TableNotFound (LookupError)      there is no such state table, or no batch to show one of yet
+    ├── SourceError                      a source cannot be read on
     ├── SinkError                        a sink cannot be written, or its folder is another query's
     ├── SessionError                     a Spark session lacks what keyed needs
     ├── JavaNotFound                     no Java 17 or newer for Spark
@@ -57,6 +58,7 @@ __all__ = [
     "RowError",
     "SessionError",
     "SinkError",
+    "SourceError",
     "StateAccessError",
     "StateDefinitionError",
     "StateSchemaChanged",
@@ -187,6 +189,10 @@ class HistoryCompacted(ChangelogError):
 
 class TableNotFound(KeyedError, LookupError):
     """There is no state table of this name, or no batch was applied yet."""
+
+
+class SourceError(KeyedError):
+    """A source cannot be read, or has lost what was not read yet."""
 
 
 class SinkError(KeyedError):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import attrs
 
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, QueryFailed
 
 __all__ = [
     "CollectSink",
@@ -24,6 +24,7 @@ __all__ = [
     "SinkMode",
     "check_distinct",
     "collect_sink",
+    "failed",
     "local_folder",
     "parquet_sink",
     "sink_of",
@@ -132,6 +133,16 @@ def check_distinct(sinks: Iterable[Sink]) -> None:
             )
         if place is not None:
             seen.add(place)
+
+
+def failed(sink: Any, batch_id: int, error: Exception) -> QueryFailed:
+    """The error for what a sink raised; raise it from that."""
+    name = repr(sink)
+    if isinstance(sink, FunctionSink):
+        name = f"the function {getattr(sink.function, '__qualname__', sink.function)!s}"
+    elif isinstance(sink, ParquetSink):
+        name = f"the Parquet sink {sink.path!r}"
+    return QueryFailed(f"{name} cannot take batch {batch_id}: {type(error).__name__}: {error}")
 
 
 def local_folder(path: str) -> Path | None:

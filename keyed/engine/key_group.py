@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import ChangelogWriter
+from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.contents import contents_hash
 from keyed.content.entry_hash import hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
@@ -115,6 +116,15 @@ class KeyGroup:
         meta = None if record is None else decode_meta(record, f"{self._where}, meta record")
         self._replica.catch_up(self._log, meta, self._where)
         return meta, self._replica.store
+
+    def is_due(self, processing_time: int) -> bool:
+        """Whether a processing-time timer is due, which a batch without rows would fire.
+
+        Raises:
+            CorruptionError: The log is damaged.
+        """
+        _, store = self.committed()
+        return next(store.due(TIMER_PROCESSING, processing_time), None) is not None
 
     def counters(self) -> dict[str, int]:
         """The counters as they are committed; none before the first commit."""

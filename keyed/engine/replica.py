@@ -78,9 +78,9 @@ class Replica:
             CorruptionError: A log row is missing or fails its checks.
         """
         pending, self._pending = self._pending, None
-        self._committed = (
-            pending if meta is not None and pending is not None and pending.attempt == meta.attempt else None
-        )
+        if pending is not None:
+            # Kept until it is taken: the store may be brought level more than once between two batches.
+            self._committed = pending
         store = self.store
         position = store.position()
         if meta is None:

@@ -31,6 +31,7 @@ from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
+from keyed.runtimes.local.source import element_of, key_getter
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing.memory_changelog import MemoryChangelog
@@ -68,7 +69,8 @@ class KeyedTestHarness:
 
     Args:
         function: The function under test.
-        key: Key of an element; the element itself by default. Of a vectorized function the key columns.
+        key: Key of an element, as in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized
+            function needs. By default the element itself.
         backend: Local store: ``"memory"`` or ``"rocksdb"``.
         parallelism: Number of key groups.
         changelog: Where each call's changes go when it has committed them.
@@ -96,7 +98,7 @@ class KeyedTestHarness:
         self._spec = OperatorSpec(
             _OPERATOR, function, True, None, "arrival", parallelism, _key_columns(function, key), changelog=changelog
         )
-        self._key = key if callable(key) else (lambda value: value)
+        self._key = key if callable(key) else key_getter(self._spec.keys) if key else (lambda value: value)
         self._backend = backend
         self._folder: Path | None = None
         self._commits = MemoryCommitStore()
@@ -319,7 +321,8 @@ class KeyedTestHarness:
 
     def _run(self, rows: list[tuple[Any, int | None]]) -> None:
         routed: list[list[tuple[Any, Any, int | None]]] = [[] for _ in self._groups]
-        for value, timestamp in rows:
+        for element, timestamp in rows:
+            value = element_of(element)
             key = self._key_types.check(self._key(value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
             routed[index].append((key, value, timestamp))
@@ -427,15 +430,13 @@ def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> 
 
 
 def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
-    """The key columns of a vectorized function; none for a function of elements.
+    """The key columns; none where the key is a function of the element.
 
     Raises:
-        DefinitionError: ``key`` is not for this kind of function.
+        DefinitionError: A vectorized function needs names.
     """
-    vectorized = isinstance(function, VectorizedFunction)
-    if vectorized == (key is None or callable(key)):
-        needed = "names of key columns, as in 'user'" if vectorized else "a function, as in lambda row: row.user"
-        raise DefinitionError(f"key={key!r}: {type(function).__name__} needs {needed}")
+    if isinstance(function, VectorizedFunction) and (key is None or callable(key)):
+        raise DefinitionError(f"key={key!r}: {type(function).__name__} needs names of key columns, as in 'user'")
     return () if key is None or callable(key) else (key,) if isinstance(key, str) else tuple(key)
 
 

@@ -106,6 +106,10 @@ class Operator:
             changelog.put_position(batches, position)
             self._exported = batches
 
+    def is_due(self, processing_time: int) -> bool:
+        """Whether there is something to do without rows: a processing-time timer is due."""
+        return any(group.is_due(processing_time) for group in self.groups)
+
     def counters(self) -> dict[str, int]:
         """The counters after the last batch, summed over the key groups, also if an earlier run has run it."""
         return self.metrics or _summed(group.counters() for group in self.groups)

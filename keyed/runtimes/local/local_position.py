@@ -2,10 +2,12 @@
 
 The position is committed with each batch, and logged into the changelogs of the query before the batch is exported, so
 that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
-whose payload is msgpack of the fields of `Position` as a map. Version 1 has no ``queries`` and no ``consumed``.
+whose payload is msgpack of the fields of `Position` as a map. Version 1 has the first four.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import attrs
 import msgspec
@@ -14,6 +16,7 @@ from keyed.codec.frames import frame, unframe
 from keyed.errors import CorruptionError
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
+from keyed.runtimes.local.consumed import Consumed
 
 __all__ = ["Position", "decode_position", "encode_position", "restored_position"]
 
@@ -31,6 +34,8 @@ class Position:
         rows: Rows of the source consumed so far.
         ended: Whether the input has ended.
         queries: Id of the query, after those of the queries that it was restored from.
+        consumed: Digests of the first and last rows that were consumed; ``None`` where the source has positions.
+        source: The position of a `keyed.SeekableSource`.
         restored: How many of the batches are those of an earlier query, from whose changelogs this one was restored.
     """
 
@@ -40,6 +45,8 @@ class Position:
     ended: bool = False
     queries: list[str] = attrs.field(factory=list)
     restored: int = 0
+    consumed: Consumed | None = None
+    source: Any = None
 
 
 def encode_position(position: Position) -> bytes:

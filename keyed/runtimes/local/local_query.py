@@ -6,7 +6,6 @@ each row is there once. State, source position and batch id are committed as one
 
 from __future__ import annotations
 
-import gc
 import logging
 import tempfile
 import threading
@@ -24,12 +23,14 @@ from keyed.ids import random_id
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
+from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import Operator
 from keyed.runtimes.local.local_position import Position, decode_position, encode_position, restored_position
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.source import Rows, batches
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
 from keyed.sinks import CollectSink, ParquetSink
+from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.streams import BoundOutput, Output, Stage
 
@@ -96,8 +97,14 @@ class LocalQuery:
     def stop(self) -> None:
         """Stop after the batch that is running; what it committed stays. May be called from ``on_progress`` too."""
         self._stopping.set()
+        self._close_source()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _close_source(self) -> None:
+        data = self._last.source.data
+        if isinstance(data, SeekableSource) and callable(close := getattr(data, "close", None)):
+            close()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query. Whether it has ended.
@@ -164,29 +171,30 @@ class LocalQuery:
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
 
     def _loop(self, commits: BufferedCommits, operators: list[Operator], position: Position) -> RunResult:
-        # Rows are freed by reference counts; looking for cycles among a million of them costs a third of the run.
-        collects = gc.isenabled()
-        gc.disable()
         try:
-            return self._run_batches(commits, operators, position)
+            with Collector() as collector:
+                return self._run_batches(commits, operators, position, collector)
         finally:
-            if collects:
-                gc.enable()
+            self._close_source()
 
-    def _run_batches(self, commits: BufferedCommits, operators: list[Operator], position: Position) -> RunResult:
+    def _run_batches(
+        self, commits: BufferedCommits, operators: list[Operator], position: Position, collector: Collector
+    ) -> RunResult:
         first = self._last.chain[0]
-        source = batches(first, position.rows, self._rows_per_batch)
+        keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
+        source = batches(first, position, self._rows_per_batch, keeps=keeps)
         before = position.batches
-        while (rows := self._next(source)) is not None:
+        while not self._stopping.is_set() and (rows := self._next(source)) is not None:
+            if rows.waits and not any(operator.is_due(self._now()) for operator in operators):
+                collector.collect()
+                continue
             if position.ended:
                 raise CheckpointFinished(
                     f"the checkpoint {self._checkpoint} was drained, its watermark is at +inf, and new rows came; "
                     "start from a new checkpoint"
                 )
             self._batch(commits, operators, position, rows, end=False)
-            gc.collect(0)
-            if self._stopping.is_set():
-                break
+            collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
             self._batch(commits, operators, position, Rows(), end=True)
         # Nothing will undo the last batch any more, and no next one may come to export it.

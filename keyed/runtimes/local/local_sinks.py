@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from keyed.engine.batch import Emitted, EmittedTables
-from keyed.errors import OutputDefinitionError
+from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.outputs import Schema
 from keyed.runtimes.local.output_rows import as_rows
 from keyed.runtimes.sink_folder import replace_file
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
 from keyed.streams import BoundOutput
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -18,18 +18,39 @@ __all__ = ["write"]
 
 
 def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -> None:
-    """Write what a batch emitted to the output's sink, in place of what the same batch wrote before."""
-    sink = bound.sink
-    if isinstance(sink, ParquetSink) and isinstance(emitted, EmittedTables):
-        _write_parquet(sink, _table_of_tables(bound, emitted), _schema(bound), batch_id)
-        return
-    values = emitted.values
-    if isinstance(sink, CollectSink):
-        sink.batches[batch_id] = as_rows(values, _schema(bound), bound.output.stage.name)
-    elif isinstance(sink, FunctionSink):
-        sink.function(values, batch_id)
-    else:
-        _write_parquet(sink, _table_of_values(sink, _schema(bound), values), _schema(bound), batch_id)
+    """Write what a batch emitted to the output's sink, in place of what the same batch wrote before.
+
+    Raises:
+        OutputDefinitionError: A value does not fit the columns of the output.
+        QueryFailed: The sink raised.
+    """
+    sink, schema = bound.sink, _schema(bound)
+    try:
+        if isinstance(sink, CollectSink):
+            sink.batches[batch_id] = _rows(bound, emitted.values)
+        elif isinstance(sink, FunctionSink):
+            sink.function(_rows(bound, emitted.values), batch_id)
+        else:
+            tables = isinstance(emitted, EmittedTables)
+            table = _table_of_tables(bound, emitted) if tables else _table_of_values(sink, schema, emitted.values)
+            _write_parquet(sink, table, schema, batch_id)
+    except KeyedError:
+        raise
+    except Exception as error:
+        raise failed(sink, batch_id, error) from error
+
+
+def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
+    """Values as rows of the declared columns, which they fit as they would on Spark; bad rows are as they came."""
+    schema, output = _schema(bound), bound.output
+    bad = output.stage.source.on_bad_row
+    is_bad = bad is not None and output.tag is not None and bad.name == output.tag.name
+    if schema is not None and values and not is_bad:
+        from keyed.arrow.write import table_of
+
+        what = "main output" if output.tag is None else f"side output {output.tag.name!r}"
+        table_of(values, schema, f"operator {output.stage.name!r}, {what}")
+    return as_rows(values, schema, output.stage.name)
 
 
 def _schema(bound: BoundOutput) -> Schema | None:
@@ -51,7 +72,7 @@ def _table_of_values(sink: ParquetSink, schema: Schema | None, values: list[Any]
     return table_of(values, schema)
 
 
-def _table_of_tables(bound: BoundOutput, emitted: EmittedTables) -> Any:
+def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
     """Emitted tables as one without their timestamps, ``None`` if there are none."""
     import pyarrow as pa
 

@@ -1,24 +1,35 @@
-"""Sources of the local runtime: iterables, pandas DataFrames and Arrow tables, cut into batches of elements."""
+"""Sources of the local runtime: iterables, DataFrames and Arrow tables, cut into batches of elements.
+
+What earlier runs have consumed is passed over: by `keyed.SeekableSource.seek`, or else by reading the source from its
+start, after a look at whether it begins with those rows (`keyed.runtimes.local.consumed`).
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import attrs
+import msgspec
 
 from keyed.arrow.read import milliseconds, table_chunks, table_rows
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, NullKeyError, TimestampError
 from keyed.rows import row_class
+from keyed.runtimes.local.consumed import ROWS, Tracker
+from keyed.runtimes.local.local_position import Position
+from keyed.sources import PAUSE, SeekableSource
 from keyed.streams import Keys, Source, Stage
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["Rows", "batches", "key_getter", "timestamp_of"]
+__all__ = ["Rows", "batches", "element_of", "key_getter", "timestamp_of"]
 
+_log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -34,6 +45,7 @@ class Rows:
         read: Number of rows read from the source, bad ones included.
         highest: Highest timestamp, ``None`` if there is none.
         ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
+        waits: Whether the source has no rows for now, so that no batch is needed.
         bad: Elements with a null key or without a timestamp, where the stream diverts them.
     """
 
@@ -42,6 +54,7 @@ class Rows:
     read: int = 0
     highest: int | None = None
     ordered: bool = True
+    waits: bool = False
     bad: list[Any] = attrs.field(factory=list)
 
     @classmethod
@@ -53,33 +66,149 @@ class Rows:
         return cls(lambda: ((keys, timestamps, values),), read=read, highest=highest, ordered=False)
 
 
-def batches(stage: Stage, position: int, size: int) -> Iterator[Rows]:
-    """The source's rows from ``position`` on, in batches.
+def batches(stage: Stage, position: Position, size: int, *, keeps: bool) -> Iterator[Rows]:
+    """The source's rows after a position, in batches; one without rows where a source that waits has none.
+
+    The position of the source is brought up to a batch (`Position.consumed`, `Position.source`) when it is handed over;
+    `Position.rows` is the caller's.
 
     Args:
         stage: The first stage of the chain.
-        position: Rows to skip: those that earlier runs have consumed.
+        position: What earlier runs have consumed.
         size: Rows a batch.
+        keeps: Whether a checkpoint or changelog keeps the position.
 
     Raises:
         DefinitionError: A column is missing, or the source cannot be iterated.
+        CheckpointError: The source is not the one that earlier runs have read.
         RowError: A bad row, where the stream does not divert them.
     """
-    source = stage.source
-    table = _arrow(source.data)
-    if table is not None:
-        yield from _table_batches(stage, table, position, size)
+    data = stage.source.data
+    if isinstance(data, SeekableSource):
+        yield from _seekable_batches(stage, data, position, size)
         return
-    if isinstance(source.data, str | bytes) or not isinstance(source.data, Iterable):
-        raise DefinitionError(
-            f"source of type {type(source.data).__name__} is no stream; give a Spark, pandas or Arrow table, or an "
-            "iterable of elements"
+    if position.source is not None:
+        raise CheckpointError(
+            f"the checkpoint stands at {position.source!r} of a source with seek(position), and "
+            f"{type(data).__name__} has none; give that source, or start from a new checkpoint"
         )
-    elements = iter(source.data)
-    _check_length(sum(1 for _ in islice(elements, position)), position)
-    element_of = _element_converter()
-    while taken := list(islice(elements, size)):
-        yield _checked(stage, list(map(element_of, taken)))
+    table = _arrow(data)
+    if table is not None:
+        yield from _table_batches(stage, table, position, size, keeps=keeps)
+        return
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise DefinitionError(
+            f"source of type {type(data).__name__} is no stream; give a Spark, pandas or Arrow table, or an iterable "
+            "of elements"
+        )
+    elements, first, last = _passed(data, position.rows)
+    elements = _no_tables(elements)
+    tracker = _tracker(position, first, last) if keeps or position.consumed else None
+    for taken in _cut(elements, size):
+        if tracker is not None and taken:
+            tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
+            position.consumed = tracker.consumed()
+        yield _checked(stage, list(map(element_of, taken))) if taken else Rows(waits=True)
+
+
+def _seekable_batches(stage: Stage, data: SeekableSource, position: Position, size: int) -> Iterator[Rows]:
+    if position.source is not None:
+        data.seek(position.source)
+    elif position.rows:
+        raise CheckpointError(
+            f"the checkpoint has consumed {position.rows} rows of a source without positions, and "
+            f"{type(data).__name__} goes on from positions of its own; give the source that it has read, or start from "
+            "a new checkpoint"
+        )
+    for taken in _cut(iter(data), size):
+        position.source = data.position()
+        if position.source is None or not _is_plain(position.source):
+            raise DefinitionError(
+                f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
+                "plain data: numbers, text, lists, dictionaries"
+            )
+        yield _checked(stage, list(map(element_of, taken))) if taken else Rows(waits=True)
+
+
+def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
+    """The elements.
+
+    Raises:
+        DefinitionError: The first is a table, and so they are parts of one.
+    """
+    first = list(islice(elements, 1))
+    if first and _arrow(first[0]) is not None:
+        raise DefinitionError(
+            f"the elements of the source are of type {type(first[0]).__name__}; give a list of them, or what gives "
+            "their rows"
+        )
+    return chain(first, elements)
+
+
+def _is_plain(position: Any) -> bool:
+    try:
+        return bool(msgspec.msgpack.decode(msgspec.msgpack.encode(position)) == position)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _cut(elements: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Elements in lists of at most so many, the list being shorter where the source pauses."""
+    while True:
+        taken = []
+        for element in elements:
+            if element is PAUSE:
+                break
+            taken.append(element)
+            if len(taken) == size:
+                break
+        else:
+            if taken:
+                yield taken
+            return
+        yield taken
+
+
+def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], list[Any]]:
+    """The elements after the first so many, and of those that are passed over the first and the last.
+
+    Raises:
+        CheckpointError: There are fewer.
+    """
+    if isinstance(data, list | tuple):
+        _check_length(min(len(data), count), count)
+        return islice(data, count, None), list(data[: min(ROWS, count)]), list(data[max(0, count - ROWS) : count])
+    elements = (element for element in data if element is not PAUSE) if count else iter(data)
+    first = list(islice(elements, min(ROWS, count)))
+    last = deque(first, ROWS)
+    there = len(first)
+    for element in islice(elements, count - there):
+        last.append(element)
+        there += 1
+    _check_length(there, count)
+    return elements, first, list(last)
+
+
+def _tracker(position: Position, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
+    """Follows what is consumed, from where the source stands.
+
+    Raises:
+        CheckpointError: The source does not begin with the rows that were consumed.
+    """
+    tracker = Tracker(position.rows, first, last)
+    found = tracker.consumed()
+    if position.consumed is None and position.rows:
+        _log.info(
+            "the checkpoint has no fingerprint of the %d rows it has consumed: it takes this source's", position.rows
+        )
+    elif position.consumed is not None and position.consumed != found:
+        where = "first" if position.consumed.first != found.first else "last"
+        raise CheckpointError(
+            f"the checkpoint has consumed {position.rows} rows, and the {where} {min(position.rows, ROWS)} of them are "
+            "not those of this source; give the same source from its start, with new rows at its end, or one that goes "
+            "on by itself (keyed.SeekableSource), or start from a new checkpoint"
+        )
+    return tracker
 
 
 def key_getter(keys: Keys) -> Callable[[Any], Any]:
@@ -95,7 +224,16 @@ def key_getter(keys: Keys) -> Callable[[Any], Any]:
 def _arrow(data: Any) -> Any:
     """``data`` as an Arrow table, or ``None`` if it is no table."""
     module = type(data).__module__.partition(".")[0]
-    if module not in ("pandas", "pyarrow", "polars"):
+    if isinstance(data, list | tuple) and data:
+        tables: list[Any] = [_arrow(part) for part in data] if _arrow(data[0]) is not None else [None]
+        if any(table is None for table in tables):
+            return None
+        import pyarrow as pa
+
+        return pa.concat_tables(tables, promote_options="permissive")
+    if module == "polars" and hasattr(data, "lazy"):
+        return data.lazy().collect().to_arrow()
+    if module not in ("pandas", "pyarrow"):
         return None
     import pyarrow as pa
 
@@ -103,21 +241,29 @@ def _arrow(data: Any) -> Any:
         return pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        return data
-    return data.to_arrow() if module == "polars" else None
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    return data if isinstance(data, pa.Table) else None
 
 
-def _table_batches(stage: Stage, table: Any, position: int, size: int) -> Iterator[Rows]:
+def _table_batches(stage: Stage, table: Any, position: Position, size: int, *, keeps: bool) -> Iterator[Rows]:
     source, keys = stage.source, stage.keys
     needed = () if callable(keys) else keys
     needed += (source.timestamp,) if isinstance(source.timestamp, str) else ()
     for name in needed:
         if name not in table.column_names:
             raise DefinitionError(f"column {name!r} is not in the source: {', '.join(table.column_names)}")
-    _check_length(min(table.num_rows, position), position)
-    for start in range(position, table.num_rows, size):
+    count = position.rows
+    _check_length(min(table.num_rows, count), count)
+    tracker = None
+    if keeps or position.consumed:
+        last = table.slice(max(0, count - ROWS), min(ROWS, count))
+        tracker = _tracker(position, table_rows(table.slice(0, min(ROWS, count))), table_rows(last))
+    for start in range(count, table.num_rows, size):
         batch = table.slice(start, size)
+        if tracker is not None:
+            tracker.add(batch.num_rows, lambda first, end, batch=batch: table_rows(batch.slice(first, end - first)))  # type: ignore[misc]
+            position.consumed = tracker.consumed()
         if isinstance(stage.function, VectorizedFunction):
             from keyed.runtimes.local.table_rows import source_rows
 
@@ -213,15 +359,11 @@ def timestamp_of(value: Any) -> int | None:
     return None
 
 
-def _element_converter() -> Callable[[Any], Any]:
-    """Dictionaries become rows, so that the function sees what it sees on Spark."""
-
-    def convert(element: Any) -> Any:
-        if element.__class__ is dict and element and all(isinstance(name, str) for name in element):
-            return row_class(tuple(element))(element.values())
-        return element
-
-    return convert
+def element_of(element: Any) -> Any:
+    """An element as functions get it: of a dictionary a row, so that they see what they see on Spark."""
+    if element.__class__ is dict and element and all(isinstance(name, str) for name in element):
+        return row_class(tuple(element))(element.values())
+    return element
 
 
 def _field_getter(name: str, what: str) -> Callable[[Any], Any]:

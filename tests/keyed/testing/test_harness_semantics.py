@@ -445,8 +445,6 @@ def test_bad_definitions_are_refused_before_the_first_row():
         KeyedTestHarness(NoTimer())
     with pytest.raises(StateDefinitionError, match="'x' twice"):
         KeyedTestHarness(Twice())
-    with pytest.raises(DefinitionError, match=r"key='user': Count needs a function, as in lambda row: row.user"):
-        KeyedTestHarness(Count(), key="user")
     with pytest.raises(StateDefinitionError, match="must match"):
         ValueState(int, name="a/b")
 
@@ -484,3 +482,24 @@ def test_the_watermark_starts_at_the_minimum_and_never_moves_back():
     harness.advance_watermark(-50)
     assert harness.current_watermark == -5
     assert [r.value[0] for r in harness.take_output()] == ["element", -(10**9)]
+
+
+class PerSensor(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + value.v)
+        yield ctx.get_current_key(), value["v"], self.n.value()
+
+
+@pytest.mark.parametrize("key", ["sensor", ["sensor"], lambda row: row.sensor, lambda row: row["sensor"]])
+def test_keys_by_name_and_rows_out_of_dictionaries_are_as_in_a_stream(key):
+    harness = KeyedTestHarness(PerSensor(), key=key)
+    for sensor, value in (("a", 1), ("b", 2), ("a", 3)):
+        harness.process({"sensor": sensor, "v": value})
+    assert [record.value for record in harness.take_output()] == [("a", 1, 1), ("b", 2, 2), ("a", 3, 4)]
+    harness = KeyedTestHarness(PerSensor(), key=["sensor", "v"])
+    harness.process({"sensor": "a", "v": 1})
+    assert [record.value for record in harness.take_output()] == [(("a", 1), 1, 1)]
+    with pytest.raises(DefinitionError, match="'sensor' is not in element"):
+        harness.process({"v": 1})

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.read import column_values
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, KeyedError
 from keyed.rows import row_class
 from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
 from keyed.runtimes.spark.plan.build import Route
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, failed, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +114,12 @@ class Writer:
         elif isinstance(sink, CollectSink):
             sink.batches[batch_id] = collected(frame)
         else:
-            sink.function(frame, batch_id)
+            try:
+                sink.function(frame, batch_id)
+            except KeyedError:
+                raise
+            except Exception as error:
+                raise failed(sink, batch_id, error) from error
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,11 +140,13 @@ def follow_chain(stream: Any, parallelism: int) -> list[Any]:
 def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: int, *, drain: bool) -> list[Any]:
     """The values of each output when the rows come in batches of the given sizes, and the rest in one batch."""
 
-    def cut(stage: Any, position: int, _: int) -> Iterator[Any]:
+    def cut(stage: Any, position: Any, _: int, *, keeps: bool) -> Iterator[Any]:
+        start = 0
         for size in (*sizes, len(rows)):
-            size = min(size, len(rows) - position)
-            yield next(batches(stage, position, size)) if size else Rows()
-            position += size
+            size = min(size, len(rows) - start)
+            at = attrs.evolve(position, rows=start)
+            yield next(batches(stage, at, size, keeps=keeps)) if size else Rows()
+            start += size
 
     stream = keyed.stream(rows, timestamp="ts", watermark=keyed.bounded_out_of_orderness(delay))
     outputs = build(stream, parallelism)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -192,6 +193,11 @@ def test_all_kinds_of_sources_give_the_same():
         "pandas": lambda: pd.DataFrame(values),
         "arrow": lambda: pa.Table.from_pylist(values),
         "batch": lambda: pa.RecordBatch.from_pylist(values),
+        "batches": lambda: [pa.RecordBatch.from_pylist(values[:9]), pa.RecordBatch.from_pylist(values[9:])],
+        "reader": lambda: pa.Table.from_pylist(values).to_reader(7),
+        "polars": lambda: pl.DataFrame(values),
+        "lazy": lambda: pl.LazyFrame(values),
+        "frames": lambda: (pd.DataFrame(values[:9]), pl.DataFrame(values[9:])),
         "rows": lambda: [row(**value) for value in values],
     }
     for parallelism in (1, 3):
@@ -322,6 +328,8 @@ def test_a_full_disk_is_a_typed_error_and_the_run_goes_on_when_there_is_room(tmp
 def test_an_unknown_option_and_an_unusable_source_are_refused():
     with pytest.raises(TypeError, match="'chekpoint'"):
         chain(rows(1)).run(chekpoint="x")
+    with pytest.raises(DefinitionError, match="elements of the source are of type RecordBatch; give a list of them"):
+        chain(pa.RecordBatch.from_pylist(rows(value)) for value in (1, 2)).run()
     for source in ("text", 5, b"bytes"):
         with pytest.raises(DefinitionError, match="no stream"):
             chain(source).run()

@@ -1,0 +1,196 @@
+"""`KafkaSource`: a topic as a source of the local runtime, read from offsets that the checkpoint keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from keyed.changelog.kafka.client import Cluster, check_settings
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
+from keyed.rows import Row, row_class
+from keyed.sources import PAUSE
+
+__all__ = ["KafkaSource"]
+
+#: How long a source waits for records before it says that it has none, in seconds. A query stops so soon.
+_WAIT = 0.1
+_AT_ONCE = 1000
+_RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
+#: The client tries again by itself, and nothing is asked of a group.
+_PASSING = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
+_OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
+
+
+class KafkaSource:
+    """The records of a topic, each once: a checkpoint keeps the offsets with the state, and nothing is kept in Kafka.
+
+    An element is a `Row` with the columns of Spark's Kafka source: ``key`` and ``value`` (bytes or None), ``topic``,
+    ``partition``, ``offset``, ``timestamp`` (milliseconds) and ``headers`` (a list of name and value); or what
+    ``decode`` makes of it. Records of transactions are read when those are committed.
+
+    Args:
+        topic: The topic. Its partitions are those that it has when the query starts.
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        decode: Makes an element of a record.
+        start: Where a new query starts: with the ``"earliest"`` record, or behind the ``"latest"``. A partition that is
+            new in a later run is read from its start.
+        bounded: Whether the source ends where the topic ended when the query started.
+        batch_interval: A batch ends when its first record has waited so long, or with ``rows_per_batch`` records: `int`
+            milliseconds or `timedelta`.
+        settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
+        timeout: For how long the start waits for a broker: `int` milliseconds or `timedelta`.
+
+    Raises:
+        DefinitionError: A parameter is out of its range, or a setting is keyed's own.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        bootstrap: str,
+        decode: Callable[[Row], Any] | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        bounded: bool = False,
+        batch_interval: Duration = 1000,
+        settings: Mapping[str, Any] | None = None,
+        timeout: Duration = 60_000,
+    ) -> None:
+        if not topic or not bootstrap:
+            raise DefinitionError(f"KafkaSource: topic={topic!r} and bootstrap={bootstrap!r} must not be empty")
+        if start not in ("earliest", "latest"):
+            raise DefinitionError(f"KafkaSource: start={start!r} must be 'earliest' or 'latest'")
+        check_settings(settings or {})
+        self.topic = topic
+        self._decode = decode
+        self._start = start
+        self._bounded = bounded
+        self._interval = milliseconds_of(batch_interval, "KafkaSource(batch_interval)", least=1) / 1000
+        self._seconds = milliseconds_of(timeout, "KafkaSource(timeout)", least=1) / 1000
+        self._cluster = Cluster(bootstrap, dict(settings or {}), self._seconds)
+        self._offsets: dict[int, int] = {}
+        self._sought = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"KafkaSource({self.topic!r}, bootstrap={self._cluster.bootstrap!r})"
+
+    def position(self) -> dict[str, Any]:
+        """The offset of the next record of each partition. See `keyed.SeekableSource.position`."""
+        return {"topic": self.topic, "offsets": {str(partition): at for partition, at in self._offsets.items()}}
+
+    def seek(self, position: Any) -> None:
+        """Go on from offsets. See `keyed.SeekableSource.seek`.
+
+        Raises:
+            CheckpointError: They are those of another topic.
+        """
+        if not isinstance(position, dict) or position.get("topic") != self.topic:
+            raise CheckpointError(
+                f"the checkpoint stands at {position!r}, and the source is the topic {self.topic!r}; give the source "
+                "that it has read, or start from a new checkpoint"
+            )
+        self._offsets = {int(partition): at for partition, at in position["offsets"].items()}
+        self._sought = True
+
+    def close(self) -> None:
+        """End the iteration within a moment. It may be called from another thread."""
+        self._closed = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """The records from where the source stands, and `keyed.PAUSE` where batches end."""
+        self._closed = False
+        consumer: Any = self._cluster.consumer()
+        try:
+            ends = self._assign(consumer)
+            make = self._decode or (lambda record: record)
+            began: float | None = None
+            while not self._closed and not (self._bounded and self._is_past(ends)):
+                wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
+                first = consumer.poll(wait)
+                # A consume() that may wait would wait until it has all that it is asked for.
+                messages = [] if first is None else [first, *consumer.consume(_AT_ONCE - 1, 0)]
+                for message in messages:
+                    partition, offset, error = message.partition(), message.offset(), message.error()
+                    if error is not None:
+                        self._check(error)
+                        if error.name() == "_PARTITION_EOF":
+                            # Markers of transactions have offsets too, and are no records.
+                            self._offsets[partition] = max(self._offsets[partition], offset)
+                        continue
+                    if self._bounded and offset >= ends[partition]:
+                        continue
+                    element = make(_record(message))
+                    self._offsets[partition] = offset + 1
+                    began = began or time.monotonic()
+                    yield element
+                if began is None or time.monotonic() >= began + self._interval:
+                    began = None
+                    yield PAUSE
+        finally:
+            consumer.close()
+
+    def _assign(self, consumer: Any) -> dict[int, int]:
+        """Let a consumer begin where the source stands. The end of each partition."""
+        import confluent_kafka as ck
+
+        doing = f"the source {self!r}"
+        try:
+            found = consumer.list_topics(self.topic, timeout=self._seconds).topics[self.topic]
+            if found.error is not None:
+                raise SourceError(
+                    f"{doing}: Kafka says {found.error.name()}: {found.error.str()}; name a topic that is there"
+                )
+            ends = {}
+            for partition in found.partitions:
+                low, high = self._cluster.offsets(consumer, self.topic, partition)
+                ends[partition] = high
+                self._offsets.setdefault(partition, high if self._start == "latest" and not self._sought else low)
+                if not low <= self._offsets[partition] <= high:
+                    raise SourceError(self._gone(f"partition {partition} has offsets {low} to {high}"))
+            gone = self._offsets.keys() - ends.keys()
+            if gone:
+                raise SourceError(self._gone(f"the topic has no partition {min(gone)} any more"))
+            consumer.assign([ck.TopicPartition(self.topic, *item) for item in self._offsets.items()])
+        except SourceError:
+            raise
+        except (ck.KafkaException, KeyedError) as error:
+            raise SourceError(f"{doing} cannot be read: {error}") from error
+        return ends
+
+    def _check(self, error: Any) -> None:
+        """Pass over what passes by itself.
+
+        Raises:
+            SourceError: Of other errors.
+        """
+        if error.name() in _OUT_OF_RANGE:
+            raise SourceError(self._gone(error.str()))
+        if error.fatal() or not (error.retriable() or error.name() in _PASSING):
+            raise SourceError(f"the source {self!r}: Kafka says {error.name()}: {error.str()}")
+
+    def _gone(self, why: str) -> str:
+        return (
+            f"the source {self!r} stands at {self._offsets}, and {why}: records that were not read yet were deleted, "
+            "or the topic was made anew; start from a new checkpoint, with restore_from= a changelog to keep the state"
+        )
+
+    def _is_past(self, ends: Mapping[int, int]) -> bool:
+        return all(self._offsets[partition] >= end for partition, end in ends.items())
+
+
+def _record(message: Any) -> Row:
+    _, timestamp = message.timestamp()
+    return _RECORD(
+        (
+            message.key(),
+            message.value(),
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            timestamp,
+            message.headers() or [],
+        )
+    )

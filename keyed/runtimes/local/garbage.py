@@ -1,0 +1,49 @@
+"""Python's cyclic garbage collector during a run."""
+
+from __future__ import annotations
+
+import gc
+import time
+from types import TracebackType
+from typing import Self
+
+__all__ = ["Collector"]
+
+#: All objects are looked at when this many times as long has passed as it took the last time: 2 % of the time at most.
+_TIMES = 50
+
+
+class Collector:
+    """Switches the automatic collector off, and collects between batches instead. Afterwards it is as it was before.
+
+    Rows are freed by reference counts; looking for cycles among a million of them costs a third of the run. What lived
+    before the run is not looked at: it is mostly modules.
+    """
+
+    def __enter__(self) -> Self:
+        self._was_on = gc.isenabled()
+        gc.disable()
+        self._has_frozen = gc.get_freeze_count() == 0
+        if self._has_frozen:
+            gc.collect()
+            gc.freeze()
+        self._next = 0.0
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._has_frozen:
+            gc.unfreeze()
+        if self._was_on:
+            gc.enable()
+
+    def collect(self) -> None:
+        """Collect what the last batch left, and now and then all there is. Called between batches."""
+        started = time.perf_counter()
+        if started < self._next:
+            gc.collect(0)
+            return
+        gc.collect()
+        ended = time.perf_counter()
+        self._next = ended + _TIMES * (ended - started)

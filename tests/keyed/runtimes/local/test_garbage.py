@@ -1,0 +1,68 @@
+"""Memory and the garbage collector's setting over a run."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import ClassVar
+
+import pytest
+
+import keyed
+from keyed import KeyedProcessFunction
+
+
+class Node:
+    """One of a cycle; its memory is seen by how many there are."""
+
+    alive: ClassVar[weakref.WeakSet[Node]] = weakref.WeakSet()
+
+    def __init__(self):
+        self.me = self
+        self.data = bytearray(100_000)
+        Node.alive.add(self)
+
+
+class Replacing(KeyedProcessFunction):
+    """Holds a cycle, and replaces it with each row."""
+
+    def open(self, context):
+        self.most = 0
+        self.node = Node()
+
+    def process_element(self, value, ctx):
+        self.node = Node()
+        yield len(Node.alive)
+
+
+def test_cycles_that_live_over_a_batch_are_freed():
+    Node.alive.clear()
+    source = [{"k": "a"}] * 400
+    seen = keyed.stream(source).key_by("k").process(Replacing()).run(rows_per_batch=1).values
+    assert len(seen) == 400
+    # Without collections all of them live. How many do depends on how fast the machine is.
+    assert max(seen) < 200
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_left_as_it_was(on):
+    frozen = gc.get_freeze_count()
+    try:
+        (gc.enable if on else gc.disable)()
+        during = []
+
+        class Looking(Replacing):
+            def process_element(self, value, ctx):
+                during.append(gc.isenabled())
+                if value["k"] == "b":
+                    raise LookupError
+                return ()
+
+        keyed.stream([{"k": "a"}]).key_by("k").process(Looking()).run()
+        with pytest.raises(keyed.UserFunctionError):
+            keyed.stream([{"k": "b"}]).key_by("k").process(Looking()).run()
+        assert during == [False, False]
+        assert gc.isenabled() is on
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.enable()

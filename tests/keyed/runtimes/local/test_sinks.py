@@ -1,0 +1,59 @@
+"""Sinks of the local runtime: what they get, what they refuse, and what is said when they fail."""
+
+from __future__ import annotations
+
+import pytest
+
+import keyed
+from keyed import KeyedProcessFunction, OutputTag
+from keyed.errors import OutputDefinitionError, QueryFailed
+
+SIDE = OutputTag("side", "n bigint")
+
+
+class Emit(KeyedProcessFunction):
+    """Emits what a row says."""
+
+    def process_element(self, value, ctx):
+        if value.k == "side":
+            ctx.output(SIDE, (value.v,))
+        else:
+            yield value.v, value.k
+
+
+def emitting(*values, k="a"):
+    return keyed.stream([{"k": k, "v": value} for value in values]).key_by("k").process(Emit(), "n bigint, k string")
+
+
+@pytest.mark.parametrize("sink", [keyed.collect_sink, lambda: lambda batch, number: None])
+@pytest.mark.parametrize("value", ["text", 2**70, 1.5])
+def test_values_that_do_not_fit_the_columns_are_refused_as_on_spark(sink, value):
+    with pytest.raises(OutputDefinitionError, match=r"(?s)'Emit', main output.*'n'"):
+        emitting(1, value).run(sink())
+    output = emitting(value, k="side")
+    with pytest.raises(OutputDefinitionError, match=r"(?s)'Emit', side output 'side'.*'n'"):
+        keyed.run(output.side_output(SIDE).to(sink()))
+
+
+def test_functions_get_rows():
+    got = []
+    emitting(1, 2).run(lambda batch, number: got.append((number, [(row.n, row["k"]) for row in batch])))
+    assert got == [(0, [(1, "a"), (2, "a")]), (1, [])]
+
+
+def test_a_sink_that_raises_is_named_with_the_batch():
+    def store(batch, number):
+        if number == 1:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(QueryFailed, match=r"store cannot take batch 1: OSError: .*No space left") as raised:
+        emitting(1, 2, 3).run(store, rows_per_batch=1)
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    def block(progress):
+        (tmp_path / f"part-{progress.batch_id + 1:010d}-0000.parquet").mkdir()
+
+    with pytest.raises(QueryFailed, match=rf"the Parquet sink '{tmp_path}' cannot take batch 1: IsADirectoryError"):
+        emitting(1, 2).run(tmp_path, rows_per_batch=1, on_progress=block)

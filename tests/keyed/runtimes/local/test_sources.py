@@ -1,0 +1,213 @@
+"""What a checkpoint remembers of its source, sources that know their position, and sources that wait."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import keyed
+from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
+from keyed.codec.frames import frame
+from keyed.errors import CheckpointError, DefinitionError
+from keyed.runtimes.local.consumed import ROWS, Tracker
+from keyed.stores import CommitStore
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        yield value.k, value.v, self.n.value()
+
+
+def counts(source, **options):
+    return keyed.stream(source).key_by("k").process(Count(), "k string, v bigint, n bigint", **options)
+
+
+def rows(*values):
+    return [{"k": "a", "v": value} for value in values]
+
+
+# What was consumed ----------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, Any] = {
+    "list": list,
+    "generator": lambda values: (value for value in values),
+    "pandas": pd.DataFrame,
+    "arrow": pa.Table.from_pylist,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_source_that_gives_only_what_is_new_is_refused(tmp_path, kind):
+    make = KINDS[kind]
+    counts(make(rows(1, 2))).run(checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=r"has consumed 2 rows, and the first 2 .* are not those of this source"):
+        counts(make(rows(3, 4, 5))).run(checkpoint=tmp_path)
+    values = counts(make(rows(1, 2, 3, 4, 5))).run(checkpoint=tmp_path).values
+    assert values == [("a", 3, 3), ("a", 4, 4), ("a", 5, 5)]
+
+
+def test_the_last_rows_are_compared_too_and_not_those_between(tmp_path):
+    whole = list(range(3 * ROWS))
+    counts(rows(*whole)).run(checkpoint=tmp_path, rows_per_batch=700)
+    for at, refused in ((0, "first"), (ROWS - 1, "first"), (2 * ROWS, "last"), (3 * ROWS - 1, "last")):
+        other = [*whole]
+        other[at] = -1
+        with pytest.raises(CheckpointError, match=rf"the {refused} 1000 of them"):
+            counts(rows(*other, 7)).run(checkpoint=tmp_path)
+    whole[ROWS + 5] = -1
+    assert counts(rows(*whole, 7)).run(checkpoint=tmp_path).values == [("a", 7, 3 * ROWS + 1)]
+
+
+def test_the_same_rows_may_come_by_another_way(tmp_path):
+    values = [{"k": "a", "v": v, "x": x} for v, x in ((1, 1.5), (2, None), (3, 2.0))]
+    ways: list[Any] = [values, pd.DataFrame(values), pa.Table.from_pylist(values), map(dict, values)]
+    for number, way in enumerate(ways):
+        counts(way).run(checkpoint=tmp_path / str(number))
+        more: list[Any] = [*values, {"k": "a", "v": 4, "x": 2}]
+        # pandas makes floats of integers where one is missing.
+        for later in (more, pd.DataFrame([*more, {"k": "b"}])[:4], pa.Table.from_pylist(more)):
+            shutil.copytree(tmp_path / str(number), tmp_path / "copy")
+            assert counts(later).run(checkpoint=tmp_path / "copy").values == [("a", 4, 4)]
+            shutil.rmtree(tmp_path / "copy")
+
+
+def test_digests_are_those_of_values():
+    def of(*rows):
+        return Tracker(len(rows), rows, rows).consumed()
+
+    class Plain:
+        pass
+
+    assert of({"a": 1, "b": None}) == of({"a": 1.0}) == of({"b": float("nan"), "a": Decimal(1)})
+    assert of({"a": 1}) != of({"a": 2})
+    assert of({"a": 1}) != of({"b": 1})
+    assert of(1, 2) != of(2, 1)
+    assert of(float("inf"), Decimal("-Infinity"), Decimal("NaN")) == of(float("inf"), Decimal("-Infinity"), None)
+    assert of(Plain()) == of(Plain())
+
+
+def test_a_changelog_remembers_what_was_consumed(tmp_path):
+    changelog = DirectoryChangelog(tmp_path / "log")
+    counts(rows(1, 2), changelog=changelog).run(checkpoint=tmp_path / "first")
+    with pytest.raises(CheckpointError, match="are not those of this source"):
+        counts(rows(3, 4, 5), restore_from=changelog).run(checkpoint=tmp_path / "second")
+    assert counts(rows(1, 2, 3), restore_from=changelog).run().values == [("a", 3, 3)]
+
+
+def test_a_checkpoint_without_a_fingerprint_takes_one_once(tmp_path, caplog):
+    counts(rows(1, 2)).run(checkpoint=tmp_path)
+    commits = CommitStore(tmp_path)
+    fields = {"operators": ["Count"], "batches": 1, "rows": 2, "ended": False}
+    commits.write("run", frame(b"KRUN", 1, msgspec.msgpack.encode(fields)))
+    commits.commit()
+    commits.close()
+    with caplog.at_level(logging.INFO, "keyed"):
+        assert counts(rows(8, 9, 3)).run(checkpoint=tmp_path).values == [("a", 3, 3)]
+    assert "no fingerprint of the 2 rows" in caplog.text
+    with pytest.raises(CheckpointError, match="are not those of this source"):
+        counts(rows(1, 2, 3, 4)).run(checkpoint=tmp_path)
+
+
+# Positions of their own -----------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """Gives numbers on and on, from its position to before an end."""
+
+    def __init__(self, end, at=0):
+        self.at, self.end, self.sought = at, end, []
+
+    def __iter__(self):
+        while self.at < self.end:
+            self.at += 1
+            yield {"k": "a", "v": self.at - 1}
+
+    def position(self):
+        return {"at": self.at}
+
+    def seek(self, position):
+        self.sought.append(position)
+        self.at = position["at"]
+
+
+def test_a_source_that_knows_its_position_goes_on_from_it(tmp_path):
+    changelog = DirectoryChangelog(tmp_path / "log")
+    assert isinstance(Numbers(1), keyed.SeekableSource)
+    first = counts(Numbers(5), changelog=changelog).run(checkpoint=tmp_path / "ck", rows_per_batch=2)
+    assert [value.v for value in first.values] == [0, 1, 2, 3, 4]
+    later = Numbers(7)
+    assert counts(later, changelog=changelog).run(checkpoint=tmp_path / "ck").values == [("a", 5, 6), ("a", 6, 7)]
+    assert later.sought == [{"at": 5}]
+    assert counts(Numbers(8), restore_from=changelog).run().values == [("a", 7, 8)]
+    with pytest.raises(CheckpointError, match=r"stands at {'at': 7} of a source with seek\(.*list has none"):
+        counts(rows(1)).run(checkpoint=tmp_path / "ck")
+
+
+def test_positions_that_cannot_be_kept_or_used_are_refused(tmp_path):
+    counts(rows(1, 2)).run(checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="consumed 2 rows of a source without positions"):
+        counts(Numbers(3)).run(checkpoint=tmp_path)
+    for position in (None, object(), {1, 2}):
+        source = Numbers(3)
+        source.position = lambda position=position: position  # type: ignore[method-assign,misc]
+        with pytest.raises(DefinitionError, match="which a checkpoint cannot keep"):
+            counts(source).run()
+
+
+# Sources that wait ----------------------------------------------------------------------------------------------------
+
+
+class Remind(KeyedProcessFunction):
+    """Says that a row came, and again 100 ms of processing time later."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 100)
+        yield "came", value.v
+
+    def on_timer(self, timestamp, ctx):
+        yield "again", timestamp
+
+
+def test_processing_time_timers_fire_while_a_source_waits():
+    clock = [0]
+
+    def source():
+        yield from rows(1, 2)
+        for clock[0] in range(0, 1000, 10):
+            yield keyed.PAUSE
+        yield from rows(3)
+
+    batches = []
+    sink = keyed.collect_sink()
+    keyed.stream(source()).key_by("k").process(Remind()).run(
+        sink, processing_time=lambda: clock[0], drain=False, on_progress=lambda progress: batches.append(progress.rows)
+    )
+    assert sink.values == [("came", 1), ("came", 2), ("again", 100), ("came", 3)]
+    assert batches == [2, 0, 1]
+
+
+def test_a_waiting_source_stops_at_once():
+    waiting = threading.Event()
+
+    def source():
+        yield from rows(1)
+        while True:
+            waiting.set()
+            yield keyed.PAUSE
+
+    query = counts(source()).start(sink := keyed.collect_sink())
+    assert waiting.wait(30)
+    query.stop()
+    assert query.await_termination(30)
+    assert sink.values == [("a", 1, 1)]

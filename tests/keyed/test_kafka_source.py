@@ -1,0 +1,130 @@
+"""A topic as a source of the local runtime, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import keyed
+from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
+from keyed.errors import CheckpointError, DefinitionError, SourceError
+from tests.keyed.changelog.kafka import topics
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        yield value.k, value.v, self.n.value()
+
+
+class Remind(Count):
+    """Says that a row came, and again some processing time later."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 300)
+        yield value.k, value.v, 0
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), 0, 1
+
+
+def decode(record):
+    return {"k": record.key.decode(), "v": int(record.value), "at": record.timestamp}
+
+
+def counts(source, function=None, **options):
+    return keyed.stream(source).key_by("k").process(function or Count(), "k string, v bigint, n bigint", **options)
+
+
+@pytest.fixture
+def topic(kafka):
+    name = topics.new_topic()
+    topics.create(kafka, name, 2)
+    return name
+
+
+def write(kafka, topic, *values):
+    for value in values:
+        topics.produce(kafka, topic, [(b"ab"[value % 2 : value % 2 + 1], str(value).encode())], value % 2)
+
+
+def source(kafka, topic, **options):
+    options = {"decode": decode, "bounded": True, "batch_interval": 50, **options}
+    return KafkaSource(topic, bootstrap=kafka, **options)
+
+
+def test_each_record_is_there_once_over_runs_restores_and_sinks(kafka, topic, tmp_path):
+    changelog = DirectoryChangelog(tmp_path / "log")
+    seen: list[int] = []
+    for last in (3, 3, 8):
+        write(kafka, topic, *range(len(seen), last))
+        run = counts(source(kafka, topic), changelog=changelog).run(checkpoint=tmp_path / "ck", rows_per_batch=2)
+        seen += [value.v for value in run.values]
+    assert sorted(seen) == list(range(8))
+    write(kafka, topic, 8, 9)
+    restored = counts(source(kafka, topic), restore_from=changelog).run()
+    assert sorted(restored.values) == [("a", 8, 5), ("b", 9, 5)]
+    assert restored.restored.with_position
+
+
+def test_records_are_rows_with_spark_s_columns(kafka, topic):
+    before = time.time_ns() // 1_000_000
+    write(kafka, topic, 4)
+    (row,) = [element for element in source(kafka, topic, decode=None) if element is not keyed.PAUSE]
+    assert (row.key, row.value, row.topic, row.partition, row.offset, row.headers) == (b"a", b"4", topic, 0, 0, [])
+    assert before - 60_000 <= row.timestamp <= before + 60_000
+
+
+def test_a_new_query_starts_at_the_latest_record_if_asked(kafka, topic):
+    write(kafka, topic, 1, 2)
+    assert counts(source(kafka, topic, start="latest")).run().values == []
+
+
+def test_timers_fire_while_it_waits_and_stop_is_prompt(kafka, topic, tmp_path):
+    batches, fired = [], threading.Event()
+
+    def progressed(progress):
+        batches.append(progress.rows)
+        if progress.metrics["Remind"]["timers_fired"]:
+            fired.set()
+
+    sink = keyed.collect_sink()
+    write(kafka, topic, 1)
+    # A batch may wait for a minute, stop does not.
+    live = source(kafka, topic, bounded=False, batch_interval=200)
+    query = counts(live, Remind()).start(sink, checkpoint=tmp_path / "ck", on_progress=progressed)
+    assert fired.wait(60), query.await_termination(0)
+    started = time.monotonic()
+    query.stop()
+    assert time.monotonic() - started < 5
+    assert query.await_termination(60)
+    assert sink.values == [("b", 1, 0), ("b", 0, 1)]
+    assert batches == [1, 0]
+    slow = source(kafka, topic, bounded=False, batch_interval=600_000)
+    query = counts(slow, Remind()).start(sink, checkpoint=tmp_path / "ck")
+    write(kafka, topic, 2)
+    query.stop()
+    assert query.await_termination(60)
+
+
+def test_lost_records_and_other_topics_are_refused(kafka, topic, tmp_path):
+    write(kafka, topic, 0, 2)
+    counts(source(kafka, topic)).run(checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="the source is the topic 'other'"):
+        counts(source(kafka, "other")).run(checkpoint=tmp_path)
+    write(kafka, topic, 4, 6, 8)
+    topics.delete_records(kafka, topic, 0, 4)
+    with pytest.raises(SourceError, match=r"partition 0 has offsets 4 to 5: .*restore_from="):
+        counts(source(kafka, topic)).run(checkpoint=tmp_path)
+    with pytest.raises(SourceError, match="UNKNOWN_TOPIC"):
+        counts(source(kafka, "keyed-there-is-none")).run()
+
+
+def test_parameters_are_checked():
+    for options in ({"topic": ""}, {"start": "middle"}, {"batch_interval": 0}, {"settings": {"group.id": object()}}):
+        with pytest.raises(DefinitionError):
+            KafkaSource(**{"topic": "t", "bootstrap": "b:1", **options})  # type: ignore[arg-type]
