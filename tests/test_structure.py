@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,12 @@ REGISTRY_HOSTS = [
     )
 ]
 MACHINE_PATH = re.compile(r"(?<![\w.~}>])/(?:work|root|home|Users|opt|usr/lib/jvm)/\w+")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the parsed source of a file of the project."""
+    return ast.parse(path.read_text())
 
 
 def module_name(path: Path) -> str:
@@ -162,7 +169,7 @@ def exported(module: str) -> set[str]:
     """Return the public names of a module of the project, as its `__all__` says."""
     path = ROOT.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return set(declared_names(ast.parse(path.read_text())) or ())
+    return set(declared_names(tree_of(path)) or ())
 
 
 def declared_names(tree: ast.Module) -> list[str] | None:
@@ -299,7 +306,7 @@ def over(files: list[Path], check, **packages: bool) -> list[str]:
     found: list[str] = []
     for path in files:
         arguments = {"package": path.name == "__init__.py"} if packages.get("package") else {}
-        found += check(module_name(path), ast.parse(path.read_text()), **arguments)
+        found += check(module_name(path), tree_of(path), **arguments)
     return found
 
 
@@ -461,7 +468,7 @@ def test_tests_wait_for_what_they_need_and_do_not_sleep():
 
 
 def test_every_module_says_what_it_is_for():
-    without = [module_name(path) for path in ALL_PYTHON if not ast.get_docstring(ast.parse(path.read_text()))]
+    without = [module_name(path) for path in ALL_PYTHON if not ast.get_docstring(tree_of(path))]
     assert without == []
 
 

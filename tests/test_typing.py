@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
@@ -57,6 +59,7 @@ def check(tmp_path, program):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_types_of_state_are_known_and_wrong_ones_found(tmp_path):
     done = check(tmp_path, PROGRAM)
     assert done.returncode == 0, done.stdout

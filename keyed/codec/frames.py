@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
 
 from keyed.errors import CorruptionError
 
-__all__ = ["FRAME_OVERHEAD", "frame", "frame_length", "iter_frames", "unframe"]
+__all__ = ["FRAME_OVERHEAD", "frame", "frame_length", "unframe"]
 
 _HEAD = struct.Struct(">4sHHQ")
 _CRC = struct.Struct(">I")
@@ -73,23 +72,6 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int = 0, newest: in
     if end != len(data):
         raise CorruptionError(f"{len(data) - end} bytes follow the {_name(kind)} record", where=where, offset=end)
     return version, payload
-
-
-def iter_frames(
-    kind: bytes, data: bytes, *, where: str, offset: int = 0, newest: int = 1
-) -> Iterator[tuple[int, bytes, int]]:
-    """Read the frames that stand one after the other in ``data`` from ``offset`` on.
-
-    Yields:
-        The version, the payload, and the offset at which the frame starts.
-
-    Raises:
-        CorruptionError: As `unframe`, once the frames before the damaged one have been yielded.
-    """
-    while offset < len(data):
-        version, payload, end = _read(kind, data, where, offset, newest)
-        yield version, payload, offset
-        offset = end
 
 
 def _read(kind: bytes, data: bytes, where: str, offset: int, newest: int) -> tuple[int, bytes, int]:

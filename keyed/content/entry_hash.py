@@ -18,7 +18,7 @@ from functools import cache
 
 from keyed.errors import CorruptionError
 
-__all__ = ["MODULUS", "entry_hash", "hash_of_text", "hash_sum", "hash_text"]
+__all__ = ["MODULUS", "hash_of_text", "hash_sum", "hash_text"]
 
 MODULUS = 1 << 128
 _DIGITS = 32
@@ -30,11 +30,6 @@ def _hasher() -> Callable[[bytes], int]:
     from xxhash import xxh3_128_intdigest
 
     return xxh3_128_intdigest
-
-
-def entry_hash(prefix: bytes, sub: bytes, value: bytes) -> int:
-    """The hash of one entry, from 0 to 2^128 − 1."""
-    return _hasher()(len(prefix).to_bytes(4, "big") + prefix + sub + value)
 
 
 def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 0) -> int:

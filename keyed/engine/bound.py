@@ -53,7 +53,7 @@ class BoundState:
     give: Callable[[Any], Any]
     _cells: Any
 
-    def bind(self, declaration: State, scope: Scope, state_id: int, namespace: bytes = NO_NAMESPACE) -> None:
+    def bind(self, declaration: State, scope: Scope, state_id: int) -> None:
         """Attach to a batch. Entries can be touched once `activate` was called."""
         self.declaration = declaration
         self.name = declaration.name
@@ -61,7 +61,7 @@ class BoundState:
         self._scope = scope
         self._state_id = state_id
         self._kind = kind_of(declaration.ttl)
-        self._namespace = namespace
+        self._namespace = NO_NAMESPACE
         self._views: dict[bytes, Any] = {}
         self._views_by_value: dict[Any, Any] = {}
         ttl = declaration.ttl

@@ -35,7 +35,7 @@ from keyed.changelog.records import (
     encode_position,
 )
 from keyed.codec.arrow_streams import read_stream, write_stream
-from keyed.codec.frames import FRAME_OVERHEAD, frame, iter_frames, unframe
+from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.migration import with_fields
@@ -165,7 +165,6 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "key at": (lambda data: decode_key_at(data, 3), b"\1\0\1" + encode_key(KEY)),
     "tagged value": (decode_tagged, encode_tagged(PLAIN)),
     "frame": (lambda data: unframe(b"KTST", data, where="here"), frame(b"KTST", 1, b"payload")),
-    "frames": (lambda data: list(iter_frames(b"KTST", data, where="here")), frame(b"KTST", 1, b"payload") * 3),
     "changes": (lambda data: decode_changes(data, "here"), _pack(([CHANGES[0][0]], [b"sub"], [b"value"]))),
     "table rows": (lambda data: decode_table(data, "here"), _pack((1, 2, b"removed", None))),
     "table change": (

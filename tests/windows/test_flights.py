@@ -107,6 +107,7 @@ def test_windows_on_spark_equal_sparks_own(spark, flights, kind):
     assert found == by_pandas(some, kind)
 
 
+@pytest.mark.slow
 def test_the_example_runs_locally(capsys, flights):
     assert sessions.main(["--runtime", "local", "--most", "1"]) == 0
     assert "rotations" in capsys.readouterr().out

@@ -52,11 +52,6 @@ class Slices:
         step = hopping_slice(assigner)
         return cls(assigner.size_ms, assigner.slide_ms, assigner.offset_ms, step, min(step, assigner.size_ms))
 
-    @property
-    def is_tumbling(self) -> bool:
-        """Whether each slice is the one slice of one window."""
-        return self.slide >= self.size
-
     def starts(self, times: Any) -> Any:
         """The start of the slice that each time is in."""
         return times - (times - self.offset) % self.step

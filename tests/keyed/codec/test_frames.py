@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.codec.frames import FRAME_OVERHEAD, frame, iter_frames, unframe
+from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES, mutations
 
@@ -18,14 +18,6 @@ def test_a_frame_comes_back(version, payload, before):
     framed = frame(KIND, version, payload)
     assert len(framed) == len(payload) + FRAME_OVERHEAD
     assert unframe(KIND, before + framed, where="here", offset=len(before), newest=0xFFFF) == (version, payload)
-
-
-@given(st.lists(PAYLOADS))
-def test_frames_one_after_the_other_come_back_with_their_offsets(payloads):
-    data = b"".join(frame(KIND, 1, payload) for payload in payloads)
-    found = list(iter_frames(KIND, data, where="here"))
-    assert [payload for _, payload, _ in found] == payloads
-    assert all(unframe(KIND, data[start : start + 20 + len(p)], where="here") == (1, p) for _, p, start in found)
 
 
 @given(FRAMES.flatmap(lambda framed: st.tuples(st.just(framed), mutations(st.just(framed)))))
@@ -61,17 +53,10 @@ def test_the_error_says_where_and_what():
         (good + frame(KIND, 2, b""), 27, r"has version 2 and flags 0x0; this program reads versions up to 1"),
     ):
         with pytest.raises(CorruptionError, match=expected) as raised:
-            list(iter_frames(KIND, data, where="log 7"))
+            unframe(KIND, data, where="log 7", offset=27)
         assert (raised.value.where, raised.value.offset) == ("log 7", offset)
     with pytest.raises(CorruptionError, match="2 bytes follow the KTST record in log 7 at byte 27"):
         unframe(KIND, good + b"ab", where="log 7")
-
-
-def test_the_frames_before_a_damaged_one_are_read():
-    frames = iter_frames(KIND, frame(KIND, 1, b"a") + b"rest", where="here")
-    assert next(frames) == (1, b"a", 0)
-    with pytest.raises(CorruptionError):
-        next(frames)
 
 
 def test_the_layout_is_as_documented():

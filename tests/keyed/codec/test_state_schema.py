@@ -217,7 +217,7 @@ def test_a_fingerprint_is_json_and_fits_itself(type_):
 
 def test_a_fingerprint_is_the_same_in_every_process():
     program = (
-        "import json, enum, typing; from keyed.codec import describe_type\n"
+        "import json, enum, typing; from keyed.codec.fingerprints import describe_type\n"
         "E = enum.Enum('E', {'B': 'b', 'A': 'a', 'C': 'c'})\n"
         "T = dict[str, typing.Literal['x', 'y', 'z'] | int | None | list[E]]\n"
         "print(json.dumps(describe_type(T)))"

@@ -184,7 +184,13 @@ def test_a_damaged_mark_is_named(tmp_path):
         counts(elements(2)).run(keyed.parquet_sink(tmp_path / "out", mode="overwrite"))
 
 
-@pytest.mark.parametrize("kind", ["local", "spark"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "local",
+        pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("jvm")]),
+    ],
+)
 def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
     out = tmp_path / "out"
     folder = LocalFolder(str(out)) if kind == "local" else SparkFolder(request.getfixturevalue("spark"), out.as_uri())

@@ -131,6 +131,7 @@ def told_until_killed(function, folder, lines):
     return [int(line) for line in told if line.strip()]
 
 
+@pytest.mark.slow
 def test_a_killed_local_store_is_as_some_row_left_it(tmp_path):
     number = random.Random(1)
     expected, applied = ReferenceStore(), 0
@@ -154,6 +155,7 @@ def test_a_killed_local_store_is_as_some_row_left_it(tmp_path):
         store.close()
 
 
+@pytest.mark.slow
 def test_a_killed_commit_store_is_as_its_last_commit_left_it(tmp_path):
     number = random.Random(2)
     for _ in range(ROUNDS):
