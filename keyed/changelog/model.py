@@ -187,7 +187,7 @@ class Changelog(Protocol):
         ...
 
     def keep(self, name: str, data: bytes) -> None:
-        """Keep something of the runner's for as long as the changelog lives. The same again is left as it is.
+        """Keep something of the runner's until it is forgotten. The same again is left as it is.
 
         Args:
             name: 1 to 128 of the characters A-Z, a-z, 0-9, _, . and -.
@@ -196,6 +196,10 @@ class Changelog(Protocol):
         Raises:
             ChangelogDiverged: Something else is kept under the name.
         """
+        ...
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Keep no longer what was given to `keep` under names. Those that are not kept are passed over."""
         ...
 
     def kept(self) -> Iterator[tuple[str, bytes]]:

@@ -358,6 +358,15 @@ class ChangelogConformance:
         assert list(copy.deepcopy(changelog).kept()) == [("a-2", large), ("b.1", b"one")]
         assert list(changelog.positions()) == [(1, b"at 1")]
 
+    def test_what_is_forgotten_is_kept_no_longer(self, tmp_path: Path) -> None:
+        changelog, _ = self._created(tmp_path)
+        for name in ("a", "b", "c"):
+            changelog.keep(name, b"one")
+        changelog.forget(["a", "c", "never"])
+        assert list(copy.deepcopy(changelog).kept()) == [("b", b"one")]
+        changelog.keep("a", b"another")
+        assert list(copy.deepcopy(changelog).kept()) == [("a", b"another"), ("b", b"one")]
+
     def _created(self, path: Path, keys: int = 50) -> tuple[Changelog, SampleGroup]:
         changelog = self.make_changelog(path)
         changelog.prepare("op", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 import attrs
@@ -83,6 +83,11 @@ class MemoryChangelog:
         """See `Changelog.keep`."""
         if self._kept.setdefault(name, data) != data:
             raise ChangelogDiverged(f"the changelog keeps something else as {name!r}; give an empty one")
+
+    def forget(self, names: Iterable[str]) -> None:
+        """See `Changelog.forget`."""
+        for name in names:
+            self._kept.pop(name, None)
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """See `Changelog.kept`."""

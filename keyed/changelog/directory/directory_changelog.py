@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -59,6 +59,12 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 def _lag(value: Duration) -> int:
     return milliseconds_of(value, "DirectoryChangelog(compaction_lag)")
+
+
+def _kept_name(name: str) -> str:
+    if not _KEPT.fullmatch(name):
+        raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
+    return name
 
 
 def _history(value: int | None) -> int | None:
@@ -199,13 +205,19 @@ class DirectoryChangelog:
             ChangelogDiverged: Something else is kept under the name.
             ChangelogError: It cannot be written.
         """
-        if not _KEPT.fullmatch(name):
-            raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
+        path = Path(self.path, "kept", _kept_name(name))
         self._present()
-        path = Path(self.path, "kept", name)
         record = encode_kept(name, data)
         if not publish(path, [record]) and read_file(path) != record:
             raise ChangelogDiverged(f"{path}: something else is kept under this name; give changelog= an empty folder")
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Keep no longer what was given to `keep` under names. Those that are not kept are passed over.
+
+        Raises:
+            ChangelogError: It cannot be removed.
+        """
+        remove(Path(self.path, "kept", _kept_name(name)) for name in names)
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """What is kept, in order of names.
@@ -216,8 +228,9 @@ class DirectoryChangelog:
         """
         folder = Path(self.path, "kept")
         for name in sorted(file_sizes(folder)):
-            if _KEPT.fullmatch(name):
-                yield name, self._read_kept(folder / name)
+            # It may be forgotten meanwhile.
+            if _KEPT.fullmatch(name) and (record := read_file(folder / name)) is not None:
+                yield name, self._decoded_kept(record, folder / name)
 
     @property
     def _limits(self) -> Limits:
@@ -258,8 +271,8 @@ class DirectoryChangelog:
         return data
 
     @staticmethod
-    def _read_kept(path: Path) -> bytes:
-        name, data = decode_kept(read_file(path) or b"", str(path))
+    def _decoded_kept(record: bytes, path: Path) -> bytes:
+        name, data = decode_kept(record, str(path))
         if name != path.name:
             raise CorruptionError(f"the record is that of {name!r}", where=str(path))
         return data

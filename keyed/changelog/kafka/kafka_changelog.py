@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -153,6 +153,11 @@ class KafkaChangelog:
         """See `Changelog.keep`."""
         with self._open_positions() as positions:
             positions.keep(name, data)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """See `Changelog.forget`."""
+        with self._open_positions() as positions:
+            positions.forget(names)
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """See `Changelog.kept`."""

@@ -5,7 +5,8 @@ Each is a transaction of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from xxhash import xxh3_128_digest
 
@@ -43,13 +44,15 @@ def read_kept(cluster: Cluster, topic: str, header: LogHeader) -> dict[str, byte
 
 
 def _records(cluster: Cluster, topic: str, header: LogHeader, kind: bytes) -> Iterator[tuple[bytes, str]]:
-    """The records of a kind, and where they stand."""
+    """The records of a kind that were not removed, and where they stand."""
     consumer, partition = cluster.consumer(), header.parallelism
     low, _ = cluster.offsets(consumer, topic, partition)
+    found: dict[bytes, Any] = {}
     for messages in cluster.read(consumer, topic, partition, low):
-        for message in messages:
-            if (message.key() or b"").startswith(kind):
-                yield message.value() or b"", f"topic {topic!r}, partition {partition}, offset {message.offset()}"
+        found |= {key: message for message in messages if (key := message.key() or b"").startswith(kind)}
+    for message in found.values():
+        if message.value() is not None:
+            yield message.value(), f"topic {topic!r}, partition {partition}, offset {message.offset()}"
 
 
 class Positions:
@@ -74,7 +77,7 @@ class Positions:
         """See `Changelog.put_position`."""
         known = self._known.get(sequence)
         if known is None:
-            self._send(position_key(sequence), encode_position(sequence, data))
+            self._send([(position_key(sequence), encode_position(sequence, data))])
             self._known[sequence] = data
             if len(self._known) > _KNOWN:
                 del self._known[min(self._known)]
@@ -89,7 +92,7 @@ class Positions:
         digest = xxh3_128_digest(data)
         known = self._kept.get(name)
         if known is None:
-            self._send(kept_key(name), encode_kept(name, data))
+            self._send([(kept_key(name), encode_kept(name, data))])
             self._kept[name] = digest
         elif known != digest:
             raise ChangelogDiverged(
@@ -97,10 +100,18 @@ class Positions:
                 "empty topic"
             )
 
-    def _send(self, key: bytes, record: bytes) -> None:
+    def forget(self, names: Iterable[str]) -> None:
+        """See `Changelog.forget`."""
+        there = [name for name in names if name in self._kept]
+        if there:
+            self._send([(kept_key(name), None) for name in there])
+            for name in there:
+                del self._kept[name]
+
+    def _send(self, records: list[tuple[bytes, bytes | None]]) -> None:
         transactions = self._transactions
         transactions.begin()
-        transactions.send(self._topic, self._partition, [(key, record)])
+        transactions.send(self._topic, self._partition, records)
         end = transactions.deliver() + 1
         if end <= self._end:
             raise ChangelogDiverged(

@@ -10,16 +10,18 @@ each of its batches; each tenth, with the ending ``.compact``, holds all before 
 A position in a changelog has the number of the source's last batch (``{"logOffset": 11}``). The entries up to it are
 kept beside the positions (`keyed.changelog.model.Changelog.keep`), as they come, under the names
 ``files-<i>-<from>-<to>-<part>``, for the batches ``from`` to ``to``: JSON ``[number of parts, [entry, ...]]``,
-compressed by zlib. An entry may be there more than once.
+compressed by zlib. Eight of about one size are folded into one, so that there are few of them, however many batches
+there were. An entry may be there more than once.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -28,41 +30,74 @@ from keyed.changelog.model import Changelog
 from keyed.errors import CheckpointError, CorruptionError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 
-__all__ = ["keep_files", "put_files"]
+__all__ = ["KeptFiles", "put_files"]
 
 #: Entries in one part.
 _PART = 2_000
+#: So many records of about one size become one.
+_FOLDED = 8
 _OFFSET = re.compile(r'\{"logOffset":\s*(\d+)\}')
 _NAME = re.compile(r"files-(\d+)-(\d+)-(\d+)-(\d+)")
 _VERSION = "v1"
 _Entry = dict[str, Any]
+_Range = tuple[int, int]
 _decode = msgspec.json.Decoder(tuple[int, list[_Entry]]).decode
 
 
-def keep_files(folder: CheckpointFolder, changelog: Changelog, before: list[str], lines: list[str]) -> None:
-    """Keep in a changelog which files the file sources of a query have taken.
+class KeptFiles:
+    """Keeps in a changelog which files the file sources of a query have taken.
 
     Args:
         folder: The query's checkpoint.
         changelog: The changelog.
-        before: The lines of the sources in the last position that the changelog has; empty if it has none.
-        lines: Those of the position that it is to have next.
 
     Raises:
-        ChangelogError: It cannot be written.
-        CheckpointError: The checkpoint lacks a part of a log.
+        CorruptionError: What the changelog keeps is damaged.
     """
-    for source, line in enumerate(lines):
-        last = _file_batch(line)
-        known = _file_batch(before[source]) if source < len(before) else None
-        first = 0 if known is None else known + 1
-        if last is None or last < first:
-            continue
-        entries = _logged(folder, source, first, last)
-        parts = [entries[start : start + _PART] for start in range(0, len(entries), _PART)] or [[]]
-        for part, some in enumerate(parts):
-            data = zlib.compress(json.dumps([len(parts), some]).encode())
-            changelog.keep(f"files-{source}-{first}-{last}-{part}", data)
+
+    def __init__(self, folder: CheckpointFolder, changelog: Changelog) -> None:
+        self._folder = folder
+        self._changelog = changelog
+        self._names: dict[int, dict[_Range, list[str]]] = defaultdict(dict)
+        for source, ranges in _kept(changelog).items():
+            for range_, entries in ranges.items():
+                self._names[source][range_] = _names(source, range_, len(_parts(entries)))
+
+    def keep(self, lines: list[str]) -> None:
+        """Keep what there is up to a position.
+
+        Args:
+            lines: The lines of the sources in the position.
+
+        Raises:
+            ChangelogError: It cannot be written.
+            CheckpointError: The checkpoint lacks a part of a log.
+        """
+        for source, line in enumerate(lines):
+            last = _file_batch(line)
+            first = 0
+            for range_ in sorted(self._names[source]):
+                if range_[0] <= first:
+                    first = max(first, range_[1] + 1)
+            if last is None or last < first:
+                continue
+            self._keep(source, (first, last))
+            while len(some := self._newest(source)) >= _FOLDED:
+                self._keep(source, (some[-1][0], last))
+                self._changelog.forget([name for range_ in some for name in self._names[source].pop(range_)])
+
+    def _newest(self, source: int) -> list[_Range]:
+        """The newest record, and those before it that are not larger."""
+        ranges = sorted(self._names[source], reverse=True)
+        return list(takewhile(lambda range_: _tier(range_) <= _tier(ranges[0]), ranges))
+
+    def _keep(self, source: int, range_: _Range) -> None:
+        """Keep the entries of some batches."""
+        parts = _parts(_logged(self._folder, source, *range_))
+        names = _names(source, range_, len(parts))
+        for name, part in zip(names, parts, strict=True):
+            self._changelog.keep(name, zlib.compress(json.dumps([len(parts), part]).encode()))
+        self._names[source][range_] = names
 
 
 def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) -> list[str]:
@@ -88,7 +123,7 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
     for source, last in lasts.items():
         entries: dict[str, _Entry] = {}
         missing = set(range(last + 1))
-        for first, end, some in kept[source]:
+        for (first, end), some in kept[source].items():
             missing -= set(range(first, end + 1))
             entries |= {entry["path"]: entry for entry in some if entry["batchId"] <= last}
         if missing:
@@ -137,10 +172,10 @@ def _logged(folder: CheckpointFolder, source: int, first: int, last: int) -> lis
     return [found[key] for key in sorted(found)]
 
 
-def _kept(changelog: Changelog) -> dict[int, list[tuple[int, int, Iterable[_Entry]]]]:
-    """What a changelog keeps of the logs: by source, batches from and to with their entries, where it has all parts."""
-    parts: dict[tuple[int, int, int], dict[int, list[_Entry]]] = defaultdict(dict)
-    expected: dict[tuple[int, int, int], int] = {}
+def _kept(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]]]:
+    """What a changelog keeps of the logs: by source and batches from and to, the entries where it has all parts."""
+    parts: dict[tuple[int, _Range], dict[int, list[_Entry]]] = defaultdict(dict)
+    expected: dict[tuple[int, _Range], int] = {}
     for name, data in changelog.kept():
         match = _NAME.fullmatch(name)
         if match is None:
@@ -152,10 +187,23 @@ def _kept(changelog: Changelog) -> dict[int, list[tuple[int, int, Iterable[_Entr
             raise CorruptionError(f"{name} is malformed: {error}", where=str(changelog)) from error
         if not all(entry.keys() >= {"path", "batchId"} for entry in entries):
             raise CorruptionError(f"{name} is malformed: an entry has no path or batch", where=str(changelog))
-        expected[source, first, last] = count
-        parts[source, first, last][part] = entries
-    result: dict[int, list[tuple[int, int, Iterable[_Entry]]]] = defaultdict(list)
-    for (source, first, last), found in parts.items():
-        if len(found) == expected[source, first, last]:
-            result[source].append((first, last, [entry for part in sorted(found) for entry in found[part]]))
+        expected[source, (first, last)] = count
+        parts[source, (first, last)][part] = entries
+    result: dict[int, dict[_Range, list[_Entry]]] = defaultdict(dict)
+    for (source, range_), found in parts.items():
+        if len(found) == expected[source, range_]:
+            result[source][range_] = [entry for part in sorted(found) for entry in found[part]]
     return result
+
+
+def _parts(entries: list[_Entry]) -> list[list[_Entry]]:
+    return [entries[start : start + _PART] for start in range(0, len(entries), _PART)] or [[]]
+
+
+def _names(source: int, range_: _Range, parts: int) -> list[str]:
+    return [f"files-{source}-{range_[0]}-{range_[1]}-{part}" for part in range(parts)]
+
+
+def _tier(range_: _Range) -> int:
+    """How large a record is: how often that many batches can be divided by the number that is folded."""
+    return int(math.log(range_[1] - range_[0] + 1, _FOLDED) + 1e-9)

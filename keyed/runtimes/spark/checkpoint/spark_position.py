@@ -16,7 +16,7 @@ from keyed.changelog.model import Changelog
 from keyed.codec.frames import frame, unframe
 from keyed.errors import ChangelogFenced, CheckpointError, CorruptionError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
-from keyed.runtimes.spark.checkpoint.source_files import keep_files
+from keyed.runtimes.spark.checkpoint.source_files import KeptFiles
 
 __all__ = ["PositionLog", "SparkPosition", "decode_position", "encode_position"]
 
@@ -89,7 +89,8 @@ class PositionLog:
         self._sequences = sequences
         self._logged = -1
         # The last position of each changelog that was logged, and its sequence.
-        self._last: dict[str, tuple[int, SparkPosition | None]] = {}
+        self._last: dict[str, tuple[int, SparkPosition]] = {}
+        self._files: dict[str, KeptFiles] = {}
 
     def log(self, batch: int) -> None:
         """Log the position after Spark's batch, which has been committed, unless that was done.
@@ -107,32 +108,31 @@ class PositionLog:
         sequences = self._sequences(batch)
         for operator, changelog in self._changelogs.items():
             sequence = sequences[operator]
-            before, there = self._around(operator, changelog, sequence)
+            there = self._at(operator, changelog, sequence)
             if there is not None and there.batch < position.batch:
                 # The key groups committed nothing in this batch: no rows came to them, or their input has ended.
                 continue
             if there is not None and (there.batch, there.sources) == (position.batch, position.sources):
                 # By an earlier run, which may have had another version of keyed.
                 continue
-            known = before.sources if before is not None else []
             try:
-                self._put(changelog, sequence, known, position)
+                self._put(operator, changelog, sequence, position)
             except ChangelogFenced:
                 # A flush by hand has logged one since this program opened the log of positions.
-                self._put(changelog, sequence, known, position)
+                self._put(operator, changelog, sequence, position)
             self._last[operator] = sequence, position
         self._logged = batch
 
-    def _put(self, changelog: Changelog, sequence: int, known: list[str], position: SparkPosition) -> None:
-        keep_files(self._folder, changelog, known, position.sources)
+    def _put(self, operator: str, changelog: Changelog, sequence: int, position: SparkPosition) -> None:
+        if operator not in self._files:
+            self._files[operator] = KeptFiles(self._folder, changelog)
+        self._files[operator].keep(position.sources)
         changelog.put_position(sequence, encode_position(position))
 
-    def _around(
-        self, operator: str, changelog: Changelog, sequence: int
-    ) -> tuple[SparkPosition | None, SparkPosition | None]:
-        """The positions before a sequence and of it that the changelog has."""
-        known = dict([self._last[operator]]) if operator in self._last else {}
-        if not known:
-            found = changelog.positions(sequence - 2)
-            known = {number: decode_position(record) for number, record in found if number <= sequence}
-        return known.get(sequence - 1), known.get(sequence)
+    def _at(self, operator: str, changelog: Changelog, sequence: int) -> SparkPosition | None:
+        """The position of a sequence that the changelog has."""
+        if operator in self._last:
+            number, position = self._last[operator]
+            return position if number == sequence else None
+        number, record = next(changelog.positions(sequence - 1), (0, b""))
+        return decode_position(record) if number == sequence else None
