@@ -143,6 +143,11 @@ def pages() -> dict[Path, str]:
         (f"{'keyed' if name in keyed.__all__ else VIEWS}.{name}", name, getattr(views, name)) for name in views.__all__
     ]
     made[REFERENCE / "tables.md"] = _page("State tables", inspect.getdoc(views) or "", things)
+    pyflink = importlib.import_module("keyed.pyflink")
+    own = [(name, getattr(pyflink, name)) for name in pyflink.__all__]
+    own = [(name, thing) for name, thing in own if thing.__module__ == "keyed.pyflink"]
+    things = [(f"keyed.pyflink.{name}", name, thing) for name, thing in own]
+    made[REFERENCE / "pyflink.md"] = _page("PyFlink's names", inspect.getdoc(pyflink) or "", things)
     windows = importlib.import_module("windows")
     things = [(f"windows.{name}", name, getattr(windows, name)) for name in windows.__all__]
     made[REFERENCE / "windows.md"] = _page("Windows", inspect.getdoc(windows) or "", things)

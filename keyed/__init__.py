@@ -50,15 +50,10 @@ from keyed.spark import spark_flush, spark_metrics, spark_session, spark_verify
 from keyed.state import (
     AggregateFunction,
     AggregatingState,
-    AggregatingStateDescriptor,
     ListState,
-    ListStateDescriptor,
     MapState,
-    MapStateDescriptor,
     ReducingState,
-    ReducingStateDescriptor,
     ValueState,
-    ValueStateDescriptor,
 )
 from keyed.streams import KeyedStream, Output, Stream, run, start, stream
 from keyed.table_state import TableState
@@ -79,7 +74,6 @@ __all__ = [
     "TIMESTAMP_COLUMN",
     "AggregateFunction",
     "AggregatingState",
-    "AggregatingStateDescriptor",
     "BatchContext",
     "Changelog",
     "ChangelogDiverged",
@@ -101,10 +95,8 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
-    "ListStateDescriptor",
     "LocalStoreError",
     "MapState",
-    "MapStateDescriptor",
     "NullKeyError",
     "OnTimerContext",
     "OpenContext",
@@ -117,7 +109,6 @@ __all__ = [
     "Query",
     "QueryFailed",
     "ReducingState",
-    "ReducingStateDescriptor",
     "RestorePoint",
     "RestoreProgress",
     "Restored",
@@ -149,7 +140,6 @@ __all__ = [
     "UpdateType",
     "UserFunctionError",
     "ValueState",
-    "ValueStateDescriptor",
     "VectorizedFunction",
     "WatermarkStrategy",
     "ascending_timestamps",
@@ -182,4 +172,9 @@ def __getattr__(name: str) -> Any:
         from keyed import views
 
         return getattr(views, name)
+    if name.endswith("StateDescriptor"):
+        state = name.removesuffix("Descriptor")
+        raise DefinitionError(
+            f"keyed.{name} is keyed.pyflink.{name} now; or give context.get_... a keyed.{state}(..., name=...) in open"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

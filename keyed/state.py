@@ -17,17 +17,12 @@ from keyed.ttl import StateTtl
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
-    "AggregatingStateDescriptor",
     "KeyedState",
     "ListState",
-    "ListStateDescriptor",
     "MapState",
-    "MapStateDescriptor",
     "ReducingState",
-    "ReducingStateDescriptor",
     "State",
     "ValueState",
-    "ValueStateDescriptor",
 ]
 
 T = TypeVar("T")
@@ -422,49 +417,3 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
     def add(self, value: IN) -> None:
         """Add ``value`` to the accumulator."""
         self._unbound()
-
-
-class ValueStateDescriptor(ValueState[T]):
-    """PyFlink's spelling of a named `ValueState`: ``context.get_state(ValueStateDescriptor("n", int))`` in ``open``."""
-
-    def __init__(
-        self, name: str, type: Any = None, default: Any = None, *, ttl: StateTtl | None = None, in_place: bool = False
-    ) -> None:
-        super().__init__(type, default, name=name, ttl=ttl, in_place=in_place)
-
-
-class ListStateDescriptor(ListState[T]):
-    """PyFlink's spelling of a named `ListState`, for ``open``."""
-
-    def __init__(self, name: str, type: Any = None, *, ttl: StateTtl | None = None) -> None:
-        super().__init__(type, name=name, ttl=ttl)
-
-
-class MapStateDescriptor(MapState[K, V]):
-    """PyFlink's spelling of a named `MapState`, for ``open``."""
-
-    def __init__(self, name: str, key: Any = None, value: Any = None, *, ttl: StateTtl | None = None) -> None:
-        super().__init__(key, value, name=name, ttl=ttl)
-
-
-class ReducingStateDescriptor(ReducingState[T]):
-    """PyFlink's spelling of a named `ReducingState`, for ``open``."""
-
-    def __init__(
-        self, name: str, reduce: Callable[[Any, Any], Any], type: Any = None, *, ttl: StateTtl | None = None
-    ) -> None:
-        super().__init__(reduce, type, name=name, ttl=ttl)
-
-
-class AggregatingStateDescriptor(AggregatingState[IN, OUT]):
-    """PyFlink's spelling of a named `AggregatingState`, for ``open``."""
-
-    def __init__(
-        self,
-        name: str,
-        aggregate: AggregateFunction[IN, Any, OUT],
-        accumulator: Any = None,
-        *,
-        ttl: StateTtl | None = None,
-    ) -> None:
-        super().__init__(aggregate, accumulator, name=name, ttl=ttl)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, assert_type
 
 from keyed import AggregatingState, Context, KeyedProcessFunction, ListState, MapState, OpenContext, ReducingState
-from keyed import ValueState, ValueStateDescriptor
+from keyed import ValueState
 
 
 class Mean:

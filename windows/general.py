@@ -15,12 +15,12 @@ from keyed import (
     MAX_TIMESTAMP,
     Context,
     DefinitionError,
-    ListStateDescriptor,
+    ListState,
     OnTimerContext,
     OpenContext,
     OutputTag,
     TimeDomain,
-    ValueStateDescriptor,
+    ValueState,
 )
 from windows.assigners import MergingWindowAssigner
 from windows.cells import Cells
@@ -54,18 +54,18 @@ class GeneralWindows:
         merging = isinstance(self._assigner, MergingWindowAssigner)
         self._merging: Any = None
         if merging:
-            self._merging = context.get_state(ValueStateDescriptor("merging_windows", in_place=True))
+            self._merging = context.get_state(ValueState(name="merging_windows", in_place=True))
         self._contents: Any
         self._keeps_elements = self._evictor is not None or self._cells is None
         type_: Any = definition.element_type
         if self._keeps_elements:
             if self._evictor is not None and type_ is not object:
                 type_ = tuple[type_, int | None]
-            self._contents = context.get_list_state(ListStateDescriptor("window_contents", type_))
+            self._contents = context.get_list_state(ListState(type_, name="window_contents"))
         else:
             self._single = definition.aggregates[0].accumulator_type if len(definition.aggregates) == 1 else None
             name = f"window_contents_{len(definition.aggregates)}"
-            self._contents = context.get_state(ValueStateDescriptor(name, self._single or object, in_place=True))
+            self._contents = context.get_state(ValueState(self._single or object, name=name, in_place=True))
         self._triggering = TimerContext(definition, context)
         self._processing = WindowContext(definition, context, merging=merging)
         self._emission = Emission(definition, self._cells, self._processing)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueStateDescriptor
+from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
 from windows.assigners import SessionWindows
 from windows.cells import Cells
 from windows.definition import Definition
@@ -42,7 +42,7 @@ class PackedSessions:
         self._cells = Cells(definition.aggregates)
         self._stride = _CELLS + self._cells.width
         name = f"sessions_{self._cells.width}"
-        self._state: Any = context.get_state(ValueStateDescriptor(name, list, in_place=True))
+        self._state: Any = context.get_state(ValueState(list, name=name, in_place=True))
         self._context = WindowContext(definition, context, merging=True)
         self._emission = Emission(definition, self._cells, self._context)
         self.process_element = self._quick_process()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueStateDescriptor
+from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
 from windows.assigners import HoppingWindows
 from windows.cells import Cells
 from windows.definition import Definition, hopping_slice
@@ -45,7 +45,7 @@ class PaneWindows:
         self._late_tag = definition.late_tag
         self._cells = Cells(definition.aggregates)
         self._stride = 1 + self._cells.width
-        self._state: Any = context.get_state(ValueStateDescriptor(f"panes_{self._cells.width}", list, in_place=True))
+        self._state: Any = context.get_state(ValueState(list, name=f"panes_{self._cells.width}", in_place=True))
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)
         self.process_element: Callable[[Any, Context], Iterable[Any] | None] = self._process

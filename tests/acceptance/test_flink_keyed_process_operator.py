@@ -16,7 +16,6 @@ from keyed import (
     TimerDefinitionError,
     UserFunctionError,
     ValueState,
-    ValueStateDescriptor,
 )
 from keyed.errors import (
     EncodingError,
@@ -446,7 +445,7 @@ def test_open_and_close_are_called_around_the_elements():
 
         def open(self, context):
             calls.append(("open", context.get_index_of_this_subtask(), context.get_number_of_parallel_subtasks()))
-            self.extra = context.get_state(ValueStateDescriptor("extra", int, 7))
+            self.extra = context.get_state(ValueState(int, 7, name="extra"))
 
         def process_element(self, value, ctx):
             calls.append(("element", self.extra.value()))
@@ -486,7 +485,7 @@ def test_state_is_obtained_in_open():
 
         def process_element(self, value, ctx):
             if value == "late":
-                self.context.get_state(ValueStateDescriptor("x", int))
+                self.context.get_state(ValueState(int, name="x"))
 
     harness = KeyedTestHarness(Late(), key=lambda _: "k")
     with pytest.raises(StateAccessError, match=r"'x'.*open"):

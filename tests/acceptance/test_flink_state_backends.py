@@ -17,18 +17,13 @@ import pytest
 
 from keyed import (
     AggregatingState,
-    AggregatingStateDescriptor,
     ListState,
-    ListStateDescriptor,
     MapState,
-    MapStateDescriptor,
     ReducingState,
-    ReducingStateDescriptor,
     StateSchemaChanged,
     StateTtl,
     UserFunctionError,
     ValueState,
-    ValueStateDescriptor,
 )
 from keyed.errors import EncodingError, StateDefinitionError
 from tests.acceptance.support import Harness, Told, both_backends
@@ -729,11 +724,11 @@ def test_descriptors_in_open():
 
     class Described(Told):
         def open(self, context):
-            self.value = context.get_state(ValueStateDescriptor("value", int, 5))
-            self.words = context.get_list_state(ListStateDescriptor("words", str))
-            self.table = context.get_map_state(MapStateDescriptor("table", str, int))
-            self.total = context.get_reducing_state(ReducingStateDescriptor("total", add, int))
-            self.summed = context.get_aggregating_state(AggregatingStateDescriptor("summed", Total(), list[int]))
+            self.value = context.get_state(ValueState(int, 5, name="value"))
+            self.words = context.get_list_state(ListState(str, name="words"))
+            self.table = context.get_map_state(MapState(str, int, name="table"))
+            self.total = context.get_reducing_state(ReducingState(add, int, name="total"))
+            self.summed = context.get_aggregating_state(AggregatingState(Total(), list[int], name="summed"))
 
     class Declared(Told):
         value = ValueState(int, default=5)
@@ -773,9 +768,9 @@ def test_descriptors_that_are_wrong():
         return Harness(Opened())
 
     for get in (
-        lambda context: context.get_list_state(ValueStateDescriptor("x", int)),
+        lambda context: context.get_list_state(ValueState(int, name="x")),
         lambda context: context.get_state(ValueState(int)),
-        lambda context: context.get_state(ValueStateDescriptor("taken", int)),
+        lambda context: context.get_state(ValueState(int, name="taken")),
         lambda context: context.get_state("taken"),
     ):
         with pytest.raises(StateDefinitionError):

@@ -15,7 +15,6 @@ from keyed import (
     DefinitionError,
     KeyedProcessFunction,
     ListState,
-    ListStateDescriptor,
     MapState,
     OutputTag,
     ReducingState,
@@ -25,7 +24,6 @@ from keyed import (
     TimerDefinitionError,
     UserFunctionError,
     ValueState,
-    ValueStateDescriptor,
 )
 from keyed.errors import EncodingError, KeyTypeError, NullKeyError
 from keyed.testing import KeyedTestHarness, Record
@@ -369,8 +367,8 @@ class Typed(KeyedProcessFunction):
     anything = ValueState()
 
     def open(self, context):
-        self.names = context.get_list_state(ListStateDescriptor("names", str))
-        self.n = context.get_state(ValueStateDescriptor("n", int, 7))
+        self.names = context.get_list_state(ListState(str, name="names"))
+        self.n = context.get_state(ValueState(int, 7, name="n"))
 
     def process_element(self, value, ctx):
         yield self.last.value(), self.anything.value(), self.n.value(), self.names.get()

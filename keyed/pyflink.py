@@ -1,0 +1,779 @@
+"""PyFlink's names over keyed and its windows: a keyed program written for PyFlink runs with other import lines.
+
+Import here what the program imported from ``pyflink.common``, ``pyflink.datastream`` and the modules below them. The
+names behave as in PyFlink's documentation and hand on what they are given; all semantics are those of `keyed` and
+`windows`. A `KeyedProcessFunction` of this module is one of keyed's, so it also runs on Spark, with
+``keyed.stream(frame).key_by("column").process(...)``; `StreamExecutionEnvironment` runs bounded collections in this
+process. What has no place in keyed (sources, operators without keys, ``window_all``) raises an error that says what to
+use.
+
+This is the one module of keyed that imports `windows`: PyFlink has both under one roof, and nothing in keyed imports
+this module.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
+
+import attrs
+
+import keyed
+import keyed.rows
+import windows
+from keyed import AggregateFunction, DefinitionError, Schema, StateTtl, StateVisibility, TimeDomain
+from keyed import OpenContext as RuntimeContext
+from windows import (
+    CountEvictor,
+    DeltaEvictor,
+    Evictor,
+    GlobalWindow,
+    GlobalWindows,
+    ProcessingTimeSessionWindows,
+    PurgingTrigger,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TimeEvictor,
+    TimeWindow,
+    TriggerResult,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "CountEvictor",
+    "CountTrigger",
+    "DataStream",
+    "DeltaEvictor",
+    "Duration",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "GlobalWindow",
+    "GlobalWindows",
+    "KeySelector",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "OutputTag",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "ReduceFunction",
+    "ReducingStateDescriptor",
+    "Row",
+    "RuntimeContext",
+    "SessionWindowTimeGapExtractor",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "StateTtlConfig",
+    "StreamExecutionEnvironment",
+    "Time",
+    "TimeDomain",
+    "TimeEvictor",
+    "TimeWindow",
+    "TimestampAssigner",
+    "Trigger",
+    "TriggerResult",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "TypeInformation",
+    "Types",
+    "ValueStateDescriptor",
+    "WatermarkStrategy",
+    "WindowedStream",
+]
+
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
+KEY = TypeVar("KEY")
+W = TypeVar("W")
+W_co = TypeVar("W_co", covariant=True)
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+_KEYLESS = "has no key here: do it before keyed.stream, on the DataFrame or in a generator, or inside a keyed function"
+_SOURCE = "is a source of Flink: give keyed.stream a Spark DataFrame, or from_collection a list"
+_SINK = "is a sink of Flink: run <stream>.output, a keyed.Output, with run(path) or start(path), or write its .df"
+_SETTING = "is a setting of Flink: give <stream>.output.run(...) the options checkpoint=..., local_dir=... and so on"
+_INPUTS = "has several inputs: unite them before keyed.stream, with a column that tells them apart"
+_CONSTANT_KEY = "has no key: key the stream by a constant, key_by(lambda element: 0), and window that"
+#: What PyFlink has and keyed has not, and what to use in its place.
+_MISSING = {
+    name: remedy
+    for remedy, names in {
+        _KEYLESS: "map flat_map filter project MapFunction FlatMapFunction FilterFunction ProcessFunction",
+        _CONSTANT_KEY: "window_all count_window_all ProcessAllWindowFunction AllWindowFunction AllWindowedStream",
+        _SOURCE: "add_source from_source read_text_file KafkaSource FileSource NumberSequenceSource",
+        _SINK: "add_sink sink_to FileSink KafkaSink Encoder OutputFileConfig RollingPolicy",
+        _SETTING: "set_runtime_mode RuntimeExecutionMode set_state_backend enable_checkpointing get_config add_jars",
+        _INPUTS: "union connect join co_group CoProcessFunction KeyedCoProcessFunction BroadcastProcessFunction",
+        "is process here: extend ProcessWindowFunction and give it to process(...)": "apply WindowFunction",
+        "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
+        "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
+        "is windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
+        "is keyed's reduce with a function here: reduce(lambda a, b: ...)": "sum min max min_by max_by",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name in _MISSING:
+        raise _missing(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _missing(name: str) -> DefinitionError:
+    return DefinitionError(f"{name} of PyFlink {_MISSING[name]}")
+
+
+class _Partial:
+    """A class of PyFlink that has some of its methods here."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _MISSING:
+            raise _missing(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+# Types ----------------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TypeInformation:
+    """A type of PyFlink.
+
+    Attributes:
+        python: The type of a state's values.
+        column: The type of an output column, ``None`` where there is none.
+        fields: Names and types of the columns of a tuple or row.
+    """
+
+    python: Any
+    column: str | None
+    fields: tuple[tuple[str, str | None], ...] | None = None
+
+    @property
+    def schema(self) -> Schema | None:
+        """The columns of an output of this type; ``None`` where a part has no column type."""
+        columns = [("f0", self.column)] if self.fields is None else self.fields
+        known = tuple((name, type_) for name, type_ in columns if type_ is not None)
+        return Schema(known) if len(known) == len(columns) else None
+
+
+def _array(element: TypeInformation) -> TypeInformation:
+    return TypeInformation(list[element.python], element.column and f"array<{element.column}>")  # type: ignore[name-defined]
+
+
+def _simple(python: Any, column: str | None) -> Callable[[], TypeInformation]:
+    return lambda: TypeInformation(python, column)
+
+
+class Types:
+    """PyFlink's ``Types``. What Flink pickles is plain data here: keyed stores nothing that has to be unpickled."""
+
+    STRING = staticmethod(_simple(str, "string"))
+    CHAR = STRING
+    BOOLEAN = staticmethod(_simple(bool, "boolean"))
+    BYTE = staticmethod(_simple(int, "tinyint"))
+    SHORT = staticmethod(_simple(int, "smallint"))
+    INT = staticmethod(_simple(int, "int"))
+    LONG = staticmethod(_simple(int, "bigint"))
+    BIG_INT = staticmethod(_simple(int, "decimal(38,0)"))
+    FLOAT = staticmethod(_simple(float, "float"))
+    DOUBLE = staticmethod(_simple(float, "double"))
+    BIG_DEC = staticmethod(_simple(decimal.Decimal, "decimal(38,18)"))
+    SQL_DATE = staticmethod(_simple(dt.date, "date"))
+    SQL_TIMESTAMP = staticmethod(_simple(dt.datetime, "timestamp_ntz"))
+    INSTANT = staticmethod(_simple(dt.datetime, "timestamp"))
+    PICKLED_BYTE_ARRAY = staticmethod(_simple(object, None))
+    LIST = staticmethod(_array)
+    BASIC_ARRAY = LIST
+    OBJECT_ARRAY = LIST
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element: TypeInformation) -> TypeInformation:  # noqa: N802
+        """An array; of bytes it is ``bytes``."""
+        return TypeInformation(bytes, "binary") if element.column == "tinyint" else _array(element)
+
+    @staticmethod
+    def MAP(key: TypeInformation, value: TypeInformation) -> TypeInformation:  # noqa: N802
+        """A dictionary."""
+        column = f"map<{key.column},{value.column}>" if key.column and value.column else None
+        return TypeInformation(dict[key.python, value.python], column)  # type: ignore[name-defined]
+
+    @staticmethod
+    def TUPLE(types: list[TypeInformation]) -> TypeInformation:  # noqa: N802
+        """A tuple, whose columns are named ``f0``, ``f1`` and so on."""
+        fields = tuple((f"f{number}", type_.column) for number, type_ in enumerate(types))
+        return TypeInformation(tuple[tuple(type_.python for type_ in types)], None, fields)  # type: ignore[misc]
+
+    @staticmethod
+    def ROW(types: list[TypeInformation]) -> TypeInformation:  # noqa: N802
+        """A row, whose columns are named ``f0``, ``f1`` and so on."""
+        return Types.ROW_NAMED([f"f{number}" for number in range(len(types))], types)
+
+    @staticmethod
+    def ROW_NAMED(names: list[str], types: list[TypeInformation]) -> TypeInformation:  # noqa: N802
+        """A row with named columns."""
+        fields = tuple((name, type_.column) for name, type_ in zip(names, types, strict=True))
+        return TypeInformation(object, None, fields)
+
+
+class Row:
+    """PyFlink's ``Row``: with positions a list, whose items can be set; with names an immutable `keyed.Row`."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Any:  # noqa: D102
+        if values and named:
+            raise DefinitionError(f"Row({values[0]!r}, ...): give positions or names, not both")
+        return list(values) if not named else keyed.rows.row(**named)
+
+
+def _python(type_: Any) -> Any:
+    return type_.python if isinstance(type_, TypeInformation) else type_
+
+
+def _schema(type_: Any) -> Any:
+    return type_.schema if isinstance(type_, TypeInformation) else type_
+
+
+class Time:
+    """PyFlink's ``Time``: durations."""
+
+    @staticmethod
+    def milliseconds(n: int) -> dt.timedelta:
+        """So many milliseconds."""
+        return dt.timedelta(milliseconds=n)
+
+    @staticmethod
+    def seconds(n: int) -> dt.timedelta:
+        """So many seconds."""
+        return dt.timedelta(seconds=n)
+
+    @staticmethod
+    def minutes(n: int) -> dt.timedelta:
+        """So many minutes."""
+        return dt.timedelta(minutes=n)
+
+    @staticmethod
+    def hours(n: int) -> dt.timedelta:
+        """So many hours."""
+        return dt.timedelta(hours=n)
+
+    @staticmethod
+    def days(n: int) -> dt.timedelta:
+        """So many days."""
+        return dt.timedelta(days=n)
+
+
+class Duration:
+    """PyFlink's ``Duration``, under its names."""
+
+    of_millis = Time.milliseconds
+    of_seconds = Time.seconds
+    of_minutes = Time.minutes
+    of_hours = Time.hours
+    of_days = Time.days
+
+
+# State ----------------------------------------------------------------------------------------------------------------
+
+
+class _Expiring:
+    """What all descriptors have."""
+
+    ttl: StateTtl | None
+
+    def enable_time_to_live(self, ttl_config: StateTtl | None) -> None:
+        """Let entries expire as `StateTtlConfig` says."""
+        self.ttl = ttl_config
+
+
+def _state_name(name: str) -> str:
+    """A name of Flink's, which may be any text, as one of keyed's, which become paths."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+class ValueStateDescriptor(_Expiring, keyed.ValueState[T]):
+    """A named `keyed.ValueState` for ``open``: ``context.get_state(ValueStateDescriptor("n", Types.LONG()))``."""
+
+    def __init__(self: ValueStateDescriptor[Any], name: str, value_type_info: Any = None) -> None:
+        super().__init__(_python(value_type_info), name=_state_name(name))
+
+
+class ListStateDescriptor(_Expiring, keyed.ListState[T]):
+    """A named `keyed.ListState` for ``open``."""
+
+    def __init__(self: ListStateDescriptor[Any], name: str, elem_type_info: Any = None) -> None:
+        super().__init__(_python(elem_type_info), name=_state_name(name))
+
+
+class MapStateDescriptor(_Expiring, keyed.MapState[K, V]):
+    """A named `keyed.MapState` for ``open``."""
+
+    def __init__(
+        self: MapStateDescriptor[Any, Any], name: str, key_type_info: Any = None, value_type_info: Any = None
+    ) -> None:
+        super().__init__(_python(key_type_info), _python(value_type_info), name=_state_name(name))
+
+
+class ReducingStateDescriptor(_Expiring, keyed.ReducingState[T]):
+    """A named `keyed.ReducingState` for ``open``."""
+
+    def __init__(self: ReducingStateDescriptor[Any], name: str, reduce_function: Any, type_info: Any = None) -> None:
+        super().__init__(_reducing(reduce_function), _python(type_info), name=_state_name(name))
+
+
+class AggregatingStateDescriptor(_Expiring, keyed.AggregatingState[IN, OUT]):
+    """A named `keyed.AggregatingState` for ``open``."""
+
+    def __init__(self, name: str, agg_function: AggregateFunction[IN, Any, OUT], state_type_info: Any = None) -> None:
+        super().__init__(agg_function, _python(state_type_info), name=_state_name(name))
+
+
+class StateTtlConfig:
+    """PyFlink's ``StateTtlConfig``: ``new_builder(Time.hours(1))...build()`` makes a `keyed.StateTtl`."""
+
+    class UpdateType(enum.Enum):
+        """What refreshes an entry."""
+
+        Disabled = None
+        OnCreateAndWrite = keyed.UpdateType.ON_CREATE_AND_WRITE
+        OnReadAndWrite = keyed.UpdateType.ON_READ_AND_WRITE
+
+    class StateVisibility(enum.Enum):
+        """Whether an expired entry may still be read."""
+
+        ReturnExpiredIfNotCleanedUp = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+        NeverReturnExpired = StateVisibility.NEVER_RETURN_EXPIRED
+
+    @attrs.define
+    class Builder:
+        """Collects the settings. Cleaning up is keyed's own business: its settings are taken and change nothing."""
+
+        _ttl: dt.timedelta
+        _update: StateTtlConfig.UpdateType
+        _visibility: StateTtlConfig.StateVisibility
+
+        def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
+            """Say what refreshes an entry."""
+            self._update = update_type
+            return self
+
+        def update_ttl_on_create_and_write(self) -> StateTtlConfig.Builder:
+            """Let writes refresh an entry."""
+            return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
+
+        def update_ttl_on_read_and_write(self) -> StateTtlConfig.Builder:
+            """Let reads and writes refresh an entry."""
+            return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
+
+        def set_state_visibility(self, visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
+            """Say whether an expired entry may still be read."""
+            self._visibility = visibility
+            return self
+
+        def never_return_expired(self) -> StateTtlConfig.Builder:
+            """Hide expired entries."""
+            return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+
+        def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
+            """Show expired entries until they are cleaned up."""
+            return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
+
+        def use_processing_time(self) -> StateTtlConfig.Builder:
+            """Run on processing time, as it does anyway."""
+            return self
+
+        def _cleanup(self, *_: Any) -> StateTtlConfig.Builder:
+            return self
+
+        cleanup_full_snapshot = cleanup_incrementally = cleanup_in_rocksdb_compact_filter = _cleanup
+        disable_cleanup_in_background = _cleanup
+
+        def build(self) -> StateTtl | None:
+            """The time to live; ``None`` where it is disabled."""
+            if self._update is StateTtlConfig.UpdateType.Disabled:
+                return None
+            return StateTtl(self._ttl, update=self._update.value, visibility=self._visibility.value)
+
+    @classmethod
+    def new_builder(cls, ttl: dt.timedelta) -> StateTtlConfig.Builder:
+        """Begin with a duration."""
+        return cls.Builder(ttl, cls.UpdateType.OnCreateAndWrite, cls.StateVisibility.NeverReturnExpired)
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
+
+
+class KeyedProcessFunction(keyed.KeyedProcessFunction):
+    """`keyed.KeyedProcessFunction` with the nested names that PyFlink's annotations use."""
+
+    Context: TypeAlias = keyed.Context
+    OnTimerContext: TypeAlias = keyed.OnTimerContext
+
+
+class ReduceFunction:
+    """Combines two elements to one. Subclass it, or give a function."""
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """The combination of both."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reduce")
+
+
+class KeySelector:
+    """Gives the key of an element. Subclass it, or give a function."""
+
+    def get_key(self, value: Any) -> Any:
+        """The key of ``value``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define get_key")
+
+
+class TimestampAssigner:
+    """Gives the event timestamp of an element. Subclass it."""
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """The timestamp of ``value`` in milliseconds."""
+        raise NotImplementedError(f"{type(self).__name__} does not define extract_timestamp")
+
+
+class SessionWindowTimeGapExtractor:
+    """Gives the session gap after an element. Subclass it, or give a function."""
+
+    def extract(self, element: Any) -> int:
+        """The gap after ``element`` in milliseconds."""
+        raise NotImplementedError(f"{type(self).__name__} does not define extract")
+
+
+class ProcessWindowFunction(windows.ProcessWindowFunction, Generic[IN, OUT, KEY, W]):
+    """`windows.ProcessWindowFunction` with the type parameters and nested names that PyFlink's annotations use.
+
+    State of ``context.window_state`` and ``global_state`` is declared by attributes, as `windows` has it.
+    """
+
+    class Context(windows.ProcessWindowContext, Protocol[W_co]):
+        """What ``process`` gets beside the key and the elements."""
+
+
+class Trigger(windows.Trigger, Generic[T, W]):
+    """`windows.Trigger` with the type parameters and nested names that PyFlink's annotations use."""
+
+    TriggerContext: TypeAlias = windows.TriggerContext
+    OnMergeContext: TypeAlias = windows.OnMergeContext
+
+
+class EventTimeTrigger(windows.EventTimeTrigger):
+    """Fires at the end of the window."""
+
+    @staticmethod
+    def create() -> windows.EventTimeTrigger:
+        """The trigger."""
+        return windows.EventTimeTrigger()
+
+
+class ProcessingTimeTrigger(windows.ProcessingTimeTrigger):
+    """Fires when the clock reaches the end of the window."""
+
+    @staticmethod
+    def create() -> windows.ProcessingTimeTrigger:
+        """The trigger."""
+        return windows.ProcessingTimeTrigger()
+
+
+CountTrigger = windows.CountTrigger
+
+
+class EventTimeSessionWindows:
+    """Sessions in event time."""
+
+    with_gap = windows.EventTimeSessionWindows.with_gap
+
+    @staticmethod
+    def with_dynamic_gap(extractor: Any) -> windows.EventTimeSessionWindows:
+        """Sessions whose elements say how long they stay open."""
+        gap = extractor.extract if isinstance(extractor, SessionWindowTimeGapExtractor) else extractor
+        return windows.EventTimeSessionWindows.with_dynamic_gap(gap)
+
+
+class OutputTag(keyed.OutputTag):
+    """Names a side output."""
+
+    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+        super().__init__(tag_id, _schema(type_info))
+
+
+@attrs.frozen
+class WatermarkStrategy:
+    """PyFlink's ``WatermarkStrategy``.
+
+    Attributes:
+        delay: How far elements may be out of order.
+        assigner: Gives their timestamps.
+    """
+
+    delay: dt.timedelta
+    assigner: TimestampAssigner | None = None
+
+    @classmethod
+    def for_monotonous_timestamps(cls) -> WatermarkStrategy:
+        """Elements come in the order of their timestamps."""
+        return cls(dt.timedelta())
+
+    @classmethod
+    def for_bounded_out_of_orderness(cls, max_out_of_orderness: dt.timedelta) -> WatermarkStrategy:
+        """Elements are out of order by at most so long."""
+        return cls(max_out_of_orderness)
+
+    def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> WatermarkStrategy:
+        """The strategy with what gives the timestamps."""
+        return attrs.evolve(self, assigner=timestamp_assigner)
+
+
+def _reducing(function: Any) -> Callable[[Any, Any], Any]:
+    reduce: Callable[[Any, Any], Any] = function.reduce if isinstance(function, ReduceFunction) else function
+    return reduce
+
+
+# Streams --------------------------------------------------------------------------------------------------------------
+
+
+class StreamExecutionEnvironment(_Partial):
+    """PyFlink's environment: it runs what was printed, in this process."""
+
+    def __init__(self) -> None:
+        self.parallelism = 1
+        self._printed: list[keyed.Output] = []
+
+    @classmethod
+    def get_execution_environment(cls) -> StreamExecutionEnvironment:
+        """A new environment."""
+        return cls()
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Give the operators that follow so many key groups."""
+        self.parallelism = parallelism
+        return self
+
+    def from_collection(self, collection: Iterable[Any], type_info: TypeInformation | None = None) -> DataStream:
+        """A bounded stream of these elements; those of a row type become rows."""
+        elements = list(collection)
+        if type_info is not None and type_info.fields is not None and type_info.python is object:
+            make = keyed.rows.row_class(tuple(name for name, _ in type_info.fields))
+            elements = [make(element) for element in elements]
+        return DataStream(self, keyed.stream(elements), elements)
+
+    def execute(self, job_name: str | None = None) -> None:
+        """Run what was printed."""
+        for output in self._printed:
+            output.run(_show)
+        self._printed = []
+
+    def printed(self, output: keyed.Output) -> None:
+        """Remember an output that `execute` prints."""
+        self._printed.append(output)
+
+
+def _show(values: list[Any], _: int) -> None:
+    for value in values:
+        print(tuple(value) if isinstance(value, keyed.Row) else value)  # noqa: T201 - what DataStream.print is for
+
+
+class DataStream(_Partial):
+    """PyFlink's ``DataStream``: a source, or what an operator emits.
+
+    Attributes:
+        output: The output of keyed, of a stream that an operator emits: run it with options, or take its ``df``.
+    """
+
+    def __init__(
+        self, env: StreamExecutionEnvironment, stream: keyed.Stream | keyed.Output, elements: list[Any] | None = None
+    ) -> None:
+        self._env = env
+        self._stream = stream
+        self._elements = elements
+
+    @property
+    def output(self) -> keyed.Output:
+        """The output of keyed.
+
+        Raises:
+            DefinitionError: The stream is a source.
+        """
+        if isinstance(self._stream, keyed.Output):
+            return self._stream
+        raise DefinitionError("a stream that no operator has emitted is not an output: key_by(...).process(...) it")
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
+        """The source with event time.
+
+        Raises:
+            DefinitionError: It is not a source, or the strategy has no timestamps.
+        """
+        if self._elements is None:
+            raise DefinitionError("an operator gives its outputs their timestamps; assign them at the source")
+        assigner = strategy.assigner
+        if assigner is None:
+            raise DefinitionError("the watermark strategy has no timestamps: with_timestamp_assigner(...)")
+        stream = keyed.stream(
+            self._elements,
+            timestamp=lambda element: assigner.extract_timestamp(element, keyed.MIN_TIMESTAMP),
+            watermark=keyed.bounded_out_of_orderness(strategy.delay),
+        )
+        return DataStream(self._env, stream, self._elements)
+
+    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
+        """The stream keyed by a function or a `KeySelector`; the type of the key follows from the keys."""
+        select = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
+        return KeyedStream(self._env, self._stream.key_by(select), self._stream)
+
+    def process(self, function: Any, output_type: Any = None) -> NoReturn:
+        """Refuse functions without a key.
+
+        Raises:
+            DefinitionError: Always.
+        """
+        raise DefinitionError(f"process of a stream that is not keyed {_KEYLESS}")
+
+    def get_side_output(self, output_tag: keyed.OutputTag) -> DataStream:
+        """The side output of the operator that emits this stream."""
+        return DataStream(self._env, self.output.side_output(output_tag))
+
+    def print(self) -> None:
+        """Print the stream when the environment is executed."""
+        self._env.printed(self.output)
+
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> Any:
+        """Run the stream and give its values: as an iterator that can be closed, or a list of at most ``limit``."""
+        values = self.output.run().values
+        return _Collected(values) if limit is None else values[:limit]
+
+
+class _Collected(Iterator[Any]):
+    """PyFlink's ``CloseableIterator``."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._values = iter(values)
+
+    def __next__(self) -> Any:
+        return next(self._values)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the values that are left."""
+        self._values = iter(())
+
+
+class KeyedStream(_Partial):
+    """PyFlink's ``KeyedStream``."""
+
+    def __init__(
+        self, env: StreamExecutionEnvironment, stream: keyed.KeyedStream, before: keyed.Stream | keyed.Output
+    ) -> None:
+        self._env = env
+        self._stream = stream
+        self._names = before.operators if isinstance(before, keyed.Output) else {}
+
+    def _options(self, name: str) -> dict[str, Any]:
+        used = sum(known.split("-")[0] == name for known in self._names)
+        return {"name": f"{name}-{used + 1}" if used else name, "parallelism": self._env.parallelism}
+
+    def process(self, function: keyed.KeyedProcessFunction, output_type: Any = None) -> DataStream:
+        """Run a `KeyedProcessFunction` over the stream."""
+        options = self._options(type(function).__name__)
+        return DataStream(self._env, self._stream.process(function, _schema(output_type), **options))
+
+    def reduce(self, function: Any) -> DataStream:
+        """Combine the elements of each key, and emit what they are so far for each."""
+        return self.process(_Reduce(_reducing(function)))
+
+    def window(self, window_assigner: Any) -> WindowedStream:
+        """The stream cut into windows."""
+        return WindowedStream(self._env, self._stream.window(window_assigner), self._options("WindowOperator"))
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """The stream cut into windows of so many elements of a key."""
+        return self.window(windows.CountWindows.of(size, slide))
+
+
+class _Reduce(keyed.KeyedProcessFunction):
+    def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
+        self.reduced = keyed.ReducingState(reduce)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
+        self.reduced.add(value)
+        yield self.reduced.get()
+
+
+class WindowedStream(_Partial):
+    """PyFlink's ``WindowedStream``."""
+
+    def __init__(
+        self, env: StreamExecutionEnvironment, stream: windows.WindowedStream, options: dict[str, Any]
+    ) -> None:
+        self._env = env
+        self._stream = stream
+        self._options = options
+
+    def _with(self, stream: windows.WindowedStream) -> WindowedStream:
+        return WindowedStream(self._env, stream, self._options)
+
+    def trigger(self, trigger: windows.Trigger) -> WindowedStream:
+        """Fire by ``trigger``."""
+        return self._with(self._stream.trigger(trigger))
+
+    def evictor(self, evictor: Evictor) -> WindowedStream:
+        """Take elements out with ``evictor``."""
+        return self._with(self._stream.evictor(evictor))
+
+    def allowed_lateness(self, time_ms: int) -> WindowedStream:
+        """Keep windows for so many milliseconds after their end."""
+        return self._with(self._stream.allowed_lateness(time_ms))
+
+    def side_output_late_data(self, output_tag: keyed.OutputTag) -> WindowedStream:
+        """Emit elements that are late for all of their windows to a side output."""
+        return self._with(self._stream.side_output_late_data(output_tag))
+
+    def process(self, process_window_function: windows.ProcessWindowFunction, output_type: Any = None) -> DataStream:
+        """Give all elements of each window to a function."""
+        output = self._stream.process(process_window_function, output=_schema(output_type), **self._options)
+        return DataStream(self._env, output)
+
+    def reduce(
+        self,
+        reduce_function: Any,
+        window_function: windows.ProcessWindowFunction | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Combine the elements of each window to one."""
+        output = self._stream.reduce(
+            _reducing(reduce_function), window_function, output=_schema(output_type), **self._options
+        )
+        return DataStream(self._env, output)
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[Any, Any, Any],
+        window_function: windows.ProcessWindowFunction | None = None,
+        accumulator_type: TypeInformation | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Aggregate the elements of each window; an accumulator of plain data needs no type."""
+        output = self._stream.aggregate(
+            aggregate_function, window_function, output=_schema(output_type), **self._options
+        )
+        return DataStream(self._env, output)

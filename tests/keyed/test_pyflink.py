@@ -1,0 +1,349 @@
+"""Programs in PyFlink's words: written after the Python examples of Flink's documentation, run by `keyed.pyflink`.
+
+Each keeps the shape of its original, in other words and with other data: its classes, calls and types are PyFlink's,
+and only the import lines name keyed.
+"""
+
+import datetime as dt
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import keyed
+from keyed import DefinitionError
+from keyed.pyflink import (
+    AggregateFunction,
+    CountTrigger,
+    Duration,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    KeyedProcessFunction,
+    KeySelector,
+    MapStateDescriptor,
+    OutputTag,
+    ProcessWindowFunction,
+    ReduceFunction,
+    Row,
+    RuntimeContext,
+    SessionWindowTimeGapExtractor,
+    StateTtlConfig,
+    StreamExecutionEnvironment,
+    Time,
+    TimestampAssigner,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from keyed.testing import KeyedTestHarness
+
+
+class SecondField(TimestampAssigner):
+    def extract_timestamp(self, value, record_timestamp) -> int:
+        return int(value[1])
+
+
+def in_order(collection, type_info=None):
+    """A stream of tuples whose second field is the time."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
+    return env.from_collection(collection, type_info).assign_timestamps_and_watermarks(strategy)
+
+
+# Count with time-out: docs/dev/datastream/operators/process_function.md -----------------------------------------------
+
+
+class CountWithTimeout(KeyedProcessFunction):
+    def __init__(self):
+        self.state: Any = None
+
+    def open(self, runtime_context: RuntimeContext):
+        self.state = runtime_context.get_state(ValueStateDescriptor("count", Types.PICKLED_BYTE_ARRAY()))
+
+    def process_element(self, value, ctx: "KeyedProcessFunction.Context"):
+        current = self.state.value()
+        if current is None:
+            current = Row(value.f0, 0, 0)
+        current[1] += 1
+        current[2] = ctx.timestamp()
+        self.state.update(current)
+        ctx.timer_service().register_event_time_timer(current[2] + 60_000)
+
+    def on_timer(self, timestamp: int, ctx: "KeyedProcessFunction.OnTimerContext"):
+        result = self.state.value()
+        if timestamp == result[2] + 60_000:
+            yield result[0], result[1]
+
+
+def test_count_with_timeout():
+    events = [("a", 0), ("b", 10_000), ("a", 50_000), ("a", 200_000)]
+    stream = in_order(events, Types.ROW([Types.STRING(), Types.LONG()]))
+    counted = stream.key_by(lambda value: value[0], key_type=Types.STRING()).process(
+        CountWithTimeout(), output_type=Types.TUPLE([Types.STRING(), Types.LONG()])
+    )
+    with counted.execute_and_collect() as results:
+        assert list(results) == [("b", 1), ("a", 2), ("a", 3)]
+    assert counted.output.schema == keyed.schema_of("f0 string, f1 bigint")
+
+
+# Fraud detector: docs/try-flink/datastream.md -------------------------------------------------------------------------
+
+
+class FraudDetector(KeyedProcessFunction):
+    """A small amount that a large one follows within a minute."""
+
+    def open(self, runtime_context: RuntimeContext):
+        self.flag_state = runtime_context.get_state(ValueStateDescriptor("flag", Types.BOOLEAN()))
+        self.timer_state = runtime_context.get_state(ValueStateDescriptor("timer", Types.LONG()))
+
+    def process_element(self, value, ctx: KeyedProcessFunction.Context):
+        if self.flag_state.value() is not None:
+            if value["amount"] > 500.0:
+                yield Row(id=value["account_id"])
+            self.clean_up(ctx)
+        if value["amount"] < 1.0:
+            self.flag_state.update(True)
+            timer = ctx.timer_service().current_processing_time() + 60_000
+            ctx.timer_service().register_processing_time_timer(timer)
+            self.timer_state.update(timer)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext):
+        self.timer_state.clear()
+        self.flag_state.clear()
+
+    def clean_up(self, ctx):
+        ctx.timer_service().delete_processing_time_timer(self.timer_state.value())
+        self.timer_state.clear()
+        self.flag_state.clear()
+
+
+def test_fraud_detector():
+    def transaction(account, amount):
+        return {"account_id": account, "amount": amount}
+
+    with KeyedTestHarness(FraudDetector(), key=lambda value: value["account_id"]) as harness:
+        for amount in (0.5, 600.0, 700.0, 0.2):
+            harness.process(transaction(1, amount))
+        harness.advance_processing_time(60_000)
+        harness.process(transaction(1, 900.0))
+        assert [record.value for record in harness.take_output()] == [(1,)]
+        assert harness.state_entries() == 0
+        assert harness.pending_timers() == []
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    transactions = [transaction(1, 0.3), transaction(2, 900.0), transaction(1, 501.0)]
+    alerts = env.from_collection(transactions).key_by(lambda value: value["account_id"])
+    fraud = alerts.process(FraudDetector(), output_type=Types.ROW_NAMED(["id"], [Types.LONG()]))
+    assert list(fraud.execute_and_collect()) == [(1,)]
+
+
+# Windows with lateness and a side output: docs/dev/datastream/operators/windows.md ------------------------------------
+
+
+class CountInWindow(ProcessWindowFunction[tuple, tuple, str, TimeWindow]):
+    def process(
+        self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]
+    ) -> Iterable[tuple]:
+        return [(key, context.window().start, context.window().end, len(list(elements)))]
+
+
+def test_windows_with_lateness_and_a_side_output():
+    late = OutputTag("late-data", Types.TUPLE([Types.STRING(), Types.LONG()]))
+    counts = (
+        in_order([("hi", 1), ("hi", 4), ("hi", 6), ("hi", 2), ("hi", 12), ("hi", 3)])
+        .key_by(lambda value: value[0])
+        .window(TumblingEventTimeWindows.of(Time.milliseconds(5)))
+        .trigger(EventTimeTrigger.create())
+        .allowed_lateness(2)
+        .side_output_late_data(late)
+        .process(CountInWindow(), Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG(), Types.LONG()]))
+    )
+    # In one batch rows run by their timestamps, and none is late; so each is a batch here.
+    assert counts.output.run(rows_per_batch=1).values == [
+        ("hi", 0, 5, 2),
+        ("hi", 0, 5, 3),
+        ("hi", 5, 10, 1),
+        ("hi", 10, 15, 1),
+    ]
+    assert counts.get_side_output(late).output.run(rows_per_batch=1).values == [("hi", 3)]
+
+
+# Session windows with a ProcessWindowFunction: examples/datastream/windowing/session_with_(dynamic_)gap_window.py -----
+
+
+class GapOfElement(SessionWindowTimeGapExtractor):
+    def extract(self, element: tuple) -> int:
+        return element[1]
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        (EventTimeSessionWindows.with_gap(Time.milliseconds(5)), [("hi", 1, 14, 6), ("hi", 15, 20, 1)]),
+        (
+            EventTimeSessionWindows.with_dynamic_gap(GapOfElement()),
+            [("hi", 1, 2, 1), ("hi", 2, 8, 3), ("hi", 8, 30, 3)],
+        ),
+    ],
+)
+def test_session_windows_with_a_process_window_function(capsys, windows, expected):
+    stream = in_order([("hi", 1), ("hi", 2), ("hi", 3), ("hi", 4), ("hi", 8), ("hi", 9), ("hi", 15)])
+    keyed_stream = stream.key_by(lambda value: value[0], key_type=Types.STRING())
+    counts = keyed_stream.window(windows).process(
+        CountInWindow(), Types.TUPLE([Types.STRING(), Types.INT(), Types.INT(), Types.INT()])
+    )
+    counts.print()
+    stream._env.execute()
+    assert capsys.readouterr().out.splitlines() == list(map(str, expected))
+
+
+# State TTL: docs/dev/datastream/fault-tolerance/state.md --------------------------------------------------------------
+
+
+class LastWithTtl(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext):
+        config = (
+            StateTtlConfig.new_builder(Time.seconds(1))
+            .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
+            .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+            .cleanup_incrementally(10, True)
+            .build()
+        )
+        descriptor = ValueStateDescriptor("text state", Types.STRING())
+        descriptor.enable_time_to_live(config)
+        self.state = runtime_context.get_state(descriptor)
+
+    def process_element(self, value, ctx):
+        yield self.state.value()
+        self.state.update(value[1])
+
+
+def test_state_ttl():
+    with KeyedTestHarness(LastWithTtl(), key=lambda value: value[0]) as harness:
+        for time, text in ((0, "a"), (999, "b"), (1_998, "c"), (2_998, "d")):
+            harness.advance_processing_time(time)
+            harness.process(("k", text))
+        assert [record.value for record in harness.take_output()] == [None, "a", "b", None]
+
+
+# The rest -------------------------------------------------------------------------------------------------------------
+
+
+class Average(AggregateFunction):
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value[2], accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, a, b):
+        return a[0] + b[0], a[1] + b[1]
+
+
+class Later(ReduceFunction):
+    def reduce(self, value1, value2):
+        return max(value1, value2)
+
+
+class FirstField(KeySelector):
+    def get_key(self, value):
+        return value[0]
+
+
+ROWS = [("a", 1, 10.0), ("b", 2, 1.0), ("a", 3, 20.0), ("a", 7, 5.0)]
+
+
+def test_reduce_and_aggregate():
+    stream = in_order(ROWS).key_by(FirstField())
+    assert list(stream.reduce(Later()).execute_and_collect()) == [ROWS[0], ROWS[1], ROWS[2], ROWS[3]]
+    fives = stream.window(TumblingEventTimeWindows.of(Time.milliseconds(5)))
+    averages = fives.aggregate(Average(), accumulator_type=Types.TUPLE([Types.DOUBLE(), Types.INT()]))
+    assert sorted(averages.execute_and_collect()) == [1.0, 5.0, 15.0]
+    assert sorted(fives.reduce(max).execute_and_collect()) == [ROWS[2], ROWS[3], ROWS[1]]
+    pairs = stream.count_window(2).process(CountOnly(), Types.LONG())
+    assert pairs.execute_and_collect(limit=5) == [2]
+    counted = stream.window(TumblingEventTimeWindows.of(Time.seconds(1))).trigger(CountTrigger.of(2))
+    assert list(counted.process(CountOnly()).execute_and_collect()) == [2]
+
+
+class CountOnly(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield len(elements)
+
+
+def test_two_operators_of_one_class_have_names_of_their_own():
+    first = in_order(ROWS).key_by(FirstField()).reduce(Later())
+    second = first.key_by(FirstField()).reduce(Later())
+    assert list(second.output.operators) == ["_Reduce", "_Reduce-2"]
+    assert list(second.execute_and_collect()) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda env, stream: stream.map(str), "map of PyFlink has no key here: do it before keyed.stream"),
+        (lambda env, stream: stream.window_all(None), "window_all .* key the stream by a constant"),
+        (lambda env, stream: stream.process(CountWithTimeout()), "not keyed has no key here"),
+        (lambda env, stream: stream.key_by(FirstField()).filter(str), "filter of PyFlink"),
+        (lambda env, stream: stream.key_by(FirstField()).reduce(Later()).sink_to(None), r"sink_to .*\.output"),
+        (lambda env, stream: stream.output, "is not an output"),
+        (lambda env, stream: env.add_source(None), "add_source of PyFlink is a source of Flink: give keyed.stream"),
+        (lambda env, stream: env.enable_checkpointing(1), "checkpoint="),
+        (lambda env, stream: stream.union(stream), "several inputs"),
+        (lambda env, stream: Row(1, a=2), "positions or names"),
+    ],
+)
+def test_what_has_no_place_says_what_to_use(call, remedy):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(DefinitionError, match=remedy):
+        call(env, env.from_collection(ROWS))
+
+
+@pytest.mark.parametrize("name", ["MapFunction", "FileSink", "ProcessAllWindowFunction"])
+def test_imports_of_what_has_no_place_say_what_to_use(name):
+    with pytest.raises(DefinitionError, match=f"{name} of PyFlink"):
+        exec(f"from keyed.pyflink import {name}")
+    with pytest.raises(ImportError):
+        exec("from keyed.pyflink import NoSuchName")
+
+
+def test_the_old_names_of_descriptors_lead_to_the_new_ones():
+    with pytest.raises(DefinitionError, match=r"keyed\.pyflink\.MapStateDescriptor now"):
+        exec("from keyed import MapStateDescriptor")
+    with pytest.raises(DefinitionError, match=r"keyed\.pyflink\.ValueStateDescriptor now"):
+        _ = keyed.ValueStateDescriptor
+
+
+def test_types_are_those_of_states_and_columns():
+    row = Types.ROW_NAMED(["name", "at", "parts"], [Types.STRING(), Types.INSTANT(), Types.LIST(Types.LONG())])
+    assert row.schema == keyed.schema_of("name string, at timestamp, parts array<bigint>")
+    assert Types.MAP(Types.STRING(), Types.BIG_DEC()).schema == keyed.schema_of("f0 map<string,decimal(38,18)>")
+    assert Types.TUPLE([Types.STRING(), Types.PICKLED_BYTE_ARRAY()]).schema is None
+    assert Types.PRIMITIVE_ARRAY(Types.BYTE()).python is bytes
+    descriptor = MapStateDescriptor("m", Types.STRING(), Types.TUPLE([Types.INT(), Types.DOUBLE()]))
+    assert (descriptor.key_type, descriptor.value_type) == (str, tuple[int, float])
+    assert Duration.of_minutes(2) == dt.timedelta(minutes=2)
+
+
+def test_a_disabled_time_to_live_is_none():
+    builder = StateTtlConfig.new_builder(Time.hours(1)).return_expired_if_not_cleaned_up()
+    assert builder.update_ttl_on_read_and_write().build() == keyed.StateTtl(
+        hours=1,
+        update=keyed.UpdateType.ON_READ_AND_WRITE,
+        visibility=keyed.StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP,
+    )
+    assert builder.set_update_type(StateTtlConfig.UpdateType.Disabled).build() is None
+
+
+def test_keyed_does_not_load_it():
+    program = "import sys, keyed; print([name for name in sys.modules if name in ('keyed.pyflink', 'windows')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
