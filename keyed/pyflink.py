@@ -26,7 +26,6 @@ import keyed
 import keyed.rows
 import windows
 from keyed import AggregateFunction, DefinitionError, Schema, StateTtl, StateVisibility, TimeDomain
-from keyed import OpenContext as RuntimeContext
 from windows import (
     CountEvictor,
     DeltaEvictor,
@@ -414,6 +413,10 @@ class StateTtlConfig:
 
 
 # Functions ------------------------------------------------------------------------------------------------------------
+
+
+class RuntimeContext(keyed.OpenContext, Protocol):
+    """What ``open`` gets, under PyFlink's name."""
 
 
 class KeyedProcessFunction(keyed.KeyedProcessFunction):
