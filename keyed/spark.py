@@ -27,6 +27,7 @@ def spark_session(
     master: str | None = None,
     parallelism: int | None = None,
     config: Mapping[str, str] | None = None,
+    quiet: bool = True,
 ) -> SparkSession:
     """A Spark session with what keyed needs set where the user has not said otherwise; an active one is completed.
 
@@ -37,13 +38,17 @@ def spark_session(
         parallelism: Number of key groups of queries that do not say, in Spark's terms the shuffle partitions; by
             default, on this machine alone, the number of its threads.
         config: Spark settings; they go before those of keyed.
+        quiet: Whether Spark and its Python workers, where this starts them, write to a log file instead of standard
+            error, what functions ``print`` in the workers included. An error names the file.
 
     Raises:
         SessionError: A package or setting rules keyed out.
         JavaNotFound: There is no Java 17 or newer.
     """
     module = importlib.import_module("keyed.runtimes.spark.session.spark_session")
-    session: SparkSession = module.spark_session(app_name, master=master, parallelism=parallelism, config=config)
+    session: SparkSession = module.spark_session(
+        app_name, master=master, parallelism=parallelism, config=config, quiet=quiet
+    )
     return session
 
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.errors import CheckpointError
-from keyed.runtimes.spark.session.spark_session import is_here, is_remote
+from keyed.runtimes.spark.session.session_check import is_remote
+from keyed.runtimes.spark.session.spark_session import is_here
 from keyed.sinks import local_folder
 
 if TYPE_CHECKING:

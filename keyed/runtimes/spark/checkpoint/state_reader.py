@@ -21,9 +21,10 @@ from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.segment import decode_row
 from keyed.errors import CheckpointError
 from keyed.outputs import Schema
-from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.query.failures import raise_translated
+from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import carried, parcel_for
-from keyed.runtimes.spark.session.spark_session import is_remote, settings
+from keyed.runtimes.spark.session.spark_session import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,8 +167,8 @@ def for_groups(
     with settings(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE}):
         try:
             return rows.mapInArrow(carried(parcel, _working(work, result)), result.ddl).collect()
-        except Exception as error:
-            raise translated(error, f"reading the checkpoint {checkpoint}") from error
+        except Exception as error:  # noqa: BLE001 - it is raised again, translated
+            raise_translated(error, f"reading the checkpoint {checkpoint}")
 
 
 def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:

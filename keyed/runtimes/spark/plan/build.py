@@ -20,8 +20,8 @@ from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import hash_expression, key_columns, packed_ticks, schema_of_frame, time_column
 from keyed.runtimes.spark.query.metrics import OBSERVED
+from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import Parcel, carried, parcel_for
-from keyed.runtimes.spark.session.spark_session import is_remote
 from keyed.runtimes.spark.worker.emit import Emitter, unwired
 from keyed.runtimes.spark.worker.pack import Packer
 from keyed.runtimes.spark.worker.processor import Operation, Processor

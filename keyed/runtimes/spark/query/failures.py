@@ -1,16 +1,21 @@
 """Errors of a Spark query, turned into those that the worker raised.
 
 A worker's exception reaches the driver as text: the Python traceback, inside the message of one or two JVM exceptions.
+What a user needs of that is our error and the lines of his own function; the rest is in Spark's log.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
+from itertools import dropwhile, takewhile
+from typing import NoReturn
 
 from keyed import errors
-from keyed.errors import CorruptionError, KeyedError, QueryFailed
+from keyed.errors import KeyedError, QueryFailed
+from keyed.runtimes.spark.session.spark_log import name_log
 
-__all__ = ["translated"]
+__all__ = ["raise_translated", "translated"]
 
 #: The last line of a Python traceback of ours: it starts a line and goes on until the JVM's words begin.
 _RAISED = re.compile(
@@ -18,11 +23,44 @@ _RAISED = re.compile(
     r"(?=^\s*at |^\s*Driver stacktrace|^\s*SQLSTATE|^\s*=== |^\s*JVM stacktrace|^\s*$|^\s*Caused by|\Z)",
     re.MULTILINE | re.DOTALL,
 )
+_TRACEBACK = "Traceback (most recent call last):\n"
+_FOLLOWING = "\nThe above exception was the direct cause of the following exception:\n"
+#: A call in a traceback: where it is, and the lines of source below.
+_FRAME = re.compile(r'^  File "(?P<path>[^"]*)", line .*\n(?:    .*\n)*', re.MULTILINE)
+_ENGINE = "/keyed/engine/"
+_WRITER = "/query/spark_sinks.py"
+#: A cause in a Java stack trace. The last one is the first that happened.
+_CAUSE = re.compile(r"^Caused by: (?P<cause>.*(?:\n(?!\s*at |\s*\.\.\. |Caused by: ).+)*)", re.MULTILINE)
+_CALLING = re.compile(r"^An error occurred while calling \S+\n: ")
 _SHOWN = 2000
-_TOO_LARGE = (
-    "\nOne micro-batch has more than 2 GiB for one key group: take less input per batch (maxFilesPerTrigger, "
-    "maxOffsetsPerTrigger), use more key groups, or set spark.sql.execution.arrow.maxBytesPerBatch to 64m"
-)
+_HINTS = {
+    "OversizedAllocationException": (
+        "one micro-batch has more than 2 GiB for one key group: take less input per batch (maxFilesPerTrigger, "
+        "maxOffsetsPerTrigger), use more key groups, or set spark.sql.execution.arrow.maxBytesPerBatch to 64m"
+    ),
+    "Python worker exited unexpectedly": (
+        "a Python worker ended without raising anything: it was killed, by the system for lack of memory for instance, "
+        "or a native library crashed. The next run on the checkpoint goes on from the last committed batch"
+    ),
+}
+
+
+def raise_translated(error: BaseException, query: str) -> NoReturn:
+    """Raise the typed error for what a query failed with.
+
+    What Spark raised is not printed with it, since it says the same in hundreds of lines; it is the error's
+    ``__context__``. What was raised in this program, by a sink for instance, is the cause.
+    """
+    failure = translated(error, query)
+    if failure is error:
+        raise failure
+    if not _is_sparks(error):
+        raise failure from error
+    lines = _sinks_lines(error)
+    if lines and isinstance(failure, QueryFailed):
+        failure.add_note(f"In the sink:\n{lines}")
+    name_log(failure)
+    raise failure from None
 
 
 def translated(error: BaseException, query: str) -> KeyedError:
@@ -33,7 +71,8 @@ def translated(error: BaseException, query: str) -> KeyedError:
         query: What failed, for the message of an error that is not one of ours.
 
     Returns:
-        The error that a worker raised, if it was one of ours; `QueryFailed` otherwise. The caller chains ``error``.
+        The error that a worker raised, if it was one of ours, with the lines of the user's function as a note;
+        `QueryFailed` otherwise.
     """
     if isinstance(error, KeyedError):
         return error
@@ -42,18 +81,49 @@ def translated(error: BaseException, query: str) -> KeyedError:
     for match in reversed(found):
         cls = getattr(errors, match["name"], None)
         if isinstance(cls, type) and issubclass(cls, KeyedError):
-            message = match["message"].strip()
-            return CorruptionError(message) if cls is CorruptionError else cls(message)
-    hint = _TOO_LARGE if "OversizedAllocationException" in text else ""
-    return QueryFailed(f"{query} failed: {type(error).__name__}: {_essence(text)}{hint}")
+            failure: KeyedError = cls(match["message"].strip())
+            lines = _users_lines(text[: match.start()])
+            if lines:
+                failure.add_note(f"In the worker:\n{lines}")
+            return failure
+    hint = "".join(f"{hint}\n" for sign, hint in _HINTS.items() if sign in text)
+    return QueryFailed(f"{query} failed: {hint}{_essence(error, text)}")
 
 
-def _essence(text: str) -> str:
-    """The part of a long message that says something: the end of the Python traceback, or its beginning."""
+def _is_sparks(error: BaseException) -> bool:
+    return any(cls.__module__.startswith(("pyspark.", "py4j.")) for cls in type(error).__mro__)
+
+
+def _users_lines(text: str) -> str:
+    """The user's calls in the traceback of the exception that ours, with which ``text`` ends, was raised from."""
+    before, cause, _ = text.rpartition(_FOLLOWING)
+    if not cause:
+        return ""
+    frames = _FRAME.finditer(before[before.rfind(_TRACEBACK) :])
+    return "".join(frame[0] for frame in dropwhile(lambda frame: _ENGINE in frame["path"], frames)).rstrip()
+
+
+def _sinks_lines(error: BaseException) -> str:
+    """The calls of a user's sink on the way to an error that Spark raised in this program."""
+    frames = traceback.extract_tb(error.__traceback__)
+    writer = max((number for number, frame in enumerate(frames) if frame.filename.endswith(_WRITER)), default=None)
+    after = [] if writer is None else frames[writer + 1 :]
+    return "".join(
+        traceback.format_list(list(takewhile(lambda each: "/pyspark/" not in each.filename, after)))
+    ).rstrip()
+
+
+def _essence(error: BaseException, text: str) -> str:
+    """The part of a long message that says something: the last Python traceback, the first cause, or the beginning."""
     # What follows is the query's plan and the JVM's stack.
     text = re.split(r"^(?:=== Streaming Query ===|Driver stacktrace|JVM stacktrace)", text, flags=re.MULTILINE)[0]
-    start = text.rfind("Traceback (most recent call last)")
+    causes = _CAUSE.findall(text)
+    start = text.rfind(_TRACEBACK)
     if start >= 0:
-        text = text[start:]
+        text = f"{type(error).__name__}: {text[start:]}"
+    elif causes:
+        text = causes[-1]
+    else:
+        text = f"{type(error).__name__}: {_CALLING.sub('', text)}"
     text = re.split(r"^\s*at ", text, maxsplit=1, flags=re.MULTILINE)[0].strip()
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}\n...\n{text[-_SHOWN // 2 :]}"

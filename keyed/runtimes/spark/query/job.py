@@ -21,11 +21,12 @@ from keyed.runtimes.spark.checkpoint.recorded import checked_parallelism
 from keyed.runtimes.spark.checkpoint.state_reader import check_path
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
-from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.metrics import operator_metrics, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
+from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.runtimes.spark.session.ship import carried
-from keyed.runtimes.spark.session.spark_session import check_session, check_versions, is_here, is_remote, settings
+from keyed.runtimes.spark.session.spark_session import is_here, settings
 from keyed.sinks import CollectSink, Sink
 from keyed.streams import BoundOutput, Output, Stage
 
@@ -166,8 +167,8 @@ class Job:
         with settings(self._session, {_PARTITIONS: str(parallelism)}):
             try:
                 query = stream.trigger(**trigger).start()
-            except Exception as error:
-                raise translated(error, self.title) from error
+            except Exception as error:  # noqa: BLE001 - it is raised again, translated
+                raise_translated(error, self.title)
         self._exports.started(query)
         return query, writer
 
@@ -178,8 +179,8 @@ class Job:
         with settings(self._session, {_PARTITIONS: str(parallelism)}):
             try:
                 writer.write(plan.frame, 0)
-            except Exception as error:
-                raise translated(error, self.title) from error
+            except Exception as error:  # noqa: BLE001 - it is raised again, translated
+                raise_translated(error, f"{self.title}{writer.place}")
         observed = {name: summed(observation.get["marks"]) for name, observation in plan.observations.items()}
         progress = self._progress(0, None, observed)
         self.tell(progress)

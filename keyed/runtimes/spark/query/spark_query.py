@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from keyed.durations import MAX_TIMESTAMP
-from keyed.errors import DefinitionError, KeyedError
+from keyed.errors import DefinitionError
 from keyed.options import Options
 from keyed.results import Progress, Restored, RunResult
-from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import Job, frame_of
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.streams import BoundOutput, Output, Stage
@@ -195,9 +195,7 @@ class SparkQuery:
         try:
             return bool(self.query.awaitTermination(_POLL))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - it is raised again, translated
-            raised = self._writer.error
-            failure = translated(raised if isinstance(raised, KeyedError) else error, self._job.title)
-            raise failure from (raised or error)
+            raise_translated(self._writer.error or error, f"{self._job.title}{self._writer.place}")
 
     def _look(self) -> None:
         """Take note of the batches that were committed since the last look."""

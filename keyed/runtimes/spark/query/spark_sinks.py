@@ -50,6 +50,7 @@ class Writer:
         first_batch: What sinks get as the id of Spark's batch 0.
         before: Called with Spark's id of each batch before it runs.
         error: What the last write failed with.
+        place: What was being written when it did, for a message.
         batches: Ids of the batches that were written, as sinks got them.
     """
 
@@ -61,6 +62,7 @@ class Writer:
     first_batch: int = 0
     before: Callable[[int], object] | None = None
     error: BaseException | None = None
+    place: str = ""
     batches: set[int] = attrs.field(factory=set)
     _is_claimed: bool = attrs.field(default=False, init=False)
 
@@ -95,6 +97,7 @@ class Writer:
                 self.before(batch_id)
             batch_id += self.first_batch
             for route, sink in zip(self.routes, self.sinks, strict=True):
+                self.place = f", batch {batch_id} for {_named(sink)},"
                 self._write(route.frame(whole), sink, batch_id)
         except BaseException as error:
             self.error = error
@@ -175,6 +178,13 @@ def _spark_id(session: SparkSession, checkpoint: str) -> str:
     """The id that Spark gave the query when it started."""
     (line,) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
     return str(json.loads(line.value)["id"])
+
+
+def _named(sink: Sink | FolderSink) -> str:
+    """A sink, as a message names it."""
+    if isinstance(sink, FunctionSink):
+        return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
+    return f"the Parquet sink {sink.path!r}" if isinstance(sink, ParquetSink | FolderSink) else "a collecting sink"
 
 
 def batch_folder(path: str, batch_id: int) -> str:

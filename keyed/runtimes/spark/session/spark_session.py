@@ -19,31 +19,35 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyed.errors import SessionError
 from keyed.runtimes.spark.session.java import require_java_home
+from keyed.runtimes.spark.session.session_check import (
+    CHANGELOG,
+    PROVIDER,
+    ROCKSDB,
+    check_session,
+    check_versions,
+    trust_workers,
+)
+from keyed.runtimes.spark.session.spark_log import to_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_session", "check_versions", "is_here", "is_remote", "settings", "spark_session"]
+__all__ = ["is_here", "settings", "spark_session"]
 
 _log = logging.getLogger(__name__)
 
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 #: Settings of any session, which also a running one takes.
 _SQL = {
-    _PROVIDER: _ROCKSDB,
-    _CHANGELOG: "true",
+    PROVIDER: ROCKSDB,
+    CHANGELOG: "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -55,13 +59,6 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-#: Package → first version that serves, first one that does not.
-_VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, str]] = {
-    "pyspark": ((4, 3), None, "transformWithState in Python as keyed uses it"),
-    "protobuf": ((6, 33, 5), None, "transformWithState in Python, without which its workers exit unexpectedly"),
-    "pandas": ((2, 2), (3,), "Spark's Python functions"),
-    "pyarrow": ((18,), None, "Spark's Python functions"),
-}
 
 
 def spark_session(
@@ -70,6 +67,7 @@ def spark_session(
     master: str | None = None,
     parallelism: int | None = None,
     config: Mapping[str, str] | None = None,
+    quiet: bool = True,
 ) -> SparkSession:
     """A Spark session with what keyed needs; one that is active is taken and completed.
 
@@ -80,6 +78,8 @@ def spark_session(
         parallelism: Number of key groups of queries that do not say, in Spark's terms the shuffle partitions; by
             default, on this machine alone, the number of its threads.
         config: Spark settings; they go before those of keyed.
+        quiet: Whether Spark and its Python workers, where this starts them, write to a log file instead of standard
+            error, what functions ``print`` in the workers included. An error names the file.
 
     Returns:
         The session.
@@ -113,48 +113,15 @@ def spark_session(
         builder = builder.master(master)
         for name, value in settings.items():
             builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        with to_file() if quiet else nullcontext():
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR"))
         if master.startswith("local") and _PARTITIONS not in settings:
             session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
+        if master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable:
+            trust_workers(session)
     check_session(session)
     return session
-
-
-def check_session(session: SparkSession) -> None:
-    """Check that a session has what keyed queries need.
-
-    Raises:
-        SessionError: Names the setting, its value and the remedy.
-    """
-    provider = session.conf.get(_PROVIDER, "") or ""
-    if "RocksDB" not in provider:
-        raise _lacking(_PROVIDER, provider, _ROCKSDB, "transformWithState works with the RocksDB state store only")
-    changelog = session.conf.get(_CHANGELOG, "") or ""
-    if changelog.lower() != "true":
-        raise _lacking(_CHANGELOG, changelog, "true", "otherwise every commit uploads a whole snapshot of the state")
-
-
-def check_versions() -> None:
-    """Check the versions of the packages that Spark's Python workers load.
-
-    Raises:
-        SessionError: One is missing, too old or too new.
-    """
-    for package, (least, before, reason) in _VERSIONS.items():
-        wanted = f"{package}>={'.'.join(map(str, least))}" + (f",<{'.'.join(map(str, before))}" if before else "")
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            raise SessionError(f"{wanted} is not installed; {reason} needs it: pip install '{wanted}'") from None
-        numbers = _numbers(found)
-        if numbers < least or (before is not None and numbers >= before):
-            raise SessionError(f"{package} {found} is installed; {reason} needs {wanted}: pip install '{wanted}'")
-
-
-def is_remote(session: Any) -> bool:
-    """Whether a session is one of Spark Connect."""
-    return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
 
 
 def is_here(session: SparkSession) -> bool:
@@ -176,24 +143,6 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
     finally:
         for name, value in changed.items():
             session.conf.set(name, value or "")
-
-
-def _lacking(name: str, value: str, wanted: str, reason: str) -> SessionError:
-    return SessionError(
-        f"the Spark session has {name}={value!r} and keyed needs {wanted!r}: {reason}; make the session with "
-        f"keyed.spark_session(), or call spark.conf.set({name!r}, {wanted!r}) before the query"
-    )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``4.3.0.dev1`` gives (4, 3, 0)."""
-    numbers = []
-    for part in text.split("."):
-        digits = "".join(c for c in part if c.isdigit()) if part[:1].isdigit() else ""
-        if not digits or digits != part:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
 
 
 def _complete(session: SparkSession, given: Mapping[str, str]) -> None:

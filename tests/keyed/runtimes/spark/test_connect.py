@@ -14,7 +14,7 @@ import keyed
 from keyed import UserFunctionError, collect_sink
 from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.session.java import require_java_home
-from keyed.runtimes.spark.session.spark_session import is_remote
+from keyed.runtimes.spark.session.session_check import is_remote
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     EVERY,

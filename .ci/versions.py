@@ -1,0 +1,91 @@
+"""Runs tests with other versions than those of `constraints.txt`: `make spark-matrix` and `make lowest` call it.
+
+    python .ci/versions.py 4.0.5 4.1.4 -- tests/keyed/runtimes/spark -x
+    python .ci/versions.py lowest -- tests/keyed/runtimes/spark/test_queries.py
+
+Each argument before `--` is a version of Spark, with everything else as `constraints.txt` has it, or `lowest`: the
+lowest version that `pyproject.toml` declares of every package the project needs. Each has a virtual environment of its
+own, `.environments/<name>`, which is made when it is missing or no longer what is declared. What follows `--` goes to
+pytest. All are run, whatever fails; the exit status is the number of those that failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / ".environments"
+LOWEST = "lowest"
+EXTRAS = ("connect", "kafka")
+#: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
+TOOLS = ("hypothesis", "psutil", "pytest", "pytest-xdist")
+#: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.
+LOWEST_OF_OTHERS = {"grpcio": "1.67.0", "grpcio-status": "1.67.0", "googleapis-common-protos": "1.65.0"}
+NOT_PINNED_AT_LOWEST = {"numpy", "zstandard"}
+
+
+def name_of(requirement: str) -> str:
+    """The package that a requirement is about."""
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
+
+
+def lowest_declared() -> dict[str, str]:
+    """The lowest version of each package that `pyproject.toml` declares with `>=`, without those for developers."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    declared = [*project["dependencies"], *(each for extra in EXTRAS for each in optional[extra])]
+    return {name_of(each): re.search(r">=([\w.]+)", each)[1] for each in declared}  # type: ignore[index]
+
+
+def constraints(environment: str) -> list[str]:
+    """The versions of an environment, one a line as pip reads them."""
+    if environment == LOWEST:
+        changed = {**LOWEST_OF_OTHERS, **lowest_declared()}
+        dropped = NOT_PINNED_AT_LOWEST
+    else:
+        changed, dropped = {"pyspark": environment}, set()
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    kept = [line for line in lines if line and line[0] != "#" and name_of(line) not in {*changed, *dropped}]
+    return [*kept, *(f"{name}=={version}" for name, version in changed.items())]
+
+
+def prepared(environment: str) -> Path:
+    """The Python of an environment, which is made unless it is there."""
+    folder = ENVIRONMENTS / environment
+    python, stamp = folder / "bin" / "python", folder / "made-from"
+    wanted = constraints(environment)
+    digest = hashlib.sha256("\n".join([str(ROOT), *wanted]).encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return python
+    print(f"Making {folder.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pins = folder / "constraints.txt"
+    pins.write_text("\n".join(wanted) + "\n")
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--use-pep517"]
+    subprocess.run([*pip, "--constraint", pins, "--editable", f".[{','.join(EXTRAS)}]", *TOOLS], cwd=ROOT, check=True)
+    stamp.write_text(digest)
+    return python
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest in each environment."""
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    failed = 0
+    for environment in arguments[:split]:
+        python = prepared(environment)
+        print(f"== {environment}", flush=True)
+        tests = subprocess.run([python, "-m", "pytest", *arguments[split + 1 :]], cwd=ROOT, check=False, env=os.environ)
+        failed += tests.returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

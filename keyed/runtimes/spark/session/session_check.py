@@ -1,0 +1,189 @@
+"""Checks that a Spark session has what keyed needs: settings, packages of versions that serve, and workers that run.
+
+What counts is what there is in this program and in a Python worker: a platform may bring a Spark of its own, and its
+workers may run another Python. All that is wrong is told at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from keyed.errors import SessionError
+from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.session.spark_log import name_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["CHANGELOG", "PROVIDER", "ROCKSDB", "check_session", "check_versions", "is_remote", "trust_workers"]
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
+_Version = tuple[int, ...]
+#: Package → versions that serve: the first, and the first again that does not.
+_SERVE: dict[str, tuple[_Version, _Version | None]] = {
+    "pyspark": ((4, 0), None),
+    "protobuf": ((5, 28, 3), None),
+    "pandas": ((2, 2), (3,)),
+    "pyarrow": ((18,), None),
+}
+#: From a version of Spark on: the first protobuf that its own messages between JVM and worker run with. With an older
+#: one the workers of transformWithState end without a word.
+_PROTOBUF: dict[_Version, _Version] = {(4, 1): (6, 33, 0), (4, 2): (6, 33, 5)}
+
+#: Sessions whose workers are known to run keyed.
+_trusted: WeakSet[SparkSession] = WeakSet()
+
+
+def check_versions() -> None:
+    """Check the packages that this program loads.
+
+    Raises:
+        SessionError: Some are missing, too old or too new; names them all.
+    """
+    _refuse("this program lacks what keyed needs for Spark", _wrong_versions(_installed()))
+
+
+def check_session(session: SparkSession) -> None:
+    """Check that a session has what keyed queries need, and once, that its Python workers do.
+
+    Raises:
+        SessionError: Names all that is missing, with the remedy.
+    """
+    wrong = list(_wrong_settings(session))
+    if session not in _trusted:
+        wrong += _wrong_workers(session)
+    _refuse("the Spark session lacks what keyed needs", wrong)
+    trust_workers(session)
+
+
+def trust_workers(session: SparkSession) -> None:
+    """Take the workers of a session for sound: they run the Python of this program, with what it imports."""
+    _trusted.add(session)
+
+
+def is_remote(session: Any) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
+
+
+def _refuse(what: str, wrong: Iterable[str]) -> None:
+    found = "".join(f"\n- {each}" for each in wrong)
+    if found:
+        error = SessionError(f"{what}:{found}")
+        name_log(error)
+        raise error
+
+
+def _wrong_settings(session: SparkSession) -> Iterator[str]:
+    remedy = "make the session with keyed.spark_session(), or call spark.conf.set({!r}, {!r}) before the query"
+    provider = session.conf.get(PROVIDER, "") or ""
+    if "RocksDB" not in provider:
+        yield (
+            f"{PROVIDER} is {provider!r}: transformWithState works with the RocksDB state store only; "
+            + remedy.format(PROVIDER, ROCKSDB)
+        )
+    changelog = session.conf.get(CHANGELOG, "") or ""
+    if changelog.lower() != "true":
+        yield (
+            f"{CHANGELOG} is {changelog!r}: every commit would upload a whole snapshot of the state; "
+            + remedy.format(CHANGELOG, "true")
+        )
+
+
+def _wrong_workers(session: SparkSession) -> list[str]:
+    """Run a worker, and say what is wrong with it."""
+    remedy = (
+        f"set PYSPARK_PYTHON={sys.executable} in the environment before the session is made, or on a cluster a Python "
+        "with the packages there, or make the session with keyed.spark_session()"
+    )
+    # Spark Connect carries the sources of keyed along.
+    ask = _asking(for_keyed=not is_remote(session))
+    try:
+        rows = session.range(0, 1, 1, 1).mapInArrow(ask, "name string, version string").collect()
+    except Exception as error:  # noqa: BLE001 - whatever keeps a worker from running is told
+        return [f"{translated(error, 'a Python worker')}\n  {remedy}"]
+    found = {row["name"]: row["version"] for row in rows}
+    wrong = _wrong_versions(found)
+    if "keyed" in found:
+        wrong.insert(0, f"keyed cannot be imported ({found['keyed']})")
+    return [f"in the Python of the workers, {found['python']}, {each}; {remedy}" for each in wrong]
+
+
+def _wrong_versions(found: Mapping[str, str]) -> list[str]:
+    """What versions do not serve."""
+    serve = dict(_SERVE)
+    spark = _numbers(found["pyspark"])
+    for since, least in _PROTOBUF.items():
+        if spark >= since:
+            serve["protobuf"] = (least, None)
+    wrong = []
+    for package, (least, before) in serve.items():
+        version = found[package]
+        wanted = f"{package}>={_dotted(least)}" + (f",<{_dotted(before)}" if before else "")
+        if not version:
+            wrong.append(f"{package} is not installed: pip install '{wanted}'")
+        elif _numbers(version) < least or (before is not None and _numbers(version) >= before):
+            beside = f" (Spark is {found['pyspark']})" if package == "protobuf" else ""
+            wrong.append(f"{package} is {version} and has to be {wanted}{beside}: pip install '{wanted}'")
+    return wrong
+
+
+def _dotted(version: _Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _numbers(text: str) -> _Version:
+    """The leading numbers of a version: ``4.3.0.dev1`` gives (4, 3, 0)."""
+    numbers = []
+    for part in text.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+# What also runs in a worker that may have no keyed -------------------------------------------------------------------
+
+
+def _installed() -> dict[str, str]:
+    """The version of each package here; empty if it is not there."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    import pyspark
+
+    found = {"pyspark": pyspark.__version__}
+    for package in ("protobuf", "pandas", "pyarrow"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = ""
+    return found
+
+
+def _asking(*, for_keyed: bool) -> Any:
+    """What asks a worker for its packages, as a function that travels by value."""
+    installed = _installed
+
+    def ask(batches: Iterator[Any]) -> Iterator[Any]:
+        import sys
+
+        import pyarrow as pa
+
+        found = {"python": sys.executable, **installed()}
+        if for_keyed:
+            try:
+                import keyed.runtimes.spark.worker.processor  # noqa: F401
+            except ImportError as error:
+                found["keyed"] = str(error)
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"name": list(found), "version": list(found.values())})
+
+    for function in (ask, installed):
+        function.__module__ = "__main__"
+    return ask
