@@ -11,7 +11,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format types bench clean
+.PHONY: help setup demo test test-slow spark-matrix lowest oldest-spark lint format types bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -38,6 +38,15 @@ test: setup ## the tests, without the slow ones, in five minutes (ARGS="-k name"
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
 	$(PYTEST) -m slow $(ARGS)
 
+spark-matrix: setup ## the Spark tests on every Spark that serves, each in an environment of its own; hours
+	$(BIN)/python .ci/versions.py 4.0.5 4.1.4 4.2.1 4.3.0 -- -m "spark and not slow" $(ARGS)
+
+lowest: setup ## the tests, without the slow ones, with the lowest declared version of every dependency
+	$(BIN)/python .ci/versions.py lowest -- -m "not slow" $(ARGS)
+
+oldest-spark: setup ## a few jobs with these versions, which has the oldest Spark: what CI runs of it
+	$(BIN)/python .ci/versions.py lowest -- -m smoke $(ARGS)
+
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,5 +62,5 @@ bench: setup ## the benchmarks; several minutes
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean: ## remove everything that the targets above made
-	rm -rf $(VENV) $(DEMO) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse
+	rm -rf $(VENV) .environments $(DEMO) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse
 	find keyed windows examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,7 +31,8 @@
     ├── JavaNotFound                     no Java 17 or newer for Spark
     └── QueryFailed                      a query ended with an error that is none of the above
 
-Vendor errors are translated at the adapter with ``raise ... from``.
+Vendor errors are translated at the adapter with ``raise ... from``. What Spark raised is the ``__context__`` of an
+error and is not printed with it: it says the same in hundreds of lines.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class SinkError(KeyedError):
 
 
 class SessionError(KeyedError):
-    """A Spark session lacks a setting that keyed needs. The message names the setting and its value."""
+    """A Spark session lacks what keyed needs: settings, packages, workers that run. The message names all of it."""
 
 
 class JavaNotFound(KeyedError):
@@ -208,4 +209,4 @@ class JavaNotFound(KeyedError):
 
 
 class QueryFailed(KeyedError):
-    """A query ended with an error that is none of the others. The cause is chained."""
+    """A query ended with an error that is none of the others. The message names query and sink."""

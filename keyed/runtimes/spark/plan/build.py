@@ -19,6 +19,7 @@ from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import hash_expression, key_columns, packed_ticks, schema_of_frame, time_column
+from keyed.runtimes.spark.plan.travelling import check_travels
 from keyed.runtimes.spark.query.metrics import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import Parcel, carried, parcel_for
@@ -123,6 +124,8 @@ def build(
     source = last.source
     observations: dict[str, Observation] = {}
     parcel = parcel_for(stage.function for stage in chain) if is_remote(source.data.sparkSession) else None
+    for stage in chain:
+        check_travels(stage.function, stage.name)
     ticks = packed_ticks(source, parallelism, end=end, needed=ticks_alone)
     frame: DataFrame | None = None
     for index, stage in enumerate(chain):

@@ -105,12 +105,11 @@ def _users_lines(text: str) -> str:
 
 def _sinks_lines(error: BaseException) -> str:
     """The calls of a user's sink on the way to an error that Spark raised in this program."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = list(traceback.extract_tb(error.__traceback__))
     writer = max((number for number, frame in enumerate(frames) if frame.filename.endswith(_WRITER)), default=None)
     after = [] if writer is None else frames[writer + 1 :]
-    return "".join(
-        traceback.format_list(list(takewhile(lambda each: "/pyspark/" not in each.filename, after)))
-    ).rstrip()
+    users = takewhile(lambda frame: "/pyspark/" not in frame.filename, after)
+    return "".join(traceback.format_list(list(users))).rstrip()
 
 
 def _essence(error: BaseException, text: str) -> str:

@@ -1,0 +1,77 @@
+"""Checks that an operator can travel to Spark's workers, and finds what keeps it from it.
+
+A function goes to the workers pickled, with its attributes and, where it is defined in the program itself, with the
+values that it closes over. What cannot be pickled, a Spark session or a lock say, is named before the query starts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+from keyed.errors import DefinitionError
+
+__all__ = ["check_travels"]
+
+#: Packages whose objects hold what users hand them.
+_OURS = ("keyed", "windows")
+
+
+def check_travels(function: object, operator: str) -> None:
+    """Check that a function can be sent to the workers.
+
+    Raises:
+        DefinitionError: It cannot; names operator, attribute and remedy.
+    """
+    trouble = _trouble(function)
+    if trouble is None:
+        return
+    path, value, seen = type(function).__name__, function, {id(function)}
+    while True:
+        bad = next((each for each in _parts(value, function) if id(each[1]) not in seen and _trouble(each[1])), None)
+        if bad is None:
+            break
+        path, value = f"{path}{bad[0]}", bad[1]
+        seen.add(id(value))
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise DefinitionError(
+        f"operator {operator!r}: {path} is a {kind}, which cannot be sent to Spark's workers ({trouble}); make it in "
+        "open(self, context), which runs in the worker, or send what it is made from"
+    )
+
+
+def _trouble(value: object) -> str | None:
+    """Why a value cannot be pickled; ``None`` if it can."""
+    from pyspark import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001 - objects raise what they like
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _parts(value: Any, function: object) -> Iterator[tuple[str, Any]]:
+    """What a value is pickled with, as far as the user has a name for it, and how a message names it."""
+    if isinstance(value, MethodType | staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, FunctionType):
+        closed = inspect.getclosurevars(value)
+        yield from (
+            (f", its variable {name!r},", part) for name, part in {**closed.nonlocals, **closed.globals}.items()
+        )
+        yield from ((", a default of it,", part) for part in value.__defaults__ or ())
+    elif isinstance(value, type):
+        yield from ((f".{name}", part) for name, part in vars(value).items() if not name.startswith("__"))
+        yield from (("", base) for base in value.__bases__)
+    elif isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"[{number}]", part) for number, part in enumerate(value))
+    elif value is function or type(value).__module__.partition(".")[0] in _OURS:
+        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name)]
+        attributes = {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
+        yield from ((f".{name}", part) for name, part in attributes.items())
+        yield "", type(value)

@@ -1,0 +1,74 @@
+"""What keeps a function from Spark's workers is named before the query starts."""
+
+import threading
+
+import pytest
+
+import keyed
+from keyed.errors import DefinitionError
+from keyed.runtimes.spark.plan.travelling import check_travels
+
+
+class Count(keyed.KeyedProcessFunction):
+    def __init__(self, given=None):
+        self.given = given
+
+    def process_element(self, value, ctx):
+        yield value.word, 1
+
+
+class Held:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def refusal(function) -> str:
+    with pytest.raises(DefinitionError) as caught:
+        check_travels(function, "count")
+    return str(caught.value)
+
+
+def test_what_can_be_pickled_passes():
+    check_travels(Count({"a": [1, 2.5, None]}), "count")
+
+
+def test_a_lock_on_self_is_named_with_operator_attribute_and_remedy():
+    said = refusal(Count(threading.Lock()))
+    assert said.startswith("operator 'count': Count.given is a _thread.lock, which cannot be sent to Spark's workers")
+    assert "open(self, context)" in said
+
+
+def test_a_lock_in_a_container_is_named_by_its_place():
+    assert "Count.given['locks'][1] is a _thread.lock" in refusal(Count({"locks": [1, threading.Lock()]}))
+
+
+def test_an_object_of_the_user_is_named_as_the_attribute_that_he_wrote():
+    said = refusal(Count(Held()))
+    assert "Count.given is a " in said
+    assert "Held, which" in said
+    assert "cannot pickle '_thread.lock' object" in said
+
+
+def test_what_a_method_closes_over_is_named():
+    lock = threading.Lock()
+
+    class Closing(Count):
+        def process_element(self, value, ctx):
+            with lock:
+                yield value.word, 1
+
+    assert "Closing.process_element, its variable 'lock', is a _thread.lock" in refusal(Closing())
+
+
+def test_what_is_on_the_class_is_named():
+    class Shared(Count):
+        lock = threading.Lock()
+
+    assert "Shared.lock is a _thread.lock" in refusal(Shared())
+
+
+def test_a_spark_session_is_named_before_the_query_starts(spark):
+    frame = spark.createDataFrame([("a",)], "word string")
+    output = keyed.stream(frame).key_by("word").process(Count(spark), output="word string, n long", name="words")
+    with pytest.raises(DefinitionError, match=r"operator 'words': Count\.given is a pyspark.*SparkSession"):
+        output.run()

@@ -1,0 +1,58 @@
+"""A checkpoint that an older Spark has written goes on under this one. `make spark-matrix` makes the older ones."""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from keyed.changelog import DirectoryChangelog
+from keyed.recovery import verify_changelog
+from keyed.runtimes.spark.session.session_check import _numbers
+from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
+from tests.keyed.runtimes.spark.stages import run
+
+ROOT = Path(__file__).parents[4]
+THIS = _numbers(pyspark.__version__)
+OLDER = sorted(
+    path.parents[1]
+    for path in ROOT.glob(".environments/[0-9]*/bin/python")
+    if (path.parents[1] / "made-from").exists() and _numbers(path.parents[1].name) < THIS
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+def write_files(folder, numbers):
+    for number in numbers:
+        chance = random.Random(number)
+        rows = [(chance.choice("abcdefg"), number * 150 + i + chance.randint(-50, 50), i % 100) for i in range(150)]
+        write_file(folder / "in", number, rows)
+
+
+@pytest.mark.skipif(not OLDER, reason="no environment with an older Spark: make spark-matrix")
+@pytest.mark.parametrize("older", OLDER, ids=lambda path: path.name)
+def test_a_checkpoint_moves_from_an_older_spark_to_this_one(spark, tmp_path, older):
+    moved, alone = tmp_path / "moved", tmp_path / "alone"
+    write_files(moved, range(3))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
+    subprocess.run(
+        [older / "bin" / "python", "-m", "tests.keyed.runtimes.spark.stages", moved],
+        check=True,
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+    )
+    before = len(parquet_rows(moved / "windows"))
+    assert before > 0
+    write_files(moved, range(3, 6))
+    run(spark, moved)
+    write_files(alone, range(6))
+    run(spark, alone)
+    for output in ("windows", "best", "late"):
+        assert parquet_rows(moved / output) == parquet_rows(alone / output)
+    assert len(parquet_rows(moved / "windows")) > before
+    for operator in ("windows", "best"):
+        log = DirectoryChangelog(moved / "log" / operator)
+        assert [found.problem for found in verify_changelog(log) if found.problem] == []
