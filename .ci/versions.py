@@ -5,7 +5,7 @@
 
 Each argument before `--` is a version of Spark, with everything else as `constraints.txt` has it, or `lowest`: the
 lowest version that `pyproject.toml` declares of every package the project needs. Each has a virtual environment of its
-own, `.environments/<name>`, which is made when it is missing or no longer what is declared. What follows `--` goes to
+own, `.environments/<name>`, which is brought up to date when it is not what is declared. What follows `--` goes to
 pytest. All are run, whatever fails; the exit status is the number of those that failed.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
 LOWEST = "lowest"
-EXTRAS = ("connect", "kafka")
+EXTRAS = ("connect", "kafka", "sql")
 #: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
-TOOLS = ("hypothesis", "psutil", "pytest", "pytest-xdist")
+TOOLS = ("hypothesis", "polars", "psutil", "pytest", "pytest-xdist")
 #: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.
 LOWEST_OF_OTHERS = {"grpcio": "1.67.0", "grpcio-status": "1.67.0", "googleapis-common-protos": "1.65.0"}
 NOT_PINNED_AT_LOWEST = {"numpy", "zstandard"}
@@ -65,9 +64,9 @@ def prepared(environment: str) -> Path:
     digest = hashlib.sha256("\n".join([str(ROOT), *wanted]).encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return python
-    print(f"Making {folder.relative_to(ROOT)}", flush=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    print(f"Installing into {folder.relative_to(ROOT)}", flush=True)
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(wanted) + "\n")
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--use-pep517"]
