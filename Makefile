@@ -44,7 +44,7 @@ spark-matrix: setup ## the Spark tests on every Spark that serves, each in an en
 lowest: setup ## the tests, without the slow ones, with the lowest declared version of every dependency
 	$(BIN)/python .ci/versions.py lowest -- -m "not slow" $(ARGS)
 
-oldest-spark: setup ## a few jobs with these versions, which has the oldest Spark: what CI runs of it
+oldest-spark: setup ## a few jobs with these versions, the oldest Spark among them: what CI runs of it
 	$(BIN)/python .ci/versions.py lowest -- -m smoke $(ARGS)
 
 lint: setup ## ruff: rules and format
