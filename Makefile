@@ -39,12 +39,12 @@ test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
 	$(PYTEST) -m slow $(ARGS)
 
 spark-matrix: setup ## the Spark tests on every Spark that serves, each in an environment of its own; hours
-	$(BIN)/python .ci/versions.py 4.0.5 4.1.4 4.2.1 4.3.0 -- -m "spark and not slow" $(ARGS)
+	$(BIN)/python .ci/versions.py 4.0.5 4.1.4 4.2.1 4.3.0 -- -m spark $(ARGS)
 
 lowest: setup ## the tests, without the slow ones, with the lowest declared version of every dependency
 	$(BIN)/python .ci/versions.py lowest -- -m "not slow" $(ARGS)
 
-oldest-spark: setup ## a few jobs with these versions, the oldest Spark among them: what CI runs of it
+oldest-spark: setup ## the smoke set on Spark with these versions, the oldest Spark among them
 	$(BIN)/python .ci/versions.py lowest -- -m smoke $(ARGS)
 
 lint: setup ## ruff: rules and format

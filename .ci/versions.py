@@ -27,8 +27,8 @@ TOOLS = ("hypothesis", "polars", "psutil", "pytest", "pytest-xdist")
 #: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.
 LOWEST_OF_OTHERS = {"grpcio": "1.67.0", "grpcio-status": "1.67.0", "googleapis-common-protos": "1.65.0"}
 NOT_PINNED_AT_LOWEST = {"numpy", "zstandard"}
-#: Older versions of PySpark leave their sockets to the garbage collector.
-LENIENT = ("-W", "ignore:unclosed:ResourceWarning")
+#: Two workers, as `make test` has it. Older versions of PySpark leave their sockets to the garbage collector.
+OPTIONS = ("-n", "2", "--dist", "loadgroup", "-W", "ignore:unclosed:ResourceWarning")
 
 
 def name_of(requirement: str) -> str:
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
     for environment in arguments[:split]:
         python = prepared(environment)
         print(f"== {environment}", flush=True)
-        tests = subprocess.run([python, "-m", "pytest", *LENIENT, *arguments[split + 1 :]], cwd=ROOT, check=False)
+        tests = subprocess.run([python, "-m", "pytest", *OPTIONS, *arguments[split + 1 :]], cwd=ROOT, check=False)
         failed += tests.returncode != 0
     return failed
 

@@ -1,8 +1,9 @@
-"""A program of its own that runs and fails: what does its user see? `test_noise.py` starts it with a mode."""
+"""A program of its own whose queries run or fail: what does its user see? `test_noise.py` starts it."""
 
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ sys.stderr.write("started\n")
 class Divide(keyed.KeyedProcessFunction):
     count = keyed.ValueState(int, default=0)
 
+    def __init__(self, trouble):
+        self.trouble = trouble
+
     def process_element(self, value, ctx):
         sys.stdout.write("in the worker\n")
-        if mode == "exit":
+        if self.trouble == "exit":
             os.kill(os.getpid(), signal.SIGKILL)
-        yield value.word, self.quotient(value.n) if mode == "function" else 1
+        yield value.word, self.quotient(value.n) if self.trouble == "function" else 1
 
     def quotient(self, n):
         return 10 // n
@@ -30,9 +34,14 @@ def lookup(frame, batch_id):
     frame.select("price").collect()
 
 
+SINKS: dict[str, Any] = {"sink": lookup, "path": "/dev/null/out"}
 frame = spark.createDataFrame([("a", 0)], "word string, n int")
 frame.write.parquet(str(folder / "in"))
-words = spark.readStream.schema(frame.schema).parquet(str(folder / "in"))
-divided = keyed.stream(words).key_by("word").process(Divide(), output="word string, quotient long")
-sinks: dict[str, Any] = {"sink": lookup, "path": "/dev/null/out"}
-divided.run(sinks.get(mode), checkpoint=folder / "checkpoint")
+for trouble in ["function", "exit", "sink", "path"] if mode == "failing" else [""]:
+    words = spark.readStream.schema(frame.schema).parquet(str(folder / "in"))
+    divided = keyed.stream(words).key_by("word").process(Divide(trouble), output="word string, quotient long")
+    try:
+        divided.run(SINKS.get(trouble), checkpoint=folder / f"checkpoint{trouble}")
+    except keyed.KeyedError:
+        sys.stderr.write(f"== {trouble}\n")
+        traceback.print_exc()

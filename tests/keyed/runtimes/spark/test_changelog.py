@@ -94,7 +94,6 @@ def assert_same(spark, checkpoint, changelog, operator):
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-@pytest.mark.smoke
 def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, columns):
     functions = (CountColumns, BestColumns) if columns else (CountInWindows, Best)
 

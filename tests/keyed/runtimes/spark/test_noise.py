@@ -11,72 +11,64 @@ import pytest
 PROGRAM = Path(__file__).with_name("noisy.py")
 ROOT = Path(__file__).parents[4]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def outcome(mode: str, folder: Path) -> tuple[int, list[str], str]:
-    """The program's status, the lines that it shows, and Spark's log if one is named."""
+def shown(mode, folder):
+    """What a program that runs or fails shows."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, PROGRAM, mode, folder], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, PROGRAM, mode, folder], capture_output=True, text=True, check=True, env=environment
     )
-    shown = (done.stdout + done.stderr).splitlines()
-    named = re.search(r"^Spark's log: (.*)$", done.stderr, re.MULTILINE)
-    return done.returncode, shown, Path(named[1]).read_text() if named else ""
+    return done.stdout + done.stderr
+
+
+def told(text):
+    """The error of a traceback: its first line, and the notes below."""
+    first, _, below = text[text.index("keyed.errors.") :].partition("\n")
+    return first, below
 
 
 def test_a_program_shows_what_it_prints_itself_and_leaves_no_log(tmp_path):
-    assert outcome("well", tmp_path) == (0, ["started"], "")
+    assert shown("well", tmp_path) == "started\n"
     assert list(tmp_path.glob("keyed-spark-*")) == []
 
 
-def test_a_failing_function_is_named_with_its_lines_and_the_rest_is_in_the_log(tmp_path):
-    status, shown, log = outcome("function", tmp_path)
-    assert status == 1
-    assert len(shown) < 40
-    start = next(number for number, line in enumerate(shown) if line.startswith("keyed.errors.UserFunctionError: "))
-    assert shown[start].startswith("keyed.errors.UserFunctionError: operator 'Divide', process_element of element Row(")
-    assert "key 'a': ZeroDivisionError" in shown[start]
-    below = "\n".join(shown[start + 1 :])
+def test_quiet_can_be_turned_off(tmp_path):
+    assert "\nin the worker\n" in shown("loud", tmp_path)
+    assert list(tmp_path.glob("keyed-spark-*")) == []
+
+
+def test_a_failure_is_named_first_with_the_users_lines_and_the_rest_is_in_the_log(tmp_path):
+    started, *failures = re.split(r"^== (\w+)\n", shown("failing", tmp_path), flags=re.MULTILINE)
+    assert started == "started\n"
+    troubles = dict(zip(failures[::2], failures[1::2], strict=True))
+    assert list(troubles) == ["function", "exit", "sink", "path"]
+    assert [name for name, text in troubles.items() if len(text.splitlines()) > 60] == []
+
+    first, below = told(troubles["function"])
+    assert first.startswith(
+        "keyed.errors.UserFunctionError: operator 'Divide', process_element of element Row(word='a'"
+    )
+    assert "key 'a': ZeroDivisionError" in first
     assert below.startswith("In the worker:\n")
     assert re.findall(r", in (\w+)$", below, re.MULTILINE) == ["process_element", "quotient"]
     assert "return 10 // n" in below
-    assert "keyed/engine/driver.py" in log
-    assert "in the worker" in log
+    (log,) = tmp_path.glob("keyed-spark-*")
+    assert below.endswith(f"\nSpark's log: {log}\n")
+    assert "keyed/engine/driver.py" in log.read_text()
+    assert "in the worker" in log.read_text()
 
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_is_told_before_anything_else(tmp_path):
-    status, shown, _ = outcome("exit", tmp_path)
-    assert status == 1
-    said = next(line for line in shown if line.startswith("keyed.errors."))
-    assert said.startswith(
+    first, _ = told(troubles["exit"])
+    assert first.startswith(
         "keyed.errors.QueryFailed: the query 'Divide', batch 0 for a collecting sink, failed: a Python"
     )
 
-
-@pytest.mark.slow
-def test_a_sink_that_cannot_be_written_to_is_named_with_its_path_and_the_cause(tmp_path):
-    status, shown, _ = outcome("path", tmp_path)
-    assert status == 1
-    said = next(line for line in shown if line.startswith("keyed.errors."))
-    assert "the query 'Divide', batch 0 for the Parquet sink '/dev/null/out', failed: " in said
-    assert said.endswith("Parent path is not a directory: file:/dev/null")
-
-
-@pytest.mark.slow
-def test_a_failing_sink_is_named_with_its_own_lines(tmp_path):
-    status, shown, _ = outcome("sink", tmp_path)
-    assert status == 1
-    start = next(number for number, line in enumerate(shown) if line.startswith("keyed.errors."))
-    assert "batch 0 for the sink lookup, failed: AnalysisException: [UNRESOLVED_COLUMN" in shown[start]
-    below = "\n".join(shown[start:])
+    first, below = told(troubles["sink"])
+    assert "batch 0 for the sink lookup, failed: AnalysisException: [UNRESOLVED_COLUMN" in first
     assert re.findall(r", in (\w+)$", below, re.MULTILINE) == ["lookup"]
 
-
-@pytest.mark.slow
-def test_quiet_can_be_turned_off(tmp_path):
-    status, shown, _ = outcome("loud", tmp_path)
-    assert status == 0
-    assert "in the worker" in shown
-    assert list(tmp_path.glob("keyed-spark-*")) == []
+    first, _ = told(troubles["path"])
+    assert first.startswith("keyed.errors.")
+    assert "/dev/null" in first
+    assert "ot a directory" in first

@@ -51,7 +51,6 @@ def rows_of(seed, number, start=0, disorder=0):
     ]
 
 
-@pytest.mark.smoke
 def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tmp_path):
     source, checkpoint, out = tmp_path / "in", tmp_path / "ck", tmp_path / "out"
     rows = [rows_of(seed, 50, start=seed * 50) for seed in range(5)]
