@@ -13,12 +13,8 @@ Fields added later need a default, and readers pass over those that they do not 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import msgspec
-
 from keyed.changelog.model import Commit, LogHeader
-from keyed.codec.frames import frame, unframe
+from keyed.codec.frames import Record
 from keyed.errors import CorruptionError
 
 __all__ = [
@@ -36,19 +32,14 @@ __all__ = [
 COMMIT = b"KCLC"
 """The kind of the frame of a commit marker."""
 
-_HEADER, _POSITION, _KEPT = b"KCLH", b"KCLP", b"KCLK"
-_VERSION = 1
-_T = TypeVar("_T")
-_encode = msgspec.msgpack.Encoder().encode
-_decode_header = msgspec.msgpack.Decoder(LogHeader)
-_decode_commit = msgspec.msgpack.Decoder(Commit)
-_decode_position = msgspec.msgpack.Decoder(tuple[int, bytes])
-_decode_kept = msgspec.msgpack.Decoder(tuple[str, bytes])
-
-
-def encode_header(header: LogHeader) -> bytes:
-    """The record of a header."""
-    return frame(_HEADER, _VERSION, _encode(header))
+_HEADER: Record[LogHeader] = Record(b"KCLH", 1, LogHeader)
+_COMMIT: Record[Commit] = Record(COMMIT, 1, Commit)
+_POSITION: Record[tuple[int, bytes]] = Record(b"KCLP", 1, tuple[int, bytes])
+_KEPT: Record[tuple[str, bytes]] = Record(b"KCLK", 1, tuple[str, bytes])
+encode_header = _HEADER.encode
+encode_commit = _COMMIT.encode
+decode_position = _POSITION.decode
+decode_kept = _KEPT.decode
 
 
 def decode_header(record: bytes, where: str) -> LogHeader:
@@ -57,7 +48,7 @@ def decode_header(record: bytes, where: str) -> LogHeader:
     Raises:
         CorruptionError: Bad checksum, a format that is not known, or malformed fields.
     """
-    header = _decoded(_HEADER, record, where, _decode_header)
+    header = _HEADER.decode(record, where)
     if header.format != 1:
         raise CorruptionError(
             f"format {header.format} of a changelog is unknown: a newer program wrote it", where=where
@@ -67,18 +58,13 @@ def decode_header(record: bytes, where: str) -> LogHeader:
     return header
 
 
-def encode_commit(commit: Commit) -> bytes:
-    """The record of a commit marker."""
-    return frame(COMMIT, _VERSION, _encode(commit))
-
-
 def decode_commit(record: bytes, where: str) -> Commit:
     """Decode a commit marker.
 
     Raises:
         CorruptionError: Bad checksum, unknown version or malformed fields.
     """
-    commit = _decoded(COMMIT, record, where, _decode_commit)
+    commit = _COMMIT.decode(record, where)
     if commit.sequence < 1 or commit.group < 0 or commit.records < 0 or commit.entries < 0:
         raise CorruptionError("malformed commit marker: a number is out of range", where=where)
     return commit
@@ -86,35 +72,9 @@ def decode_commit(record: bytes, where: str) -> Commit:
 
 def encode_position(sequence: int, position: bytes) -> bytes:
     """The record of a position."""
-    return frame(_POSITION, _VERSION, _encode((sequence, position)))
-
-
-def decode_position(record: bytes, where: str) -> tuple[int, bytes]:
-    """Decode a position.
-
-    Raises:
-        CorruptionError: Bad checksum, unknown version or malformed fields.
-    """
-    return _decoded(_POSITION, record, where, _decode_position)
+    return _POSITION.encode((sequence, position))
 
 
 def encode_kept(name: str, data: bytes) -> bytes:
     """The record of something that is kept."""
-    return frame(_KEPT, _VERSION, _encode((name, data)))
-
-
-def decode_kept(record: bytes, where: str) -> tuple[str, bytes]:
-    """Decode something that is kept.
-
-    Raises:
-        CorruptionError: Bad checksum, unknown version or malformed fields.
-    """
-    return _decoded(_KEPT, record, where, _decode_kept)
-
-
-def _decoded(kind: bytes, record: bytes, where: str, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
-    _, payload = unframe(kind, record, where=where, newest=_VERSION)
-    try:
-        return decoder.decode(payload)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"malformed record {kind.decode()}: {error}", where=where) from error
+    return _KEPT.encode((name, data))

@@ -16,16 +16,54 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from keyed.errors import CorruptionError
 
-__all__ = ["FRAME_OVERHEAD", "frame", "frame_length", "unframe"]
+__all__ = ["FRAME_OVERHEAD", "Record", "frame", "frame_length", "unframe"]
+
+T = TypeVar("T")
 
 _HEAD = struct.Struct(">4sHHQ")
 _CRC = struct.Struct(">I")
 
 FRAME_OVERHEAD = _HEAD.size + _CRC.size
 """Bytes that a frame adds to its payload."""
+
+
+class Record(Generic[T]):
+    """A kind of record whose payload is msgpack of values of one type: encodes and decodes it.
+
+    Args:
+        kind: Four bytes that tell this kind of record from all others.
+        version: Version of the payload's layout; that and all before it are read alike.
+        type: Type of the values. Fields that a version adds need a default; readers pass over those they do not know.
+    """
+
+    def __init__(self, kind: bytes, version: int, type: Any) -> None:
+        self.kind = kind
+        self._version = version
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(type).decode
+
+    def encode(self, value: T) -> bytes:
+        """Encode a value as a framed record."""
+        return frame(self.kind, self._version, self._encode(value))
+
+    def decode(self, record: bytes, where: str) -> T:
+        """Decode the record that fills ``record``.
+
+        Raises:
+            CorruptionError: Another kind, an unknown version, a wrong checksum, or a payload of another type.
+        """
+        _, payload = unframe(self.kind, record, where=where, newest=self._version)
+        try:
+            value: T = self._decode(payload)
+        except (ValueError, RecursionError) as error:
+            raise CorruptionError(f"a {_name(self.kind)} record is malformed: {error}", where=where) from error
+        return value
 
 
 def frame(kind: bytes, version: int, payload: bytes) -> bytes:

@@ -9,16 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import msgspec
 
-from keyed.codec.frames import frame, unframe
+from keyed.codec.frames import Record
 from keyed.durations import MIN_TIMESTAMP
-from keyed.errors import CorruptionError
 
 __all__ = ["GroupMeta", "decode_meta", "encode_meta"]
-
-_KIND = b"KMET"
-_VERSION = 1
 
 
 @attrs.define
@@ -66,25 +61,6 @@ class GroupMeta:
     hash: str = ""
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(GroupMeta).decode
-
-
-def encode_meta(meta: GroupMeta) -> bytes:
-    """The record of ``meta``."""
-    return frame(_KIND, _VERSION, _encode(meta))
-
-
-def decode_meta(record: bytes, where: str) -> GroupMeta:
-    """Decode a meta record.
-
-    Raises:
-        CorruptionError: Bad checksum, unknown version or malformed fields.
-    """
-    version, payload = unframe(_KIND, record, where=where)
-    if version != _VERSION:
-        raise CorruptionError(f"meta version {version} is unknown (this program knows {_VERSION})", where=where)
-    try:
-        return _decode(payload)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"malformed meta record: {error}", where=where) from error
+_RECORD: Record[GroupMeta] = Record(b"KMET", 1, GroupMeta)
+encode_meta = _RECORD.encode
+decode_meta = _RECORD.decode

@@ -22,11 +22,12 @@ Readers skip no block: an unknown kind is corruption, or a newer version, and st
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 import msgspec
 
-from keyed.codec.frames import frame, unframe
+from keyed.codec.frames import Record
 from keyed.content.blocks import (
     BLOCK_BYTES,
     Change,
@@ -46,11 +47,8 @@ REAPPENDED = 2
 TABLE = 3
 TABLE_REAPPENDED = 4
 
-_KIND = b"KSEG"
-_VERSION = 1
-_encode = msgspec.msgpack.Encoder().encode
 # A body is decoded by its kind, so that a later kind may look otherwise.
-_decode = msgspec.msgpack.Decoder(tuple[int, bool, str, str, list[tuple[int, msgspec.Raw]]]).decode
+_RECORD: Record[Any] = Record(b"KSEG", 1, tuple[int, bool, str, str, list[tuple[int, msgspec.Raw]]])
 
 
 @attrs.frozen
@@ -122,10 +120,7 @@ def encode_rows(
     if not rows:
         rows.append([])
     last = len(rows) - 1
-    return [
-        frame(_KIND, _VERSION, _encode([commit, i == last, attempt, attempt if i else before, row]))
-        for i, row in enumerate(rows)
-    ]
+    return [_RECORD.encode((commit, i == last, attempt, attempt if i else before, row)) for i, row in enumerate(rows)]
 
 
 def _blocks(kind: int, changes: list[Change]) -> Iterator[tuple[int, object]]:
@@ -140,19 +135,13 @@ def decode_row(record: bytes, where: str) -> Row:
     Raises:
         CorruptionError: Bad checksum, unknown version or block kind, or a malformed body.
     """
-    version, payload = unframe(_KIND, record, where=where)
-    if version != _VERSION:
-        raise CorruptionError(f"segment version {version} is unknown (this program knows {_VERSION})", where=where)
+    commit, last, attempt, before, blocks = _RECORD.decode(record, where)
     result: list[tuple[int, list[Change] | TableChange]] = []
-    try:
-        commit, last, attempt, before, blocks = _decode(payload)
-        for kind, body in blocks:
-            if kind in (CHANGES, REAPPENDED):
-                result.append((kind, decode_changes(body, where)))
-            elif kind in (TABLE, TABLE_REAPPENDED):
-                result.append((kind, decode_table_change(body, where)))
-            else:
-                raise CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"malformed segment: {error}", where=where) from error
+    for kind, body in blocks:
+        if kind in (CHANGES, REAPPENDED):
+            result.append((kind, decode_changes(body, where)))
+        elif kind in (TABLE, TABLE_REAPPENDED):
+            result.append((kind, decode_table_change(body, where)))
+        else:
+            raise CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)
     return Row(commit, last, attempt, before, result)

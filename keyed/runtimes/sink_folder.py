@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import attrs
-import msgspec
 
-from keyed.codec.frames import frame, unframe
-from keyed.errors import CorruptionError, SinkError
+from keyed.codec.frames import Record
+from keyed.errors import SinkError
 from keyed.sinks import ParquetSink
 
 __all__ = ["MARK", "LocalFolder", "SinkFolder", "batch_of", "claim", "decode_mark", "encode_mark", "replace_file"]
@@ -30,8 +29,6 @@ __all__ = ["MARK", "LocalFolder", "SinkFolder", "batch_of", "claim", "decode_mar
 MARK = "_keyed-query"
 
 _log = logging.getLogger(__name__)
-_KIND = b"KSNK"
-_VERSION = 1
 _OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
 
 
@@ -58,6 +55,9 @@ class SinkFolder(Protocol):
 @attrs.frozen
 class _Mark:
     queries: list[str]
+
+
+_RECORD: Record[_Mark] = Record(b"KSNK", 1, _Mark)
 
 
 def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
@@ -114,7 +114,7 @@ def batch_of(file: str) -> int | None:
 
 def encode_mark(queries: Sequence[str]) -> bytes:
     """The mark of a query."""
-    return frame(_KIND, _VERSION, msgspec.msgpack.encode(_Mark([*queries])))
+    return _RECORD.encode(_Mark([*queries]))
 
 
 def decode_mark(mark: bytes, where: str) -> list[str]:
@@ -123,11 +123,7 @@ def decode_mark(mark: bytes, where: str) -> list[str]:
     Raises:
         CorruptionError: It is damaged.
     """
-    _, payload = unframe(_KIND, mark, where=where, newest=_VERSION)
-    try:
-        return msgspec.msgpack.decode(payload, type=_Mark).queries
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"malformed mark: {error}", where=where) from error
+    return _RECORD.decode(mark, where).queries
 
 
 @attrs.frozen

@@ -27,9 +27,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TypeVar
 
-import msgspec
-
-from keyed.codec.frames import frame, unframe
+from keyed.codec.frames import Record, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
 from keyed.stores.database import Database, is_locked
@@ -38,11 +36,12 @@ __all__ = ["BufferedCommits", "CommitStore", "MemoryCommitStore"]
 
 _SUBFOLDER = "keyed-commits-1"
 _FORMAT = b"F"
-_FRAME, _SNAPSHOT, _VERSION = b"KCMT", b"KCMS", 1
+_FRAME, _VERSION = b"KCMT", 1
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _GROUP = Struct(">I")
 _ROW = Struct(">Q")
 _Snapshot = tuple[dict[bytes, bytes], dict[bytes, dict[int, bytes]]]
+_SNAPSHOT: Record[_Snapshot] = Record(b"KCMS", 1, _Snapshot)
 _Key = TypeVar("_Key")
 
 
@@ -263,7 +262,7 @@ class MemoryCommitStore(BufferedCommits):
 
     def snapshot(self) -> bytes:
         """Everything that is committed, as one record."""
-        return frame(_SNAPSHOT, _VERSION, msgspec.msgpack.encode((self._records, self._rows)))
+        return _SNAPSHOT.encode((self._records, self._rows))
 
     def restore(self, snapshot: bytes) -> None:
         """Replace everything, also what is not committed, by a snapshot.
@@ -271,11 +270,7 @@ class MemoryCommitStore(BufferedCommits):
         Raises:
             CorruptionError: The snapshot is damaged or of an unknown version.
         """
-        _, payload = unframe(_SNAPSHOT, snapshot, where="snapshot", newest=_VERSION)
-        try:
-            self._records, self._rows = msgspec.msgpack.decode(payload, type=_Snapshot)
-        except msgspec.MsgspecError as error:
-            raise CorruptionError(f"malformed snapshot: {error}", where="snapshot") from error
+        self._records, self._rows = _SNAPSHOT.decode(snapshot, "snapshot")
         self.rollback()
 
 

@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from keyed.codec.frames import frame, unframe
+from keyed.codec.frames import Record
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database
 from keyed.tables.chunks import Chunk, ChunkedTable, Sorted
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkCache", "RocksTable"]
 
-_FRAME, _VERSION = b"KTBL", 1
 _STATE = Struct(">cH")
 _NUMBER = Struct(">cHI")
 _HASH = "__keyed_hash"
@@ -42,8 +40,7 @@ _MEMORY = 32 << 20
 
 _Chunk = tuple[int, int, int, int, dict[str, tuple[int, int]], int]
 _Directory = tuple[tuple[str, ...], int, list[list[_Chunk]]]
-_decode = msgspec.msgpack.Decoder(_Directory).decode
-_encode = msgspec.msgpack.Encoder().encode
+_DIRECTORY: Record[_Directory] = Record(b"KTBL", 1, _Directory)
 
 
 class ChunkCache:
@@ -134,9 +131,8 @@ class RocksTable(ChunkedTable):
         if record is None:
             return None
         try:
-            _, payload = unframe(_FRAME, record, where=str(database.path), newest=_VERSION)
-            keys, following, runs = _decode(payload)
-        except (CorruptionError, ValueError) as error:
+            keys, following, runs = _DIRECTORY.decode(record, str(database.path))
+        except CorruptionError as error:
             raise LocalStoreError(f"{database.path}: damaged directory of table {state_id}: {error}") from error
         table = cls(database, cache, state_id, keys)
         table._next = following
@@ -165,7 +161,7 @@ class RocksTable(ChunkedTable):
                 chunk.changed = False
         self._stored = set(chunks)
         runs = [[chunk.entry() for chunk in run] for run in self.runs]  # type: ignore[attr-defined]
-        batch[_STATE.pack(b"T", self._state_id)] = frame(_FRAME, _VERSION, _encode([self.keys, self._next, runs]))
+        batch[_STATE.pack(b"T", self._state_id)] = _DIRECTORY.encode((self.keys, self._next, runs))
 
     def keep(self, chunk: Chunk) -> Chunk:
         from rocksdict import WriteBatch

@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import msgspec
 
-from keyed.codec.frames import frame, unframe
-from keyed.errors import CorruptionError
+from keyed.codec.frames import Record
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
 from keyed.runtimes.local.consumed import Consumed
@@ -21,7 +19,6 @@ from keyed.runtimes.local.consumed import Consumed
 __all__ = ["Position", "decode_position", "encode_position", "restored_position"]
 
 _KIND = b"KRUN"
-_VERSION = 2
 
 
 @attrs.define
@@ -49,22 +46,9 @@ class Position:
     source: Any = None
 
 
-def encode_position(position: Position) -> bytes:
-    """The record of a position."""
-    return frame(_KIND, _VERSION, msgspec.msgpack.encode(position))
-
-
-def decode_position(record: bytes, where: str) -> Position:
-    """Decode a record.
-
-    Raises:
-        CorruptionError: It is damaged, or no position of a local run.
-    """
-    _, payload = unframe(_KIND, record, where=where, newest=_VERSION)
-    try:
-        return msgspec.msgpack.decode(payload, type=Position)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"malformed position: {error}", where=where) from error
+_RECORD: Record[Position] = Record(_KIND, 2, Position)
+encode_position = _RECORD.encode
+decode_position = _RECORD.decode
 
 
 def restored_position(operators: list[str], cut: Cut) -> tuple[Position, bool]:

@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import attrs
-import msgspec
 
 from keyed.changelog.model import Changelog
-from keyed.codec.frames import frame, unframe
-from keyed.errors import ChangelogFenced, CheckpointError, CorruptionError
+from keyed.codec.frames import Record
+from keyed.errors import ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import KeptFiles
 
 __all__ = ["PositionLog", "SparkPosition", "decode_position", "encode_position"]
 
 _KIND = b"KSPK"
-_VERSION = 2
 
 
 @attrs.frozen
@@ -39,9 +37,12 @@ class SparkPosition:
     queries: list[str] = attrs.field(factory=list)
 
 
+_RECORD: Record[SparkPosition] = Record(_KIND, 2, SparkPosition)
+
+
 def encode_position(position: SparkPosition) -> bytes:
     """The record of a position."""
-    return frame(_KIND, _VERSION, msgspec.msgpack.encode(position))
+    return _RECORD.encode(position)
 
 
 def decode_position(record: bytes) -> SparkPosition | None:
@@ -52,12 +53,7 @@ def decode_position(record: bytes) -> SparkPosition | None:
     """
     if record[: len(_KIND)] != _KIND:
         return None
-    where = "position in a changelog"
-    _, payload = unframe(_KIND, record, where=where, newest=_VERSION)
-    try:
-        return msgspec.msgpack.decode(payload, type=SparkPosition)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"malformed position: {error}", where=where) from error
+    return _RECORD.decode(record, "position in a changelog")
 
 
 class PositionLog:
