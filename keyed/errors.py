@@ -19,6 +19,7 @@
     │   ├── ParallelismChanged
     │   ├── StateSchemaChanged
     │   ├── OperatorChanged
+    │   ├── KeysChanged
     │   └── CheckpointFinished
     ├── ChangelogError                   a changelog cannot be written, read or used as asked
     │   ├── ChangelogDiverged            it holds other commits than the state that it would be given
@@ -50,6 +51,7 @@ __all__ = [
     "JavaNotFound",
     "KeyTypeError",
     "KeyedError",
+    "KeysChanged",
     "LocalStoreError",
     "NullKeyError",
     "OperatorChanged",
@@ -166,6 +168,10 @@ class StateSchemaChanged(CheckpointError):
 
 class OperatorChanged(CheckpointError):
     """The checkpoint belongs to another function or operator name."""
+
+
+class KeysChanged(CheckpointError):
+    """The checkpoint or changelog has other key columns, keys of another type, or took one key for several."""
 
 
 class CheckpointFinished(CheckpointError):

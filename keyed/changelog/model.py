@@ -76,6 +76,8 @@ class Commit:
         ended: Whether the input has ended (drain).
         states: Descriptions of the states with their ids, by name (`GroupMeta.states`): what is needed to read the log.
         counters: Counters that a restored job goes on from.
+        key_columns: Columns of the key (`GroupMeta.key_columns`).
+        key_type: Type of the keys (`GroupMeta.key_type`).
     """
 
     log_id: str
@@ -93,6 +95,8 @@ class Commit:
     ended: bool = False
     states: dict[str, Any] = attrs.field(factory=dict)
     counters: dict[str, int] = attrs.field(factory=dict)
+    key_columns: list[str] | None = None
+    key_type: str = ""
 
 
 class ChangelogWriter(Protocol):

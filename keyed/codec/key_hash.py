@@ -39,7 +39,7 @@ from uuid import UUID
 from keyed.codec.keys import MAX_KEY_DEPTH, decode_key_at, encode_key
 from keyed.errors import EncodingError
 
-__all__ = ["encoded_key_hash", "group_of", "key_hash", "spark_hash_expression"]
+__all__ = ["encoded_key_hash", "group_of", "key_hash", "spark_hash_expression", "spark_key_type"]
 
 _SEED = 42
 _MASK_64 = (1 << 64) - 1
@@ -58,6 +58,14 @@ _NAN = struct.pack("<Q", 0x7FF8000000000000)
 
 _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
 _AS_THEY_ARE = {"boolean", "binary", "date", "timestamp"}
+_PYTHON_TYPES = {
+    "float": "float",
+    "double": "float",
+    "boolean": "bool",
+    "binary": "bytes",
+    "date": "date",
+    "timestamp": "datetime",
+}
 _DECIMAL = re.compile(r"decimal\(\d+,\s*(-?\d+)\)")
 _STRING = re.compile(r"(string|char\(\d+\)|varchar\(\d+\))( collate \S+)?")
 _INTERVAL = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
@@ -123,6 +131,26 @@ def spark_hash_expression(columns: list[tuple[str, str]]) -> str:
     if not columns:
         raise EncodingError("a key needs at least one column; name the columns in key_by(...)")
     return f"xxhash64({', '.join(_normalised(name, type_) for name, type_ in columns)})"
+
+
+def spark_key_type(types: list[str]) -> str:
+    """What `keyed.codec.keys.key_type` gives for keys out of columns of these types.
+
+    Args:
+        types: The simple type strings of the key columns, which `spark_hash_expression` takes.
+    """
+    names = [_python_type(type_.strip().lower()) for type_ in types]
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _python_type(type_: str) -> str:
+    if type_ in _INTEGRAL:
+        return "int"
+    if _DECIMAL.fullmatch(type_):
+        return "Decimal"
+    if _INTERVAL.fullmatch(type_):
+        return "timedelta"
+    return _PYTHON_TYPES.get(type_, "str")
 
 
 def _normalised(name: str, type_: str) -> str:

@@ -49,7 +49,7 @@ from uuid import UUID
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import CorruptionError, EncodingError
 
-__all__ = ["MAX_KEY_DEPTH", "STORED_AS_THEY_ARE", "decode_key", "decode_key_at", "encode_key", "normalised"]
+__all__ = ["MAX_KEY_DEPTH", "STORED_AS_THEY_ARE", "decode_key", "decode_key_at", "encode_key", "key_type", "normalised"]
 
 V = TypeVar("V")
 
@@ -108,6 +108,13 @@ def normalised(key: Any) -> Any:
     if normalise is not None:
         return normalise(key)
     return _normalised_tuple(key) if isinstance(key, tuple) and hasattr(key, "_fields") else key
+
+
+def key_type(key: Any) -> str:
+    """The name of a key's type, for a tuple those of its parts: ``(str, int)``."""
+    if isinstance(key, tuple):
+        return f"({', '.join(map(key_type, key))})"
+    return type(key).__name__
 
 
 def decode_key(data: bytes) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from keyed.arrow.read import first_key
+from keyed.content.addresses import key_of
 from keyed.content.blocks import BLOCK_BYTES, Block, Change, TableBlock, TableChange
 from keyed.content.entry_hash import MODULUS, hash_sum
 from keyed.content.local_store import ReadStore
@@ -15,7 +17,7 @@ from keyed.content.local_store import ReadStore
 if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
 
-__all__ = ["contents", "contents_hash", "delta_of_block", "table_keys"]
+__all__ = ["contents", "contents_hash", "delta_of_block", "stored_key", "table_keys"]
 
 
 def table_keys(states: dict[str, Any]) -> dict[int, tuple[str, ...]]:
@@ -40,6 +42,21 @@ def contents(store: ReadStore, states: dict[str, Any]) -> Iterator[Block]:
         from keyed.content.table_blocks import blocks_of
 
         yield from (change.block for change in blocks_of(delta))
+
+
+def stored_key(store: ReadStore, states: dict[str, Any], stream_keys: int) -> Any:
+    """One of the keys that a store holds, ``None`` if it holds nothing.
+
+    Args:
+        store: The store.
+        states: Descriptions of the states.
+        stream_keys: Number of key columns of the stream.
+    """
+    for prefix, _, _ in store.items():
+        return key_of(prefix)
+    for delta in _tables(store, states):
+        return first_key(delta.upserts, delta.keys[:stream_keys])
+    return None
 
 
 def contents_hash(store: ReadStore, states: dict[str, Any]) -> int:

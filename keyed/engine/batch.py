@@ -51,6 +51,7 @@ class Batch:
             or a watermark set by hand; ``None`` otherwise.
         processing_time: The batch's processing time in milliseconds.
         end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
+        key_type: Type of the keys of all key groups (`keyed.codec.keys.key_type`); empty while none is known.
         rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
         rows_combined: How many fewer rows `keyed.VectorizedFunction.combine` made of those of all key groups,
             counted in one of them.
@@ -63,6 +64,7 @@ class Batch:
     upstream_watermark: int | None = None
     processing_time: int = 0
     end_of_input: bool = False
+    key_type: str = ""
     rows_bad: int = 0
     rows_combined: int = 0
     taker: OutputTaker | None = None

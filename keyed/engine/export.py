@@ -78,6 +78,8 @@ def export(
         ended=meta.ended,
         states=meta.states,
         counters={name: meta.counters.get(name, 0) for name in COUNTERS},
+        key_columns=meta.key_columns,
+        key_type=meta.key_type,
     )
     if snapshot:
         return writer.append(commit, contents(store(), meta.states))

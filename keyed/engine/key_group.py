@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from keyed.changelog.model import ChangelogWriter
+from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_PROCESSING
-from keyed.content.contents import contents_hash
+from keyed.content.contents import contents_hash, stored_key
 from keyed.content.entry_hash import hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -22,16 +24,18 @@ from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.loader import Loader
+from keyed.engine.merged_keys import blocks_by_commit, check_not_merged
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, position_of
 from keyed.engine.scope import Scope
-from keyed.engine.segment import encode_rows
+from keyed.engine.segment import decode_row, encode_rows
 from keyed.engine.vectorized_work import VectorizedWork
 from keyed.engine.work import RowWork, Work
 from keyed.errors import (
     CheckpointFinished,
     KeyedError,
+    KeysChanged,
     LocalStoreError,
     OperatorChanged,
     ParallelismChanged,
@@ -42,6 +46,8 @@ from keyed.operators import OperatorSpec
 from keyed.vectorized import VectorizedFunction
 
 __all__ = ["KeyGroup"]
+
+_log = logging.getLogger(__name__)
 
 
 class KeyGroup:
@@ -86,7 +92,7 @@ class KeyGroup:
             clock: Microseconds, for the counter of busy time.
 
         Raises:
-            CheckpointError: The log belongs to another operator, parallelism or state schema, or is finished.
+            CheckpointError: The log belongs to another operator, parallelism, key or state schema, or is finished.
             CorruptionError: The log is damaged.
             KeyedError: What the function or its use of the API raised. Nothing is committed then.
         """
@@ -181,6 +187,7 @@ class KeyGroup:
         meta = self._next_meta(old, batch)
         if old is not None and old.ended:
             return self._finished(batch, old)
+        self._settle_keys(meta, batch)
         work, registry = self._open(meta)
         scope = self._scope
         before = MIN_TIMESTAMP if old is None else old.processing_time
@@ -328,6 +335,39 @@ class KeyGroup:
                 f"operator {spec.name!r}: the checkpoint has {meta.parallelism} key groups (this is group "
                 f"{meta.group}), the query {spec.parallelism} (group {self.index}); set parallelism="
                 f"{meta.parallelism}, or start from a new checkpoint, with restore_from= its changelog"
+            )
+
+    def _settle_keys(self, meta: GroupMeta, batch: Batch) -> None:
+        """Check the keys of a batch against those of the commits before, and record them.
+
+        A checkpoint or changelog of a version that did not record them takes on those of the query, if the state fits.
+        """
+        spec, columns = self._spec, list(self._spec.keys)
+        where = f"operator {spec.name!r}"
+        if meta.key_columns and columns and meta.key_columns != columns:
+            raise KeysChanged(
+                f"{where}: the state is keyed by {', '.join(meta.key_columns)}, the query by {', '.join(columns)}; use "
+                f"key_by({', '.join(map(repr, meta.key_columns))}) to keep it, or start from a new checkpoint"
+            )
+        if not meta.key_type:
+            known = stored_key(self._replica.store, meta.states, len(columns)) if batch.key_type else None
+            meta.key_type = batch.key_type if known is None else key_type(known)
+        if meta.key_columns is None and meta.commit > 1:
+            if self.index == 0:
+                _log.warning(
+                    "%s: an earlier version wrote the state, and did not record that it is keyed by %s; it is now",
+                    where,
+                    ", ".join(columns) or "a function",
+                )
+            if "float" in meta.key_type or "datetime" in meta.key_type:
+                rows = self._log.read(meta.first_row, meta.last_row)
+                check_not_merged(spec.name, blocks_by_commit(decode_row(row, self._where) for _, row in rows))
+        meta.key_columns = columns
+        if batch.key_type and meta.key_type != batch.key_type:
+            raise KeysChanged(
+                f"{where}: the keys of the state are of type {meta.key_type}, those of the rows of type "
+                f"{batch.key_type}, so they are other keys; convert them to {meta.key_type}, or start from a new "
+                "checkpoint"
             )
 
     def _call(self, name: str, method: Callable[[], object]) -> None:

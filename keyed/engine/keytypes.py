@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, normalised
+from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, key_type, normalised
 from keyed.errors import EncodingError, KeyTypeError, NullKeyError
 
 __all__ = ["KeyTypes"]
@@ -16,6 +16,8 @@ class KeyTypes:
     def __init__(self, operator: str) -> None:
         self._operator = operator
         self._seen: Any = None
+        #: Type of the keys (`keyed.codec.keys.key_type`), empty before the first.
+        self.name = ""
 
     def check(self, key: Any, element: Any) -> Any:
         """The key as it is stored (`keyed.codec.keys.normalised`), if it is of the type of those before it.
@@ -39,7 +41,7 @@ class KeyTypes:
                 "convert keys to one type"
             )
         key = self._stored(key, element)
-        self._seen = kind
+        self._seen, self.name = kind, key_type(key)
         return key
 
     def _stored(self, key: Any, element: Any) -> Any:

@@ -39,6 +39,8 @@ class GroupMeta:
         previous: Identity of the attempt that made the commit before the last one.
         commit_rows: Log rows that the last commit appended: what a changelog is given of it.
         hash: Hash of the live entries as text (`keyed.content.entry_hash`) while there is a changelog; else empty.
+        key_columns: Columns of the key, none where it is a function of the element; ``None`` if they were not recorded.
+        key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key, or if it was not recorded.
     """
 
     log_id: str
@@ -59,6 +61,8 @@ class GroupMeta:
     previous: str = ""
     commit_rows: int = 0
     hash: str = ""
+    key_columns: list[str] | None = None
+    key_type: str = ""
 
 
 _RECORD: Record[GroupMeta] = Record(b"KMET", 1, GroupMeta)

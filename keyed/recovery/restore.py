@@ -8,7 +8,7 @@ groups; so from 2 groups to 4, say, a new group reads one old one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from keyed.content.contents import contents, delta_of_block, table_keys
 from keyed.content.entry_hash import MODULUS, hash_of_text
 from keyed.engine.counters import COUNTERS
 from keyed.engine.loader import Loader
+from keyed.engine.merged_keys import check_not_merged
 from keyed.engine.meta import GroupMeta
 from keyed.errors import CorruptionError
 from keyed.operators import OperatorSpec
@@ -113,6 +114,8 @@ def load(
         meta.watermark = min(marker.watermark for marker in markers)
         meta.processing_time = max(marker.processing_time for marker in markers)
         meta.ended = any(marker.ended for marker in markers)
+        meta.key_columns = markers[0].key_columns
+        meta.key_type = next((marker.key_type for marker in markers if marker.key_type), "")
         # The operator's counters are the sums over its groups, so one of them goes on from the old sums.
         counted = markers if meta.group == 0 else ()
         meta.counters = {name: sum(marker.counters.get(name, 0) for marker in counted) for name in COUNTERS}
@@ -200,25 +203,29 @@ class _Route:
             self._loaders[index].add_rows(part)
 
 
-def _check(restoration: Restoration, markers: Iterable[Commit], loaded: Iterable[GroupMeta], *, hashes: bool) -> None:
+def _check(restoration: Restoration, markers: Sequence[Commit], loaded: Sequence[GroupMeta], *, hashes: bool) -> None:
     """Check that the new groups have what the old ones had.
 
     Raises:
         CorruptionError: They do not.
+        KeysChanged: They do not, because an earlier version took one key for several.
     """
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
+    before = sum(hash_of_text(marker.hash, where) for marker in markers)
+    after = sum(hash_of_text(meta.hash, where) for meta in loaded)
     expected = sum(marker.entries for marker in markers)
     found = sum(meta.counters["live_entries"] + meta.counters["timers_pending"] for meta in loaded)
+    if expected == found and not (hashes and (before - after) % MODULUS):
+        return
+    for marker in markers:
+        commits = restoration.point.changelog.reader(marker.group).commits(0, marker.sequence)
+        check_not_merged(restoration.header.operator, (blocks for _, blocks in commits))
     if expected != found:
         raise CorruptionError(
             f"{found} entries were restored, batch {restoration.sequence} had {expected}", where=where
         )
-    if hashes:
-        before = sum(hash_of_text(marker.hash, where) for marker in markers)
-        after = sum(hash_of_text(meta.hash, where) for meta in loaded)
-        if (before - after) % MODULUS:
-            raise CorruptionError(
-                f"the restored entries are not those that batch {restoration.sequence} had: their hash differs; see "
-                "keyed.recovery.verify",
-                where=where,
-            )
+    raise CorruptionError(
+        f"the restored entries are not those that batch {restoration.sequence} had: their hash differs; see "
+        "keyed.recovery.verify",
+        where=where,
+    )

@@ -32,9 +32,11 @@ from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
 from keyed.stores.database import Database, is_locked
 
-__all__ = ["BufferedCommits", "CommitStore", "MemoryCommitStore"]
+__all__ = ["COMMITS_FOLDER", "BufferedCommits", "CommitStore", "MemoryCommitStore"]
 
-_SUBFOLDER = "keyed-commits-1"
+COMMITS_FOLDER = "keyed-commits-1"
+"""The folder in a checkpoint that makes it one of the local runtime."""
+
 _FORMAT = b"F"
 _FRAME, _VERSION = b"KCMT", 1
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -158,14 +160,20 @@ class CommitStore(BufferedCommits):
         path: Folder of the store; created if missing, with its parents.
 
     Raises:
-        CheckpointError: The folder is in use, cannot be created, or was written in a format that is not known.
+        CheckpointError: The folder is in use or a checkpoint of Spark, cannot be created, or was written in a format
+            that is not known.
         CorruptionError: What is in the folder is damaged. Reads and commits raise it too.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = Path(path)
-        folder = self.path / _SUBFOLDER
+        folder = self.path / COMMITS_FOLDER
+        if (self.path / "offsets").is_dir() and not folder.is_dir():
+            raise CheckpointError(
+                f"the checkpoint {self.path} was written by Spark, and the local runtime cannot go on from it; give "
+                "checkpoint= a new folder, and restore_from= the changelog of the query on Spark to take over its state"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -185,7 +193,7 @@ class CommitStore(BufferedCommits):
             raise
 
     def _failure(self, message: str) -> KeyedError:
-        folder = str(self.path / _SUBFOLDER)
+        folder = str(self.path / COMMITS_FOLDER)
         if "Corruption: " in message or "No such file" in message:
             return CorruptionError(message.removeprefix(f"{folder} "), where=folder)
         return CheckpointError(message)

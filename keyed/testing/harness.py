@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from keyed.arrow.read import first_key
 from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
-from keyed.codec.keys import decode_key, encode_key
+from keyed.codec.keys import decode_key, encode_key, key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
 from keyed.content.contents import table_keys
 from keyed.context import Timer
@@ -177,6 +178,8 @@ class KeyedTestHarness:
             table = combined(function, table, keys, self._spec.name)
         groups = group_indices(table, keys, len(self._groups))
         batches = [self._batch([], rows=in_time_order(table.filter(groups == i))) for i in range(len(self._groups))]
+        for batch in batches:
+            batch.key_type = key_type(first_key(table, keys)) if table.num_rows else ""
         batches[0].rows_combined = came - table.num_rows
         self._commit(batches)
 
@@ -343,6 +346,7 @@ class KeyedTestHarness:
             upstream_watermark=watermark,
             processing_time=self._processing_time,
             end_of_input=end,
+            key_type=self._key_types.name,
         )
 
     def _commit(self, batches: list[Batch]) -> None:

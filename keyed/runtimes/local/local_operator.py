@@ -146,10 +146,11 @@ class Operator:
         if self._vectorized:
             from keyed.runtimes.local.table_rows import routed
 
-            tables, rows_combined = routed(self.spec, rows)
+            tables, key_type, rows_combined = routed(self.spec, rows)
             rows_by_group = [{"table": table} for table in tables]
         else:
             rows_by_group = [{"chunks": chunks} for chunks in self._route(rows)]
+            key_type = rows.key_type or self._key_types.name
         for group, rows_of_group in zip(self.groups, rows_by_group, strict=True):
             is_first = group is self.groups[0]
             batch = Batch(
@@ -158,6 +159,7 @@ class Operator:
                 upstream_watermark=upstream_watermark,
                 processing_time=processing_time,
                 end_of_input=end_of_input,
+                key_type=key_type,
                 rows_bad=len(rows.bad) if is_first else 0,
                 rows_combined=rows_combined if is_first else 0,
             )

@@ -16,7 +16,8 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.arrow.read import milliseconds, table_chunks, table_rows
+from keyed.arrow.read import first_key, milliseconds, table_chunks, table_rows
+from keyed.codec.keys import key_type
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, NullKeyError, TimestampError
@@ -46,6 +47,7 @@ class Rows:
         highest: Highest timestamp, ``None`` if there is none.
         ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
         waits: Whether the source has no rows for now, so that no batch is needed.
+        key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
         bad: Elements with a null key or without a timestamp, where the stream diverts them.
     """
 
@@ -55,6 +57,7 @@ class Rows:
     highest: int | None = None
     ordered: bool = True
     waits: bool = False
+    key_type: str = ""
     bad: list[Any] = attrs.field(factory=list)
 
     @classmethod
@@ -306,7 +309,12 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
         if stage.order == "event_time" and bool((times[1:] < times[:-1]).any()):
             order = np.argsort(times, kind="stable")
             batch, times = batch.take(pa.array(order)), times[order]
-    return Rows(lambda: table_chunks(batch, keys, times), read=batch.num_rows, highest=highest)
+    return Rows(
+        lambda: table_chunks(batch, keys, times),
+        read=batch.num_rows,
+        highest=highest,
+        key_type=key_type(first_key(batch, keys)),
+    )
 
 
 def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None = None) -> Rows:

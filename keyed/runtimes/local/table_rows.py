@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.arrow.read import table_rows
+from keyed.arrow.read import first_key, table_rows
 from keyed.arrow.write import table_of
+from keyed.codec.keys import key_type
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
@@ -75,11 +76,11 @@ def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) 
     return rows
 
 
-def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table | None]], int]:
+def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
     """The table of each key group, with its rows in the order in which they are handed over.
 
     Returns:
-        The tables, and how many fewer rows combining has made of them.
+        The tables, the type of the keys, and how many fewer rows combining has made of them.
 
     Raises:
         DefinitionError: A key column is missing.
@@ -88,7 +89,7 @@ def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table |
     """
     table = _whole(spec, rows)
     if table is None or not table.num_rows:
-        return [lambda: None] * spec.parallelism, 0
+        return [lambda: None] * spec.parallelism, "", 0
     check_keys(table, spec.keys, spec.name)
     came = table.num_rows
     function: Any = spec.function
@@ -101,7 +102,7 @@ def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table |
         return in_time_order(chosen) if spec.order == "event_time" else chosen
 
     parts: list[Any] = [lambda index=index: part(index) for index in range(spec.parallelism)]
-    return parts, came - table.num_rows
+    return parts, key_type(first_key(table, spec.keys)), came - table.num_rows
 
 
 def _whole(spec: OperatorSpec, rows: Rows) -> pa.Table | None:

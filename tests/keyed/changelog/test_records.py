@@ -52,7 +52,10 @@ COMMIT = Commit(
     processing_time=1_700_000_000_000,
     states={"total": {"id": 1, "schema": StateSchema.of("total", "value", None, int).to_json()}},
     counters={"rows_in": 3},
+    key_columns=["name"],
+    key_type="str",
 )
+WITHOUT_KEYS = attrs.evolve(COMMIT, key_columns=None, key_type="")
 TABLE = TableBlock(3, 2, b"removed", b"written")
 
 
@@ -91,6 +94,12 @@ def test_segments_are_what_they_were(tmp_path):
     golden = bytes.fromhex((GOLDEN / "segment.hex").read_text())
     assert segment() == golden
     assert read(tmp_path / "s", golden) == (COMMIT, [CHANGES, TABLE])
+
+
+def test_records_of_before_keys_were_recorded_are_read(tmp_path):
+    commit, found = (bytes.fromhex((GOLDEN / f"{name}-1.hex").read_text()) for name in ("commit", "segment"))
+    assert decode_commit(commit, "here") == WITHOUT_KEYS
+    assert read(tmp_path / "s", found) == (WITHOUT_KEYS, [CHANGES, TABLE])
 
 
 def test_bases_are_what_they_were(tmp_path):

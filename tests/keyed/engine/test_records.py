@@ -18,7 +18,9 @@ from tests.keyed.codec.support import PICKLES
 CHANGE = st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=4), st.none() | st.binary(max_size=9))
 ROW = encode_rows(7, [(b"\x01old", b"", b"live")], [(b"\x01k", b"s", b"v"), (b"\x05k", b"t", None)], "me", "him")[0]
 META = GroupMeta("log", "op", 1, 2, 7, "me", 3, 4, "me", 500, -5, 9, True, {"n": {"id": 1, "schema": {}}}, {"rows": 3})
-META_RECORD = encode_meta(attrs.evolve(META, previous="you", commit_rows=2, hash="00"))
+WITH_HASH = attrs.evolve(META, previous="you", commit_rows=2, hash="00")
+WITH_KEYS = attrs.evolve(WITH_HASH, key_columns=["k"], key_type="str")
+META_RECORD = encode_meta(WITH_KEYS)
 GOLDEN_ROW = (
     "4b534547000100000000000000000035c4572ff19507c3a26d65a368696d9292029391c404016f6c649091c4046c69766592"
     "019392c402016bc402056b92c40173c4017492c40176c0"
@@ -30,12 +32,21 @@ OLD_META = (
     "6c6f675f6279746573cd01f4a66c6f675f6964a36c6f67a86f70657261746f72a26f70ab706172616c6c656c69736d02af70"
     "726f63657373696e675f74696d6509a673746174657381a16e82a2696401a6736368656d6180a977617465726d61726bfb"
 )
-GOLDEN_META = (
+#: Before keys were recorded.
+META_WITHOUT_KEYS = (
     "4b4d45540001000000000000000000d70bf37798de0012a7617474656d7074a26d65a6636f6d6d697407ab636f6d6d69745f"
     "726f777302a8636f756e7465727381a4726f777303a5656e646564c3a966697273745f726f7703a567726f757001a4686173"
     "68a23030a468656164a26d65a86c6173745f726f7704a96c6f675f6279746573cd01f4a66c6f675f6964a36c6f67a86f7065"
     "7261746f72a26f70ab706172616c6c656c69736d02a870726576696f7573a3796f75af70726f63657373696e675f74696d65"
     "09a673746174657381a16e82a2696401a6736368656d6180a977617465726d61726bfb"
+)
+GOLDEN_META = (
+    "4b4d45540001000000000000000000f37f0f86e1de0014a7617474656d7074a26d65a6636f6d6d697407ab636f6d6d69745f"
+    "726f777302a8636f756e7465727381a4726f777303a5656e646564c3a966697273745f726f7703a567726f757001a4686173"
+    "68a23030a468656164a26d65ab6b65795f636f6c756d6e7391a16ba86b65795f74797065a3737472a86c6173745f726f7704"
+    "a96c6f675f6279746573cd01f4a66c6f675f6964a36c6f67a86f70657261746f72a26f70ab706172616c6c656c69736d02a8"
+    "70726576696f7573a3796f75af70726f63657373696e675f74696d6509a673746174657381a16e82a2696401a6736368656d"
+    "6180a977617465726d61726bfb"
 )
 
 
@@ -63,7 +74,8 @@ def test_the_layouts_are_what_they_were():
     # A change here needs a new version of the record, and a reader of the old one.
     assert ROW.hex() == GOLDEN_ROW
     assert META_RECORD.hex() == GOLDEN_META
-    assert decode_meta(META_RECORD, "here") == attrs.evolve(META, previous="you", commit_rows=2, hash="00")
+    assert decode_meta(META_RECORD, "here") == WITH_KEYS
+    assert decode_meta(bytes.fromhex(META_WITHOUT_KEYS), "here") == WITH_HASH
     assert decode_meta(bytes.fromhex(OLD_META), "here") == META
 
 

@@ -26,6 +26,7 @@ from keyed.restoring import RestorePoint
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import put_files
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
+from keyed.stores.commit_store import COMMITS_FOLDER
 
 __all__ = ["Begin", "begin", "begun", "read_begin", "take_position"]
 
@@ -74,11 +75,18 @@ def begin(
         The record, and the cut from which the key groups load their state, if they are still to.
 
     Raises:
-        CheckpointError: The checkpoint was to be restored and was not, and now it is not asked for.
+        CheckpointError: The checkpoint is one of the local runtime, or it was to be restored and was not, and now it
+            is not asked for.
         ChangelogError: A changelog cannot be restored from.
     """
     record = read_begin(folder)
     is_new = folder.last_commit() is None
+    if is_new and folder.names(COMMITS_FOLDER):
+        raise CheckpointError(
+            f"the checkpoint {folder.path} was written by the local runtime, and a query on Spark cannot go on from "
+            "it; give checkpoint= a new folder, and restore_from= the changelog of the local query to take over its "
+            "state"
+        )
     if is_new and not points and record is not None and record.sequence:
         raise CheckpointError(
             f"the checkpoint {folder.path} is to begin with batch {record.sequence} of a changelog, and has not: "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.write import arrow_schema
+from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.outputs import Schema
@@ -137,6 +138,7 @@ def build(
         rows = (source.data if frame is None else frame).selectExpr(
             *[quoted(name) for name in schema.names], hash_expression(keys, schema, stage.name), *hidden
         )
+        types = dict(schema.columns)
         packer = Packer(
             operator=stage.name,
             keys=keys,
@@ -151,6 +153,7 @@ def build(
         operation = Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
             keys=keys,
+            key_type=spark_key_type([types[key] for key in keys]),
             time=time if packer.combiner is None else None,
             emitter=emitter,
             store=stage.store,

@@ -53,6 +53,7 @@ class Operation:
     Attributes:
         spec: The operator.
         keys: Key columns.
+        key_type: Type of the keys.
         time: Column with the event time, ``None`` if there is none or rows are combined on their way.
         emitter: Its outputs.
         store: Kind of local store.
@@ -64,6 +65,7 @@ class Operation:
 
     spec: OperatorSpec
     keys: tuple[str, ...]
+    key_type: str
     time: str | None
     emitter: Emitter
     store: Store
@@ -114,6 +116,7 @@ class Processor(StatefulProcessor):
             upstream=operation.upstream,
             vectorized=isinstance(spec.function, VectorizedFunction),
         )
+        batch.key_type = operation.key_type
         if group == 0:
             # Every group hears of these of all groups, so one of them counts.
             batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 import keyed
 import windows as w
-from keyed import KeyedProcessFunction, MapState, TimeDomain, ValueState, VectorizedFunction
+from keyed import (
+    CheckpointError,
+    KeyedProcessFunction,
+    KeysChanged,
+    MapState,
+    TimeDomain,
+    ValueState,
+    VectorizedFunction,
+)
 from keyed.changelog import DirectoryChangelog
 from keyed.codec.keys import encode_key
 from keyed.recovery import verify_changelog
@@ -169,3 +177,83 @@ class Echo(KeyedProcessFunction):
 
     def process_element(self, value, ctx):
         yield value.k
+
+
+class Total(KeyedProcessFunction):
+    """Counts by key."""
+
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        yield ctx.get_current_key(), self.n.value()
+
+
+def rows(count, **columns):
+    return [columns | {"t": i} for i in range(count)]
+
+
+def total(source, *keys, **options):
+    return keyed.stream(source).key_by(*keys).process(Total(), **options)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("of_table", [False, True], ids=["elements", "table"])
+def test_other_key_columns_on_a_checkpoint_are_refused(tmp_path, of_table, parallelism):
+    data = rows(3, a="x", b="y")
+    source = pa.Table.from_pylist(data) if of_table else data
+    total(source, "a", "b", parallelism=parallelism).run(checkpoint=tmp_path)
+    for other in (("b", "a"), ("a",), ("a", "t")):
+        with pytest.raises(KeysChanged, match=r"keyed by a, b, the query by .*use key_by\('a', 'b'\)"):
+            total(source, *other, parallelism=parallelism).run(checkpoint=tmp_path, drain=True)
+    assert total(source, "a", "b", parallelism=parallelism).run(checkpoint=tmp_path, drain=True).batches == 1
+
+
+@pytest.mark.parametrize("parallelism", [1, 4])
+@pytest.mark.parametrize("of_table", [False, True], ids=["elements", "table"])
+@pytest.mark.parametrize(("old", "new", "message"), [(1, 1.0, "int.*float"), ("1", b"1", "str.*bytes")])
+def test_keys_of_another_type_are_refused_after_a_restart_and_a_restore(
+    tmp_path, old, new, message, of_table, parallelism
+):
+    def run(data, **options):
+        source = pa.table({"k": [row["k"] for row in data]}) if of_table else data
+        query = total(source, "k", parallelism=parallelism, **options)
+        return query.run(checkpoint=tmp_path / ("new" if "restore_from" in options else "old"))
+
+    log = DirectoryChangelog(tmp_path / "log")
+    run(rows(1, k=old), changelog=log)
+    for options in ({"changelog": log}, {"restore_from": log}):
+        with pytest.raises(KeysChanged, match=f"{message}.*convert them"):
+            run(rows(2, k=new), **options)
+    assert run(rows(2, k=old), changelog=log).values == [(old, 2)]
+    assert run(rows(3, k=old), restore_from=log).values == [(old, 2), (old, 3)]
+
+
+def test_a_vectorised_function_has_keys_of_one_type(tmp_path):
+    def run(table):
+        query = keyed.stream(table).key_by("k").process(Groups(), parallelism=2)
+        return query.run(checkpoint=tmp_path)
+
+    run(pa.table({"k": pa.array([1], pa.int32())}))
+    run(pa.table({"k": pa.array([1, 2], pa.int64())}))
+    with pytest.raises(KeysChanged, match=r"int.*str"):
+        run(pa.table({"k": ["1", "2", "3"]}))
+
+
+def test_the_harness_refuses_keys_of_another_type_after_a_restore():
+    harness = KeyedTestHarness(Total())
+    harness.process(1)
+    restored = KeyedTestHarness.restore(Total(), harness.snapshot())
+    with pytest.raises(KeysChanged, match=r"int.*float"):
+        restored.process(1.0)
+    same = KeyedTestHarness.restore(Total(), harness.snapshot())
+    same.process(1)
+    assert [record.value for record in same.take_output()] == [(1, 2)]
+
+
+def test_a_checkpoint_of_spark_is_refused(tmp_path):
+    for folder in ("offsets", "commits", "state"):
+        (tmp_path / folder).mkdir()
+    with pytest.raises(CheckpointError, match=r"written by Spark.*restore_from= the changelog"):
+        total(rows(1, k=1), "k").run(checkpoint=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["commits", "offsets", "state"]

@@ -262,13 +262,17 @@ def parquet_rows(folder):
 
 
 class CountKeys(KeyedProcessFunction):
-    """Counts, and says so again when nothing has come for ten milliseconds."""
+    """Counts, and with ``timers`` says so again when nothing has come for ten milliseconds."""
 
     n = ValueState(int, default=0)
 
+    def __init__(self, timers=True):
+        self.timers = timers
+
     def process_element(self, value, ctx):
         self.n.update(self.n.value() + 1)
-        ctx.timer_service().set_timer("quiet", ctx.timestamp() + 10)
+        if self.timers:
+            ctx.timer_service().set_timer("quiet", ctx.timestamp() + 10)
         yield str(ctx.get_current_key()), self.n.value()
 
     def on_timer(self, timestamp, ctx):

@@ -6,6 +6,7 @@ import pytest
 
 import keyed
 import windows as w
+from keyed import CheckpointError, KeysChanged
 from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify_changelog
 from tests.keyed.runtimes.spark.functions import CountKeys
@@ -60,3 +61,27 @@ def test_a_session_of_a_nan_key_has_all_its_rows(spark, tmp_path):
     counted = sessions.aggregate({"n": w.Count()}, parallelism=2)
     found = counted.run(checkpoint=tmp_path / "checkpoint", drain=True).values
     assert sorted((str(row.k), row.n) for row in found) == [("1.0", 1), ("nan", 3)]
+
+
+def test_other_keys_on_a_checkpoint_and_one_of_the_local_runtime_are_refused(spark, tmp_path):
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    write(folder, 0, [(1.0, 1)])
+
+    def counted(*keys, schema="k, t"):
+        frame = spark.readStream.schema(SCHEMA).parquet(str(folder)).selectExpr(*schema.split(", "))
+        return keyed.stream(frame).key_by(*keys).process(CountKeys(timers=False), OUTPUT, name="count", parallelism=2)
+
+    local = keyed.stream([{"k": 1.0}]).key_by("k").process(CountKeys(timers=False), OUTPUT, name="count")
+    local.run(checkpoint=tmp_path / "local")
+    with pytest.raises(CheckpointError, match=r"written by the local runtime.*restore_from="):
+        counted("k").run(checkpoint=tmp_path / "local")
+
+    counted("k").run(checkpoint=checkpoint)
+    write(folder, 1, [(1.0, 2)])
+    with pytest.raises(KeysChanged, match=r"keyed by k, the query by t"):
+        counted("t").run(checkpoint=checkpoint)
+    with pytest.raises(KeysChanged, match=r"of type float, those of the rows of type int"):
+        counted("k", schema="CAST(k AS INT) AS k, t").run(checkpoint=checkpoint)
+    with pytest.raises(CheckpointError, match=r"written by Spark"):
+        local.run(checkpoint=checkpoint)
+    assert list(map(tuple, counted("k").run(checkpoint=checkpoint).values)) == [("1.0", 2)]
