@@ -17,7 +17,7 @@ from keyed.codec.keys import normalised
 from keyed.errors import DefinitionError
 from keyed.rows import Row, row_class
 
-__all__ = ["CHUNK_ROWS", "column_values", "first_key", "milliseconds", "table_chunks", "table_rows"]
+__all__ = ["CHUNK_ROWS", "column_values", "milliseconds", "table_chunks", "table_rows"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -63,12 +63,6 @@ def table_rows(table: Any) -> list[Any]:
     """The rows of an Arrow table."""
     columns = [column_values(column) for column in table.columns]
     return list(map(row_class(tuple(table.column_names)), zip(*columns, strict=True)))
-
-
-def first_key(table: Any, keys: Sequence[str]) -> Any:
-    """The key of the first row of a table."""
-    values = [column_values(table.column(name).slice(0, 1))[0] for name in keys]
-    return values[0] if len(keys) == 1 else tuple(values)
 
 
 def _objects(values: list[Any]) -> Any:

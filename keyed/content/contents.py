@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from keyed.arrow.read import first_key
 from keyed.content.addresses import key_of
 from keyed.content.blocks import BLOCK_BYTES, Block, Change, TableBlock, TableChange
 from keyed.content.entry_hash import MODULUS, hash_sum
@@ -55,6 +54,9 @@ def stored_key(store: ReadStore, states: dict[str, Any], stream_keys: int) -> An
     for prefix, _, _ in store.items():
         return key_of(prefix)
     for delta in _tables(store, states):
+        from keyed.tables.batches import first_key
+
+        assert delta.upserts is not None
         return first_key(delta.upserts, delta.keys[:stream_keys])
     return None
 

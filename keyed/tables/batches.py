@@ -22,6 +22,7 @@ __all__ = [
     "check_keys",
     "combined",
     "event_times",
+    "first_key",
     "group_indices",
     "in_time_order",
     "normalised_keys",
@@ -95,6 +96,12 @@ def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:
         if pa.types.is_floating(table.column(key).type):
             table = table.set_column(table.column_names.index(key), key, normalised_column(table.column(key)))
     return table
+
+
+def first_key(table: pa.Table, keys: Sequence[str]) -> Any:
+    """The key of the first row of a table."""
+    values = [column_values(table.column(name).slice(0, 1))[0] for name in keys]
+    return values[0] if len(keys) == 1 else tuple(values)
 
 
 def in_time_order(table: pa.Table) -> pa.Table:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from keyed.arrow.read import first_key
 from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key, encode_key, key_type
@@ -166,7 +165,7 @@ class KeyedTestHarness:
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
-        from keyed.tables.batches import check_keys, combined, group_indices, in_time_order, with_times
+        from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order, with_times
 
         function, keys = self._spec.function, self._spec.keys
         if not isinstance(function, VectorizedFunction):

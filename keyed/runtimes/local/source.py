@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.arrow.read import first_key, milliseconds, table_chunks, table_rows
+from keyed.arrow.read import milliseconds, table_chunks, table_rows
 from keyed.codec.keys import key_type
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
@@ -301,6 +301,8 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
     """Rows of a table without bad ones, in the order in which they run."""
     import numpy as np
     import pyarrow as pa
+
+    from keyed.tables.batches import first_key
 
     times, highest = None, None
     if timestamp is not None:

@@ -477,7 +477,8 @@ def test_state_moves_to_another_parallelism(backend: Any) -> None:
     function = Calls("k bigint, w bigint, n bigint", key=("k", "w"))
     rows = pa.table({"k": list(range(500)) * 2, "w": [0] * 500 + [1] * 500, "n": range(1000)})
     with harness(function) as tests:
-        call(tests, function, lambda state: state.upsert(rows))
+        function.todo[:] = [lambda state: state.upsert(rows)]
+        tests.process_batch(rows)
         snapshot = tests.snapshot()
     counted = Counting()
     restored = KeyedTestHarness.restore(counted, snapshot, key="k", parallelism=3, backend=backend)
