@@ -25,7 +25,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".keyed-setup"
 UNFINISHED = VENV / ".keyed-setup-unfinished"
-EXTRAS = "connect,dev,examples,kafka,sql"
+EXTRAS = "connect,dev,examples,kafka,server,sql"
 SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__))
 
 # Exit status 3 says "no Java", as against a program that could not run.

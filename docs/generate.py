@@ -142,6 +142,8 @@ def pages() -> dict[Path, str]:
     things = [
         (f"{'keyed' if name in keyed.__all__ else VIEWS}.{name}", name, getattr(views, name)) for name in views.__all__
     ]
+    server = importlib.import_module(f"{VIEWS}.server")
+    things += [(f"{VIEWS}.server.{name}", name, getattr(server, name)) for name in server.__all__]
     made[REFERENCE / "tables.md"] = _page("State tables", inspect.getdoc(views) or "", things)
     pyflink = importlib.import_module("keyed.pyflink")
     own = [(name, getattr(pyflink, name)) for name in pyflink.__all__]

@@ -11,13 +11,14 @@ import attrs
 import msgspec
 
 from keyed.codec.keys import decode_key, encode_key
+from keyed.codec.state_schema import StateSchema
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
 from keyed.context import Timer
 from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeError
 from keyed.stores.database import successor
 from keyed.ttl import TimeDomain
 from keyed.views.entries import Entry, EntryReader
-from keyed.views.operator_view import AsOf, Position, View, Viewing, Waiting
+from keyed.views.operator_view import AsOf, Position, Viewing, Waiting
 from keyed.views.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -140,11 +141,11 @@ class StateTable:
                 address = prefix + (b"" if entry is NOT_GIVEN else reader.sub(entry))
                 stored = view.live(reader, view.store.get(address, view.batch.commit))
                 if stored is None:
-                    self._check_key(view, reader, key)
+                    self._check_key(key)
                 return QueryResult(None if stored is None else reader.value(stored), view.position)
             found = list(view.scan(reader, prefix, successor(prefix)))
             if not found:
-                self._check_key(view, reader, key)
+                self._check_key(key)
             if reader.schema.kind == "list":
                 return QueryResult([reader.value(stored) for _, _, stored in found], view.position)
             entries = {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}
@@ -240,6 +241,29 @@ class StateTable:
                 versions.append(Version(number, batch.processing_time, batch.watermark, value, stored is None))
             return versions
 
+    @property
+    def schema(self) -> StateSchema:
+        """Name, kind, types and time to live of the state, as they are stored.
+
+        Raises:
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        with self._view(None) as view:
+            return view.reader(self.name).schema
+
+    @property
+    def types(self) -> str:
+        """The types of the values, and of the keys of a map, as text."""
+        with self._view(None) as view:
+            return view.reader(self.name).types
+
+    def first(self) -> Entry | None:
+        """The entry with the least key; ``None`` if the table is empty."""
+        with self._view(None) as view:
+            reader = view.reader(self.name)
+            first = next(view.store.scan(*reader.range, view.batch.commit), None)
+            return None if first is None else reader.entry(*first)
+
     def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
         """Follow the table: its state as the newest batch left it, and then each change of it.
 
@@ -292,16 +316,13 @@ class StateTable:
         except KeyedError:
             return f"<StateTable {self.operator}.{self.name}: no batch yet>"
 
-    def _check_key(self, view: View, reader: EntryReader, key: Any) -> None:
+    def _check_key(self, key: Any) -> None:
         """Check the type of a key that was not found against those of the keys that are there."""
-        first = next(view.store.scan(*reader.range, view.batch.commit), None)
-        if first is None:
-            return
-        there = reader.entry(*first).key
-        if _kinds(there) != _kinds(key):
+        first = self.first()
+        if first is not None and _kinds(first.key) != _kinds(key):
             raise KeyTypeError(
                 f"state {self.name!r} of operator {self.operator!r}: key {key!r} has type {_kinds(key)!r}, the keys "
-                f"that are there have {_kinds(there)!r}, as in {there!r}"
+                f"that are there have {_kinds(first.key)!r}, as in {first.key!r}"
             )
 
 

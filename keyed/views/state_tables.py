@@ -174,10 +174,14 @@ class StateTables(_Tables):
     """The tables of a job's operators, a mapping from names to `StateTable`. `open_tables` opens them.
 
     Answers are taken from whole batches that all key groups of all operators have committed, and nothing else.
+
+    Attributes:
+        path: The folder.
     """
 
-    def __init__(self, operators: dict[str, Operator], context: ExitStack) -> None:
+    def __init__(self, path: Path, operators: dict[str, Operator], context: ExitStack) -> None:
         super().__init__(operators)
+        self.path = path
         self._context = context
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -378,7 +382,7 @@ def open_tables(
             operators[name] = Operator(name, source, _types(types))
         if not operators:
             raise DefinitionError("open_tables: give a changelog at least")
-        return StateTables(operators, stack.pop_all())
+        return StateTables(root, operators, stack.pop_all())
 
 
 def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
@@ -403,7 +407,7 @@ def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, 
                 operators[folder.name] = Operator(folder.name, source, _types(types))
         if not operators:
             raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
-        return StateTables(operators, stack.pop_all())
+        return StateTables(root, operators, stack.pop_all())
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:

@@ -1,0 +1,7 @@
+"""Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed[server]``."""
+
+from keyed.views.server.access import Access
+from keyed.views.server.app import Limits, make_app
+from keyed.views.server.serving import serve
+
+__all__ = ["Access", "Limits", "make_app", "serve"]

@@ -1,0 +1,78 @@
+"""Who may ask for what: tokens for tables, and the hosts and origins that requests may come with."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from keyed.errors import DefinitionError
+
+__all__ = ["ALL_TABLES", "Access", "is_loopback"]
+
+ALL_TABLES = "*"
+_TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    for token in tokens:
+        if not _TOKEN.fullmatch(token):
+            raise DefinitionError(
+                "a token must be 16 to 512 visible ASCII characters; make one with `openssl rand -hex 32`"
+            )
+    return {token: frozenset(tables) for token, tables in tokens.items()}
+
+
+@attrs.frozen
+class Access:
+    """Who may ask for what.
+
+    Args:
+        tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens everybody may ask for
+            everything, which `serve` allows on loopback only.
+        hosts: Names, without port, that requests may have as ``Host``: a page elsewhere that has its name resolve to
+            this machine (DNS rebinding) has another one.
+
+    Raises:
+        DefinitionError: A token is too short or has other characters.
+    """
+
+    tokens: dict[str, frozenset[str]] = attrs.field(factory=dict, converter=_tokens, repr=False)
+    hosts: tuple[str, ...] = _LOOPBACK
+
+    def tables_of(self, token: str | None) -> frozenset[str] | None:
+        """The tables that a token opens; ``None`` if it opens nothing."""
+        if not self.tokens:
+            return frozenset((ALL_TABLES,))
+        found = None
+        # All are compared, in constant time each: how long it takes says nothing of the tokens.
+        for known, tables in self.tokens.items():
+            if token is not None and hmac.compare_digest(known.encode(), token.encode()):
+                found = tables
+        return found
+
+    def is_host(self, header: str | None) -> bool:
+        """Whether a request may have this ``Host``."""
+        return header is not None and _name_of(header) in self.hosts
+
+    def is_origin(self, header: str | None) -> bool:
+        """Whether a request may have this ``Origin``; one without may."""
+        if header is None:
+            return True
+        scheme, _, host = header.partition("://")
+        return scheme in ("http", "https") and _name_of(host) in self.hosts
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
+    return host in _LOOPBACK
+
+
+def _name_of(host: str) -> str:
+    """The name or address in a ``Host``, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host

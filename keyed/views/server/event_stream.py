@@ -1,0 +1,140 @@
+"""Changes of a table as server-sent events (HTML Living Standard, section 9.2).
+
+The ``id`` of an event is the token of the change: a browser sends it as ``Last-Event-ID`` when it connects again, and
+the stream goes on behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import attrs
+from starlette.types import Receive, Scope, Send
+
+from keyed.errors import KeyedError
+from keyed.views.server.json_values import as_json
+from keyed.views.state_tables import StateTables
+from keyed.views.subscription import Change, Subscription
+
+__all__ = ["EventStream", "Watch"]
+
+#: Seconds of silence after which a comment is sent, so that what lies between keeps the connection.
+_SILENCE = 15.0
+_LOOK_AGAIN = 1.0
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Watch:
+    """Tells all streams of a server when there is a new batch: one thread waits, however many streams there are.
+
+    Attributes:
+        streams: Streams there are.
+        dropped: Streams that were ended because the reader took too long.
+        resets: How often a reader got the state anew because it was too far behind.
+    """
+
+    def __init__(self, tables: StateTables) -> None:
+        self._tables = tables
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self.streams = self.dropped = self.resets = 0
+
+    @property
+    def batch(self) -> int:
+        """The newest batch."""
+        return self._tables.batch
+
+    async def next_batch(self, batch: int) -> None:
+        """Wait for a batch after this one, for a while at most."""
+        if self._tables.batch > batch:
+            return
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._wait())
+        async with self._changed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _SILENCE)
+
+    async def _wait(self) -> None:
+        while self.streams:
+            batch = self._tables.batch
+            with suppress(TimeoutError):
+                await asyncio.to_thread(self._tables.wait_for, batch + 1, _LOOK_AGAIN)
+                async with self._changed:
+                    self._changed.notify_all()
+
+
+class EventStream:
+    """A response that goes on for as long as the reader stays.
+
+    Args:
+        subscription: What is sent.
+        watch: Tells of new batches.
+        send_seconds: How long the reader may take to take something.
+    """
+
+    status_code = 200
+
+    def __init__(self, subscription: Subscription, watch: Watch, send_seconds: float) -> None:
+        self._subscription = subscription
+        self._watch = watch
+        self._seconds = send_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the reader goes away."""
+        self._watch.streams += 1
+        writing = asyncio.create_task(self._write(send))
+        reading = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        except TimeoutError:
+            self._watch.dropped += 1
+        finally:
+            self._watch.streams -= 1
+            self._watch.resets += self._subscription.resets
+            for task in (writing, reading):
+                task.cancel()
+
+    async def _write(self, send: Send) -> None:
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await self._send(send, _part(b"retry: 1000\n\n"))
+        batch = 0
+        while True:
+            before = self._watch.batch
+            try:
+                changes = await asyncio.to_thread(self._subscription.take, 0.0)
+            except KeyedError as error:
+                message = as_json({"type": type(error).__name__, "message": str(error)})
+                await self._send(send, _part(b"event: error\ndata: " + message + b"\n\n", more=False))
+                return
+            if changes:
+                await self._send(send, _part(b"".join(map(_event, changes))))
+                continue
+            if batch == before:
+                await self._send(send, _part(b": \n\n"))
+            batch = before
+            await self._watch.next_batch(before)
+
+    async def _send(self, send: Send, message: dict[str, object]) -> None:
+        await asyncio.wait_for(send(message), self._seconds)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _part(body: bytes, *, more: bool = True) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _event(change: Change) -> bytes:
+    fields = attrs.asdict(change, recurse=False)
+    token = fields.pop("token")
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (token.encode(), change.kind.encode(), as_json(fields))

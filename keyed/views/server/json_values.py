@@ -1,0 +1,57 @@
+"""Keys out of the text of a request, and answers as JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from keyed.errors import DefinitionError
+
+__all__ = ["as_json", "key_of"]
+
+_TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date: "an ISO 8601 date", UUID: "a UUID"}
+
+
+def as_json(answer: Any) -> bytes:
+    """An answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects."""
+    return msgspec.json.encode(answer, enc_hook=repr)
+
+
+def key_of(text: str, example: Any, parameter: str) -> Any:
+    """The key, or first part of one, that a request names.
+
+    Args:
+        text: Text for keys that are text; JSON for all others, of keys with several parts a list.
+        example: A key of the table, whose type decides; ``None`` if it has none.
+        parameter: Where the text was, for messages.
+
+    Raises:
+        DefinitionError: It is no key of this type.
+    """
+    if example is None or isinstance(example, str):
+        return text
+    try:
+        given = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        given = text
+    try:
+        return _converted(given, example)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        kind = type(example).__name__
+        raise DefinitionError(
+            f"{parameter}={text!r} is no key of this table: its keys have type {kind}, as in {example!r}; give "
+            f"{_TEXT.get(type(example), 'JSON')}"
+        ) from error
+
+
+def _converted(given: Any, example: Any) -> Any:
+    if isinstance(example, tuple):
+        if not isinstance(given, list) or len(given) > len(example):
+            raise ValueError("not a list of the parts")
+        return tuple(map(_converted, given, example))
+    kind: Any = Decimal if isinstance(example, Decimal) else type(example)
+    return msgspec.convert(given, kind, strict=isinstance(given, bool) or kind is str)

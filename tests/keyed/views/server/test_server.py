@@ -1,0 +1,263 @@
+"""The HTTP interface, asked over a real socket, while the job goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyed
+from keyed.testing import KeyedTestHarness
+from keyed.views import StateTables, open_tables
+from keyed.views.server import Access, Limits, make_app, serve
+
+TOKEN, OTHER = "token-of-all-tables-0001", "token-of-count-only-0002"
+
+
+class Orders(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int)
+    items = keyed.MapState(str, int)
+
+    def process_element(self, value, ctx):
+        _, item, number = value
+        self.count.update((self.count.value() or 0) + number)
+        self.items.put(item, number)
+        self.count.namespace((0, 10)).update(number)
+        ctx.timer_service().set_timer("due", 1_000 + number)
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+@contextmanager
+def served(tables: StateTables, **options: Any) -> Iterator[str]:
+    """The address of a server over tables."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(make_app(tables, **options), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    changelog = keyed.DirectoryChangelog(folder / "log")
+    with (
+        KeyedTestHarness(Orders(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
+        open_tables(changelog, folder / "tables") as tables,
+    ):
+        for number, key in enumerate(["ann", "bob/../x", "<script>", "ü", "a b"]):
+            harness.process((key, "book", number))
+        tables.poll()
+        tables.start(every=0.02)
+        yield harness, tables
+
+
+@pytest.fixture(scope="module")
+def ask(job):
+    with served(job[1]) as address, httpx.Client(base_url=address, timeout=30) as client:
+        yield client
+
+
+def test_tables_are_listed_with_their_types(ask):
+    answer = ask.get("/tables").json()
+    assert {table["name"]: (table["kind"], table["types"]) for table in answer["tables"]} == {
+        "count": ("value", "int"),
+        "items": ("map", "str -> int"),
+    }
+    assert ask.get("/health").json()["status"] == "ok"
+    assert "/tables/{table}/keys/{key}" in ask.get("/openapi.json").json()["paths"]
+
+
+def test_a_key_is_found_whatever_characters_it_has(ask):
+    for number, key in enumerate(["ann", "bob/../x", "<script>", "ü", "a b"]):
+        answer = ask.get("/tables/count/keys/" + httpx.QueryParams({"": key}).__str__()[1:].replace("+", "%20")).json()
+        assert (answer["key"], answer["value"]) == (key, number)
+        assert answer["position"]["operator"] == "function"
+    assert ask.get("/tables/items/keys/ann").json()["value"] == {"book": 0}
+    assert ask.get("/tables/items/keys/ann", params={"entry": "book"}).json()["value"] == 0
+    assert ask.get("/tables/count/keys/ann", params={"namespace": "[0, 10]"}).json()["value"] == 0
+    assert ask.get("/tables/count/keys/nobody").json()["value"] is None
+    assert ask.get("/tables/count/history/ann").json()["versions"][-1]["value"] == 0
+
+
+def test_scans_go_on_where_the_page_before_ended(ask):
+    keys: list[tuple[str, str]] = []
+    after: dict[str, str] = {}
+    while True:
+        answer = ask.get("/tables/count", params={"limit": "3", **after}).json()
+        keys += [(entry["key"], str(entry["namespace"])) for entry in answer["entries"]]
+        if answer["next"] is None:
+            break
+        after = {"after": answer["next"]}
+    assert len(keys) == len(set(keys)) == 10
+    assert {entry["key"] for entry in ask.get("/tables/count", params={"prefix": "a"}).json()["entries"]} == {
+        "ann",
+        "a b",
+    }
+    assert len(ask.get("/timers").json()["timers"]) == 5
+    assert [timer["name"] for timer in ask.get("/timers", params={"key": "ann"}).json()["timers"]] == ["due"]
+
+
+def test_sql_is_answered_by_a_process_that_can_be_killed(job):
+    limits = Limits(sql_seconds=5, sql_megabytes=700, sql_rows=3)
+    with served(job[1], limits=limits) as address, httpx.Client(base_url=address, timeout=60) as client:
+        answer = client.post("/sql", json={"query": "select key, value from count where key = ?", "parameters": ["ü"]})
+        assert answer.json()["rows"] == [["ü", 3], ["ü", 3]]
+        assert client.post("/sql", json={"query": "select * from count"}).json()["more"] is True
+        slow = client.post("/sql", json={"query": "select count(*) from range(100000000000) a, range(1000) b"})
+        assert slow.status_code == 400
+        assert "took longer than 5 s" in slow.json()["error"]["message"]
+        large = client.post("/sql", json={"query": "select list(a) from range(400000000) t(a)"})
+        assert large.status_code == 400
+        assert client.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("/tables/nothing", 404, "TableNotFound"),
+        ("/tables/count?limit=0", 400, "DefinitionError"),
+        ("/tables/count?limit=100000000000000000000", 400, "DefinitionError"),
+        ("/tables/count?after=nonsense", 400, "DefinitionError"),
+        ("/tables/count?as_of=yesterday", 400, "DefinitionError"),
+        ("/tables/count?as_of=0", 410, "HistoryCompacted"),
+        ("/tables/count?as_of=2026-01-01", 400, "DefinitionError"),
+        ("/tables/count?unknown=1", 400, "DefinitionError"),
+        ("/tables/items/history/ann", 400, "DefinitionError"),
+        ("/tables/count/changes?after=nonsense", 400, "DefinitionError"),
+    ],
+)
+def test_errors_have_a_status_and_say_what_to_do(ask, path, status, kind):
+    answer = ask.get(path)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+
+
+def test_paths_lead_nowhere_else(ask):
+    for path in ("/../etc/passwd", "/tables/../../etc/passwd", "/tables/%2e%2e%2fetc", "/static/x", "//etc/passwd"):
+        assert ask.get(path).status_code in (404, 405)
+
+
+def test_other_hosts_and_origins_are_refused(ask):
+    assert ask.get("/tables", headers={"host": "evil.example"}).status_code == 421
+    assert ask.get("/tables", headers={"origin": "http://evil.example"}).status_code == 403
+    assert ask.get("/tables", headers={"origin": "http://localhost:5173"}).status_code == 200
+
+
+def test_a_token_opens_its_tables_and_no_others(job):
+    access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
+    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=60) as client:
+
+        def ask(path: str, token: str | None) -> int:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            return client.get(path, headers=headers).status_code
+
+        assert ask("/tables/count", None) == 401
+        assert ask("/tables/count", "wrong") == 401
+        assert ask("/tables/count", OTHER) == 200
+        assert ask("/tables/items", OTHER) == 403
+        assert ask("/timers", OTHER) == 403
+        assert ask("/timers", TOKEN) == 200
+        assert ask("/health", None) == 200
+        listed = client.get("/tables", headers={"authorization": f"Bearer {OTHER}"}).json()
+        assert [table["name"] for table in listed["tables"]] == ["count"]
+        query = {"query": "select * from items"}
+        answer = client.post("/sql", json=query, headers={"authorization": f"Bearer {OTHER}"})
+        assert "items does not exist" in answer.json()["error"]["message"]
+
+
+def test_other_machines_need_a_token(job):
+    with pytest.raises(keyed.DefinitionError, match="can be reached from other machines"):
+        serve(job[1], host="0.0.0.0")
+    with pytest.raises(keyed.DefinitionError, match="16 to 512"):
+        Access(tokens={"short": ["*"]})
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
+    """The (id, event, data) of a stream."""
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line and "data" in event:
+            yield event["id"], event["event"], json.loads(event["data"])
+            event = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            event[name] = value
+
+
+def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
+    harness, _ = job
+    with ask.stream("GET", "/tables/count/changes", params={"key": "ann"}) as stream:
+        came = events(stream.iter_lines())
+        first = next(came)
+        assert (first[1], first[2]["key"], first[2]["new"]) == ("snapshot", "ann", 0)
+        next(came)
+        harness.process(("ann", "pen", 7))
+        last = next(came)
+        assert (last[1], last[2]["old"], last[2]["new"]) == ("change", 0, 7)
+    harness.process(("ann", "pen", 1))
+    headers = {"Last-Event-ID": last[0]}
+    with ask.stream("GET", "/tables/count/changes", params={"key": "ann"}, headers=headers) as stream:
+        came = events(stream.iter_lines())
+        found = [next(came)[2] for _ in range(2)]
+    assert [(change["namespace"], change["old"], change["new"]) for change in found] == [([0, 10], 0, 7), (None, 7, 8)]
+
+
+def test_streams_are_limited(job):
+    with (
+        served(job[1], limits=Limits(streams=1)) as address,
+        httpx.Client(base_url=address, timeout=30) as client,
+        client.stream("GET", "/tables/count/changes") as stream,
+    ):
+        came = events(stream.iter_lines())
+        next(came)
+        assert client.get("/tables/count/changes").status_code == 503
+        assert "keyed_streams 1" in client.get("/metrics").text
+
+
+def test_a_reader_that_takes_nothing_is_dropped_and_counted(job):
+    harness, tables = job
+    with served(tables, limits=Limits(send_seconds=0.5)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow, httpx.Client(base_url=address, timeout=30) as client:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.sendall(f"GET /tables/items/changes HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            deadline = time.monotonic() + 60
+            number = 0
+            while "keyed_streams_dropped_total 1" not in client.get("/metrics").text:
+                assert time.monotonic() < deadline
+                with harness.batch():
+                    for _ in range(200):
+                        number += 1
+                        harness.process((f"key{number % 50}", "x" * 2_000 + str(number), number))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["/tables/count", "/tables/count/keys/ann", "/tables/items/keys/ann", "/timers", "/tables"]),
+    st.dictionaries(
+        st.sampled_from(["prefix", "from", "to", "limit", "after", "as_of", "entry", "namespace", "key", "x"]),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+        max_size=3,
+    ),
+)
+def test_whatever_is_asked_is_answered_or_refused(ask, path, query):
+    answer = ask.get(path, params=query)
+    assert answer.status_code in (200, 400, 404, 410)
+    assert answer.json()
