@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import Any
 
@@ -28,9 +28,12 @@ def _main() -> None:
     """Answer queries line by line until the input ends."""
     path, megabytes = sys.argv[1], int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_DATA, (megabytes << 20, megabytes << 20))
-    print("ready", flush=True)  # noqa: T201 - its side of the conversation
     with ExitStack() as stack:
         tables = None
+        with suppress(KeyedError):
+            tables = stack.enter_context(read_tables(path))
+            run_sql({}, "select 1")
+        print("ready", flush=True)  # noqa: T201 - its side of the conversation
         for line in sys.stdin.buffer:
             asked = msgspec.json.decode(line)
             try:
