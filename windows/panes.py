@@ -10,7 +10,7 @@ key's last slice, and no timer. With allowed lateness a slice stays until its la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
@@ -19,7 +19,6 @@ from windows.cells import Cells
 from windows.definition import Definition, hopping_slice
 from windows.emission import Emission
 from windows.general import divert, no_timestamp
-from windows.quick import quick_fire, quick_process
 from windows.window_context import WindowContext
 
 __all__ = ["PaneWindows"]
@@ -44,64 +43,55 @@ class PaneWindows:
         self._lateness = definition.lateness_ms
         self._late_tag = definition.late_tag
         self._cells = Cells(definition.aggregates)
+        self._add = self._cells.add
         self._stride = 1 + self._cells.width
         self._state: Any = context.get_state(ValueState(list, name=f"panes_{self._cells.width}", in_place=True))
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)
-        self.process_element: Callable[[Any, Context], Iterable[Any] | None] = self._process
-        self.on_timer: Callable[[int, OnTimerContext], Iterable[Any] | None] = self._fire
-        if self._event_time and self._lateness == 0 and self._size >= self._slide:
-            times = (self._size, self._slide, self._offset, self._step)
-            self.process_element = quick_process(self._state, self._cells, *times, self._late_tag)
-            fire = quick_fire(self._state, self._cells, *times, self._emission.of_bounds, self._fire_last)
-            self.on_timer = fire if definition.process is None else self._entering(fire)
-
-    def _entering(self, fire: Callable[[int, OnTimerContext], Any]) -> Callable[[int, OnTimerContext], Any]:
-        """``fire`` with the window function's context set up."""
-        enter = self._context.enter
-
-        def on_timer(timestamp: int, ctx: OnTimerContext) -> Any:
-            enter(ctx)
-            return fire(timestamp, ctx)
-
-        return on_timer
+        self._has_process = definition.process is not None
 
     # Elements ---------------------------------------------------------------------------------------------------
 
-    def _process(self, element: Any, ctx: Context) -> None:
-        """Adding an element in general, with lateness or gaps."""
-        timers = ctx.timer_service()
+    def process_element(self, element: Any, ctx: Context) -> None:
+        """Add an element to its slice; with allowed lateness, fire the windows again that the watermark has passed."""
         timestamp = ctx.timestamp()
         if not self._event_time:
-            time, clock = timers.current_processing_time(), timers.current_processing_time()
+            time = ctx.timer_service().current_processing_time()
         elif timestamp is None:
             raise no_timestamp(element)
         else:
-            time, clock = timestamp, timers.current_watermark()
-        start = time - (time - self._offset) % self._step
-        if time - start >= self._span:
-            self._give_up(element, time, clock, ctx)
+            time = timestamp
+        within = (time - self._offset) % self._step
+        start = time - within
+        if within >= self._span:
+            self._give_up(element, time, ctx)
             return
         if not self._event_time and self._ends_now(start, time, element, timestamp, ctx):
             return
-        panes = self._state.value()
-        at = 0 if panes is None else self._find(panes, start)
-        if not at:
-            panes = self._open_slice(panes, start, element, ctx)
-            if panes is None:
-                return
-            at = -self._cells.width
-        self._cells.add(panes, at, element, timestamp)
-        self._state.update(panes)
-        # Fire the windows that the watermark has passed and that are still there, the latest first.
-        first = self._first_window(start)
-        if self._event_time and first + self._size - 1 <= clock:
-            window = min(self._floor(start), self._floor(clock + 1 - self._size))
-            while window >= first and window + self._size - 1 + self._lateness > clock:
-                last = self._last(window)
-                for value in self._outputs(window, panes, ctx):
-                    ctx.collect(value, last)
-                window -= self._slide
+        state, stride = self._state, self._stride
+        panes = state.value()
+        at = 1 - stride
+        if panes is None or panes[-stride] != start:
+            at = 0 if panes is None else self._find(panes, start)
+            if not at:
+                panes = self._open_slice(panes, start, element, ctx)
+                if panes is None:
+                    return
+                at = 1 - stride
+        self._add(panes, at, element, timestamp)
+        state.update(panes)
+        if self._lateness:
+            self._fire_again(start, panes, ctx)
+
+    def _fire_again(self, start: int, panes: list[Any], ctx: Context) -> None:
+        """Fire the windows of a slice that the watermark has passed and that are still there, the latest first."""
+        size, clock, first = self._size, ctx.timer_service().current_watermark(), self._first_window(start)
+        window = min(self._floor(start), self._floor(clock + 1 - size))
+        while window >= first and window + size - 1 + self._lateness > clock:
+            last = self._last(window)
+            for value in self._outputs(window, panes, ctx):
+                ctx.collect(value, last)
+            window -= self._slide
 
     def _ends_now(self, start: int, now: int, element: Any, timestamp: int | None, ctx: Context) -> bool:
         """In its last millisecond a window in processing time has fired; it fires again with each element alone.
@@ -125,7 +115,7 @@ class PaneWindows:
         size, lateness = self._size, self._lateness
         last = self._floor(start)
         if self._event_time and min(last + size - 1 + lateness, MAX_TIMESTAMP) <= clock:
-            self._give_up(element, start, clock, ctx)
+            self._give_up(element, start, ctx)
             return None
         window = self._first_window(start)
         if window + size - 1 <= clock:
@@ -139,48 +129,55 @@ class PaneWindows:
         panes += self._cells.create()
         return panes
 
-    def _give_up(self, element: Any, time: int, clock: int, ctx: Context) -> None:
+    def _give_up(self, element: Any, time: int, ctx: Context) -> None:
         """An element without a window: to the side output if it is late, and not between two windows."""
-        if self._event_time and time + self._lateness <= clock:
+        if self._event_time and time + self._lateness <= ctx.timer_service().current_watermark():
             divert(element, self._late_tag, ctx)
 
     # Timers -----------------------------------------------------------------------------------------------------
 
-    def _fire(self, timestamp: int, ctx: OnTimerContext) -> None:
-        """The end or cleanup of windows in general."""
-        panes, stride, size, slide = self._state.value(), self._stride, self._size, self._slide
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        """The end or the cleanup of windows."""
+        panes = self._state.value()
         if panes is None:
-            return
+            return None
         if timestamp == MAX_TIMESTAMP:
             self._fire_last(ctx)
-            return
+            return None
+        size, slide, stride, offset = self._size, self._slide, self._stride, self._offset
         end = timestamp + 1
-        latest = self._floor(end - size)
+        latest = end - size
+        latest -= (latest - offset) % slide
         if not self._event_time and ctx.timer_service().current_watermark() == MAX_TIMESTAMP:
             # The end of the input: timers that are set now do not fire any more.
             for window in range(latest, max(map(self._floor, panes[::stride])) + 1, slide):
                 for value in self._outputs(window, panes, ctx):
                     ctx.collect(value, window + size - 1)
             self._state.clear()
-            return
+            return None
         is_end = latest + size == end
-        if is_end:
-            for value in self._outputs(latest, panes, ctx):
-                ctx.collect(value, timestamp)
-        following = None
+        values = self._outputs(latest, panes, ctx) if is_end else None
+        least = None
         kept: list[Any] = []
         for at in range(0, len(panes), stride):
             start = panes[at]
-            last = self._floor(start)
+            last = start - (start - offset) % slide
             if last + size + self._lateness > end:
                 kept += panes[at : at + stride]
-            if last > latest:
-                window = max(self._first_window(start), latest + slide)
-                following = window if following is None or window < following else following
-        if len(kept) != len(panes):
-            self._state.update(kept or None)
-        if is_end and following is not None:
-            self._register(following + size - 1, ctx)
+                if last > latest and (least is None or start < least):
+                    least = start
+        if not kept:
+            self._state.clear()
+        elif len(kept) != len(panes):
+            self._state.update(kept)
+        # Where slices are windows, each has its own timer.
+        if is_end and least is not None and slide < size:
+            self._register(max(self._first_window(least), latest + slide) + size - 1, ctx)
+        if self._event_time or values is None:
+            return values
+        for value in values:
+            ctx.collect(value, timestamp)
+        return None
 
     def _fire_last(self, ctx: OnTimerContext) -> None:
         """The end of time: all windows that are cut there, and the cleanup of everything."""
@@ -200,15 +197,17 @@ class PaneWindows:
     def _outputs(self, window: int, panes: list[Any], ctx: Context) -> Iterable[Any]:
         """The outputs of the window that starts at ``window``: its slices merged, by time; none if it has none."""
         end, stride, cells = window + self._size, self._stride, self._cells
-        found = sorted((panes[at], at) for at in range(0, len(panes), stride) if window <= panes[at] < end)
+        found = [at for at in range(1, len(panes), stride) if window <= panes[at - 1] < end]
         if not found:
             return ()
-        merged, first = panes, found[0][1] + 1
+        merged, first = panes, found[0]
         if len(found) > 1:
-            merged, first = panes[first : first + cells.width], 0
-            for _, at in found[1:]:
-                cells.merge(merged, 0, panes, at + 1)
-        self._context.enter(ctx)
+            found.sort(key=lambda at: panes[at - 1])
+            merged, first = panes[found[0] : found[0] + cells.width], 0
+            for at in found[1:]:
+                cells.merge(merged, 0, panes, at)
+        if self._has_process:
+            self._context.enter(ctx)
         return self._emission.of_bounds(ctx.get_current_key(), window, end, merged, first)
 
     def _find(self, panes: list[Any], start: int) -> int:
