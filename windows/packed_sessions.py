@@ -146,8 +146,10 @@ class PackedSessions:
             is_changed = True
             last = sessions[at + _END] - 1
             if last == timestamp or is_over:
+                # A timer in event time gives its own time to what is collected.
+                time = None if self._event_time else last
                 for value in self._outputs(sessions, at, ctx):
-                    ctx.collect(value, last)
+                    ctx.collect(value, time)
             cleanup = min(last + self._lateness, MAX_TIMESTAMP)
             if cleanup <= timestamp or is_over:
                 del sessions[at : at + stride]
