@@ -51,6 +51,8 @@ class Driver:
         self._processing = timers.processing
         self._context = context
         self._on_timer = function.on_timer
+        self._append, self._as_they_are = context.main.values.append, context.taker.as_they_are
+        self._take = context.taker.take
         self._firing_processing = False
         self._element: Any = None
         self._tracks = spec.output_timestamps
@@ -92,7 +94,7 @@ class Driver:
         generator = inspect.isgeneratorfunction(process_element)
         main = context.main
         values, runs = main.values, main.runs
-        append, as_they_are, take = values.append, context.taker.as_they_are, context.taker.take
+        append, as_they_are, take = self._append, self._as_they_are, self._take
         event_heap = self._event.heap
         processing_heap, now = self._processing.heap, scope.processing_time
         watermark = scope.watermark
@@ -193,7 +195,11 @@ class Driver:
         if timestamp > scope.timer_clock:  # type: ignore[operator]
             scope.timer_clock = timestamp
         context.name = name
-        self._emit(self._on_timer(timestamp, context))
+        result = self._on_timer(timestamp, context)
+        if result is not None:
+            append, as_they_are, take = self._append, self._as_they_are, self._take
+            for value in result:
+                append(value if value.__class__ in as_they_are else take(value))
         if self._tracks:
             context.main.close_run(timestamp)
         heap = self._processing.heap
@@ -205,16 +211,12 @@ class Driver:
         scope = self._scope
         scope.timestamp, scope.in_processing_time = timestamp, True
         context.domain, context.name = TimeDomain.PROCESSING_TIME, name
-        self._emit(self._on_timer(timestamp, context))
+        result = self._on_timer(timestamp, context)
+        if result is not None:
+            for value in result:
+                self._append(self._take(value))
         context.main.close_run(None)
         scope.in_processing_time = False
-
-    def _emit(self, result: Iterable[Any] | None) -> None:
-        """Take the main outputs of a timer, each before the next one is made."""
-        if result is not None:
-            append, take = self._context.main.values.append, self._context.taker.take
-            for value in result:
-                append(take(value))
 
     def _fail(self, error: Exception) -> NoReturn:
         """Raise ``error`` with what was running: operator, call, key and element or timer."""

@@ -101,7 +101,8 @@ class EngineTimerService:
         self.processing.delete(timestamp)
 
     def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        self._queue(domain).set_named(name, timestamp)
+        queue = self.event if domain is TimeDomain.EVENT_TIME else self._queue(domain)
+        queue.set_named(name, timestamp)
 
     def cancel_timer(self, name: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         self._queue(domain).cancel(name)

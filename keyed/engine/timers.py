@@ -2,13 +2,16 @@
 
 Timers wait in buckets by timestamp, and a heap holds the timestamps: setting one costs a dictionary look-up, and an
 advance costs in proportion to the timers that fire. Only stored timers that the batch's clock reaches are read.
+
+A named timer that is moved to a later time stays in its bucket: when that is taken out, it is put where it stands by
+then. So moving one at each row, as an idle time-out does, costs no bucket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import decode_time, encode_time, named_timer_sub, timer_prefix, timer_sub
@@ -23,11 +26,23 @@ _UNNAMED = 0
 _NAMED = 1
 
 
-class Slot(NamedTuple):
-    """A named timer: its key and its encoded name."""
+class _Named:
+    """A named timer that the batch touched; or an unnamed one, with an empty name, where both are in one list.
 
-    key: Any
-    name: bytes
+    Attributes:
+        key: Its key.
+        name: Its name, encoded.
+        at: Where it stands; ``None`` where it is not set.
+        waits: The bucket that it waits in, at or before where it stands. In other buckets it does not count.
+    """
+
+    __slots__ = ("at", "key", "name", "waits")
+
+    def __init__(self, key: Any, name: bytes, at: int | None = None) -> None:
+        self.key = key
+        self.name = name
+        self.at = at
+        self.waits: int | None = None
 
 
 class TimerQueue:
@@ -43,10 +58,13 @@ class TimerQueue:
         self._kind = kind
         self.heap: list[int] = []
         self._unnamed: dict[int, set[Any]] = {}
-        self._named: dict[int, set[Slot]] = {}
-        # Where each named timer that the batch touched stands now; None where it is not set.
-        self._slots: dict[Slot, int | None] = {}
-        # Timers taken out of their bucket that have not fired yet, by timestamp.
+        self._named: dict[int, list[_Named]] = {}
+        # Each named timer that the batch touched, by key and encoded name.
+        self._touched: dict[tuple[Any, bytes], _Named] = {}
+        # Names that are text, encoded and back: mostly a timer has the same name for all keys.
+        self._texts: dict[str, bytes] = {}
+        self._texts_of: dict[bytes, str] = {}
+        # Unnamed timers taken out of their bucket that have not fired yet, by timestamp.
         self._firing: dict[int, set[Any]] = {}
         self._loaded: list[tuple[int, Any, bytes, bytes]] = []
         self._loaded_up_to = MIN_TIMESTAMP - 1
@@ -72,11 +90,12 @@ class TimerQueue:
                 self._scope.key_bytes.setdefault(key, prefix[1:])
             self._loaded.append((time, key, prefix, sub))
             if sub[0] == _NAMED:
-                slot = Slot(key, sub[1:])
+                timer = self._touched.get((key, sub[1:]))
                 # One that the batch has moved or cancelled stands where it put it.
-                if self._slots.setdefault(slot, time) == time:
-                    self._put(self._named, time, slot)
-                    self._note_name(slot)
+                if timer is None:
+                    timer = self._touch(key, sub[1:], time)
+                if timer.at == time:
+                    self._wait(timer, time)
             elif (counted := self._deleted.get((time, key))) is None:
                 self._put(self._unnamed, time, key)
                 if self._times is not None:
@@ -118,20 +137,25 @@ class TimerQueue:
     def set_named(self, name: Any, timestamp: int) -> None:
         """Set the named timer of the current key, replacing where it stood."""
         timestamp = _checked(timestamp)
-        slot = self._slot(name)
+        key, encoded = self._scope.key, self._encoded(name)
         if self.closed:
             return
-        self._withdraw(slot)
-        self._note_name(slot)
-        self._slots[slot] = timestamp
-        self._put(self._named, timestamp, slot)
+        timer = self._touched.get((key, encoded))
+        if timer is None:
+            timer = self._touch(key, encoded, timestamp)
+        timer.at = timestamp
+        if timer.waits is None or timer.waits > timestamp:
+            self._wait(timer, timestamp)
 
     def cancel(self, name: Any) -> None:
         """Cancel the named timer of the current key, if it is set."""
-        slot = self._slot(name)
-        if self._withdraw(slot):
+        key, encoded = self._scope.key, self._encoded(name)
+        timer = self._touched.get((key, encoded))
+        if timer is None:
+            timer = self._touch(key, encoded, self._stored(key, encoded))
+        if timer.at is not None:
             self.deleted += 1
-        self._slots[slot] = None
+        timer.at = None
 
     # Listing ----------------------------------------------------------------------------------------------------
 
@@ -140,17 +164,16 @@ class TimerQueue:
         times: dict[Any, set[int]] = {}
         for buckets in (self._unnamed, self._firing):
             for time, waiting in buckets.items():
-                for item in waiting:
-                    if item.__class__ is not Slot:
-                        times.setdefault(item, set()).add(time)
+                for key in waiting:
+                    times.setdefault(key, set()).add(time)
         self._times = times
-        for slot in self._slots:
-            self._note_name(slot)
+        for key, name in self._touched:
+            self._names.setdefault(key, set()).add(name)
 
     def pending(self, key: Any) -> list[tuple[int, Any]]:
         """The (timestamp, name or None) of the pending timers of ``key`` in the order they fire in, after `index`."""
         assert self._times is not None
-        unnamed, firing, slots = self._unnamed, self._firing, self._slots
+        unnamed, firing = self._unnamed, self._firing
         found = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
         # Those that have fired or were deleted are looked at once.
         self._times[key] = set(found)
@@ -158,13 +181,12 @@ class TimerQueue:
         for sub, value in self._scope.store.scan(prefix):
             time = decode_time(value)
             if sub[0] == _NAMED:
-                slot = Slot(key, sub[1:])
-                slots.setdefault(slot, time)
-                self._note_name(slot)
+                if (key, sub[1:]) not in self._touched:
+                    self._touch(key, sub[1:], time)
             elif time > self._loaded_up_to and (time, key) not in self._deleted:
                 found.add(time)
         timers = [(time, b"") for time in found]
-        timers += [(at, name) for name in self._names.get(key, ()) if (at := slots[Slot(key, name)]) is not None]
+        timers += [(at, name) for name in self._names.get(key, ()) if (at := self._touched[key, name].at) is not None]
         return [(time, decode_key(name) if name else None) for time, name in sorted(timers)]
 
     # Firing -----------------------------------------------------------------------------------------------------
@@ -176,6 +198,29 @@ class TimerQueue:
             up_to: The clock's new time.
             fire: Called with timestamp, key and name after the timer was removed.
         """
+        heap, named, unnamed, scope = self.heap, self._named, self._unnamed, self._scope
+        while heap and heap[0] <= up_to:
+            # Mostly a named timer is alone at its time: then there is nothing to put in order.
+            time = heap[0]
+            found = named.get(time, ())
+            if len(found) > 1 or time in unnamed:
+                self._advance(up_to, fire)
+                return
+            heappop(heap)
+            if found:
+                (timer,) = named.pop(time)
+                if timer.waits == time:
+                    timer.waits = None
+                    if timer.at == time:
+                        timer.at = None
+                        self.fired += 1
+                        scope.key = timer.key
+                        fire(time, timer.key, self._decoded(timer.name))
+                    elif timer.at is not None:
+                        self._wait(timer, timer.at)
+
+    def _advance(self, up_to: int, fire: Callable[[int, Any, Any], None]) -> None:
+        """`advance` in general."""
         heap = self.heap
         scope = self._scope
         stack: list[tuple[int, list[Any], set[Any], bool]] = []
@@ -186,30 +231,31 @@ class TimerQueue:
                 if not taken[1]:
                     continue
                 if stack and stack[-1][0] == taken[0]:
-                    time, items, waiting, named = stack.pop()
-                    self._merge(items, taken[1])
-                    taken = (time, items, waiting, named or taken[3])
+                    taken = self._merged(stack.pop(), taken)
                 stack.append(taken)
             if not stack:
                 return
             time, items, waiting, named = stack[-1]
             while items:
                 item = items.pop()
-                if item in waiting:
-                    waiting.discard(item)
-                    self.fired += 1
-                    if named and item.__class__ is Slot:
-                        self._slots[item] = None
-                        scope.key = item.key
-                        fire(time, item.key, decode_key(item.name))
-                    else:
-                        again = self._unnamed.get(time)
-                        if again is not None:
-                            again.discard(item)
-                        scope.key = item
-                        fire(time, item, None)
-                    if heap and heap[0] <= time:
-                        break
+                if named and item.name:
+                    if item.at != time:
+                        continue
+                    item.at = None
+                    key, name = item.key, self._decoded(item.name)
+                else:
+                    key, name = item.key if named else item, None
+                    if key not in waiting:
+                        continue
+                    waiting.discard(key)
+                    again = self._unnamed.get(time)
+                    if again is not None:
+                        again.discard(key)
+                self.fired += 1
+                scope.key = key
+                fire(time, key, name)
+                if heap and heap[0] <= time:
+                    break
             else:
                 stack.pop()
                 if not waiting:
@@ -219,51 +265,67 @@ class TimerQueue:
         """Take the bucket of a timestamp out.
 
         Returns:
-            The timestamp, its timers with the last to fire first, the set of those waiting, and whether any is named.
+            The timestamp, its timers with the last to fire first, the set of the unnamed ones that wait, and whether
+            there are named ones: then the timers are objects, and otherwise keys.
         """
         waiting = self._unnamed.pop(time, None) or set()
-        named = self._named.pop(time, None)
-        if not waiting and not named:
+        due = self._take_named(time)
+        if not waiting and not due:
             return time, [], waiting, False
         encoded = self._scope.encoded
-        first = next(iter(waiting), None)
-        if named:
-            order = [(encoded(key), b"", key) for key in waiting] + [
-                (encoded(slot.key), slot.name, slot) for slot in named
-            ]
-            order.sort(key=lambda item: item[:2], reverse=True)
-            items = [item for _, _, item in order]
-            waiting |= named
-        elif type(first) is str or type(first) is int:
+        items: list[Any]
+        if due:
+            items = [*due, *(_Named(key, b"") for key in waiting)]
+            items.sort(key=self._order, reverse=True)
+        elif type(next(iter(waiting))) in (str, int):
             # Strings and integers sort as their encodings do.
             items = sorted(waiting, reverse=True)
         else:
             items = sorted(waiting, key=encoded, reverse=True)
-        earlier = self._firing.get(time)
-        if earlier is not None:
-            earlier |= waiting
-            waiting = earlier
-        else:
-            self._firing[time] = waiting
-        return time, items, waiting, bool(named)
+        if waiting:
+            earlier = self._firing.get(time)
+            if earlier is not None:
+                earlier |= waiting
+                waiting = earlier
+            else:
+                self._firing[time] = waiting
+        return time, items, waiting, bool(due)
 
-    def _merge(self, items: list[Any], new: list[Any]) -> None:
+    def _take_named(self, time: int) -> list[_Named]:
+        """Take out the named timers of a timestamp. Those that have moved on are put where they stand."""
+        due = []
+        for timer in self._named.pop(time, ()):
+            if timer.waits == time:
+                timer.waits = None
+                if timer.at == time:
+                    due.append(timer)
+                elif timer.at is not None:
+                    self._wait(timer, timer.at)
+        return due
+
+    def _merged(self, firing: Any, new: Any) -> tuple[int, list[Any], set[Any], bool]:
         """Put timers that a handler has set at the timestamp that is firing among those that wait there, last first.
 
         They are of the key that fires, the least that waits, so their places are near the end.
         """
-        for item in new:
-            order = self._order(item)
+        time, items, waiting, named = firing
+        _, added, added_waiting, added_named = new
+        if added_named and not named:
+            items[:] = [_Named(key, b"") for key in items]
+            named = True
+        elif named and not added_named:
+            added = [_Named(key, b"") for key in added]
+        order: Callable[[Any], Any] = self._order if named else self._scope.encoded
+        for item in added:
             place = len(items)
-            while place and self._order(items[place - 1]) < order:
+            while place and order(items[place - 1]) < order(item):
                 place -= 1
             items.insert(place, item)
+        return time, items, waiting or added_waiting, named
 
-    def _order(self, item: Any) -> tuple[bytes, bytes]:
+    def _order(self, timer: _Named) -> tuple[bytes, bytes]:
         """What orders timers of one timestamp."""
-        if item.__class__ is Slot:
-            return self._scope.encoded(item.key), item.name
-        return self._scope.encoded(item), b""
+        return self._scope.encoded(timer.key), timer.name
 
     # At the end of the batch ------------------------------------------------------------------------------------
 
@@ -284,8 +346,9 @@ class TimerQueue:
                 sub, value = timer_sub(time), encode_time(time)
                 for key in keys:
                     write(timer_prefix(kind, encoded(key)), sub, value)
-        for (key, name), at in self._slots.items():
-            write(timer_prefix(kind, encoded(key)), named_timer_sub(name), None if at is None else encode_time(at))
+        for timer in self._touched.values():
+            at = None if timer.at is None else encode_time(timer.at)
+            write(timer_prefix(kind, encoded(timer.key)), named_timer_sub(timer.name), at)
 
     def _put(self, buckets: dict[int, set[Any]], time: int, item: Any) -> None:
         bucket = buckets.get(time)
@@ -295,29 +358,42 @@ class TimerQueue:
         else:
             bucket.add(item)
 
-    def _note_name(self, slot: Slot) -> None:
+    def _touch(self, key: Any, name: bytes, at: int | None) -> _Named:
+        """The object of a named timer that the batch has not touched yet."""
+        timer = self._touched[key, name] = _Named(key, name, at)
         if self._times is not None:
-            self._names.setdefault(slot.key, set()).add(slot.name)
+            self._names.setdefault(key, set()).add(name)
+        return timer
 
-    def _slot(self, name: Any) -> Slot:
+    def _wait(self, timer: _Named, time: int) -> None:
+        """Put a named timer into a bucket."""
+        timer.waits = time
+        bucket = self._named.get(time)
+        if bucket is None:
+            self._named[time] = [timer]
+            heappush(self.heap, time)
+        else:
+            bucket.append(timer)
+
+    def _stored(self, key: Any, name: bytes) -> int | None:
+        """Where a named timer stood before the batch."""
+        value = self._scope.store.get(timer_prefix(self._kind, self._scope.encoded(key)), named_timer_sub(name))
+        return None if value is None else decode_time(value)
+
+    def _encoded(self, name: Any) -> bytes:
+        if name.__class__ is str:
+            encoded = self._texts.get(name)
+            if encoded is None:
+                encoded = self._texts[name] = encode_key(name)
+                self._texts_of[encoded] = name
+            return encoded
         if name is None:
             raise DefinitionError("a timer's name cannot be None; use register_event_time_timer for an unnamed one")
-        return Slot(self._scope.key, encode_key(name))
+        return encode_key(name)
 
-    def _withdraw(self, slot: Slot) -> bool:
-        """Take a named timer out of its bucket. Whether it was set."""
-        at = self._slots.get(slot, MIN_TIMESTAMP - 1)
-        if at == MIN_TIMESTAMP - 1:
-            stored = self._scope.store.get(
-                timer_prefix(self._kind, self._scope.encoded(slot.key)), named_timer_sub(slot.name)
-            )
-            return stored is not None
-        if at is None:
-            return False
-        for waiting in (self._named.get(at), self._firing.get(at)):
-            if waiting is not None:
-                waiting.discard(slot)
-        return True
+    def _decoded(self, name: bytes) -> Any:
+        text = self._texts_of.get(name)
+        return decode_key(name) if text is None else text
 
 
 def _checked(timestamp: int) -> int:

@@ -9,7 +9,18 @@ import attrs
 __all__ = ["LOGGED_JOBS", "VARIANTS", "Variant"]
 
 Engine = Literal["pass", "raw-pandas", "raw-rows", "keyed", "local", "jvm"]
-Job = Literal["J1", "J2", "minute-rows", "minute-columns", "J3-tumbling", "J3-hopping", "J3-session", "J3-open"]
+Job = Literal[
+    "J1",
+    "J2",
+    "J4-1k",
+    "J4-100k",
+    "minute-rows",
+    "minute-columns",
+    "J3-tumbling",
+    "J3-hopping",
+    "J3-session",
+    "J3-open",
+]
 FUNCTION_JOBS: tuple[Job, ...] = ("J1", "J2")
 MINUTE_JOBS: tuple[Job, ...] = ("minute-rows", "minute-columns")
 WINDOW_JOBS: tuple[Job, ...] = ("J3-tumbling", "J3-hopping", "J3-session")
@@ -24,7 +35,7 @@ class Variant:
         name: Its name on the command line and in the report.
         engine: What runs.
         events: Its input (`events.EVENTS`).
-        job: ``J1`` or ``J2`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`), where a keyed
+        job: ``J1``, ``J2`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`), where a keyed
             function runs; ``J3-…`` for windows (`tests.benchmarks.windows`).
         store: The local store of a keyed function on Spark.
         path: How windows are computed (``WindowedStream.path``).
@@ -71,6 +82,7 @@ def _all() -> list[Variant]:
                 Variant(f"{job}-directory-{keys}", "keyed", keys, job, changelog="directory"),
                 Variant(f"{job}-kafka-{keys}", "keyed", keys, job, changelog="kafka"),
             ]
+    variants += [Variant("J4-local-1k", "local", "1k", "J4-1k"), Variant("J4-local-100k", "local", "100k", "J4-100k")]
     # The raw variants take minutes a batch at 100k keys: there they get a tenth of the keys with all of their rows.
     variants += [
         Variant("raw-pandas-1k", "raw-pandas", "1k", warm_up=3, measured=2),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keyed
-from tests.benchmarks.functions import J1, J2, OUTPUT, RawPandas, RawRows, pass_through
+from tests.benchmarks.functions import J1, J2, J4, OUTPUT, RawPandas, RawRows, pass_through
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.windows import WINDOWS, spark_windows, window_job
@@ -24,6 +25,9 @@ _PARALLELISM = 2
 _FUNCTIONS: dict[str, tuple[Any, str]] = {
     "J1": (J1, OUTPUT),
     "J2": (J2, OUTPUT),
+    # The events of a key are 1 s and 100 s apart: of four rows, three are followed by such a gap.
+    "J4-1k": (partial(J4, 288), OUTPUT),
+    "J4-100k": (partial(J4, 28_800), OUTPUT),
     "minute-rows": (MinuteByRows, COLUMNS),
     "minute-columns": (MinuteByColumns, COLUMNS),
 }
