@@ -35,8 +35,8 @@ class Variant:
         name: Its name on the command line and in the report.
         engine: What runs.
         events: Its input (`events.EVENTS`).
-        job: ``J1``, ``J2`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`), where a
-            keyed function runs; ``J3-…`` for windows (`tests.benchmarks.windows`).
+        job: ``J1``, ``J2`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`),
+            where a keyed function runs; ``J3-…`` for windows (`tests.benchmarks.windows`).
         store: The local store of a keyed function on Spark.
         path: How windows are computed (``WindowedStream.path``).
         changelog: Where every change of state goes as well.
