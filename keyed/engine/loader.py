@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from keyed.content.addresses import TIMER_PROCESSING
-from keyed.content.blocks import Change, TableBlock, TableChange
+from keyed.content.blocks import TableBlock, TableChange
 from keyed.content.contents import contents, delta_of_block, table_keys
+from keyed.content.delta import Delta
 from keyed.content.entry_hash import MODULUS, hash_sum, hash_text
 from keyed.content.local_store import LocalStore
 from keyed.engine.changes import OVERHEAD
@@ -16,13 +16,10 @@ from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.replica import position_of
 from keyed.engine.segment import encode_rows
 
-if TYPE_CHECKING:
-    from keyed.tables.chunks import TableDelta
-
 __all__ = ["Loader"]
 
-#: So many entries and rows, or so many blocks of them, are given to the store at a time.
-_ENTRIES, _BLOCKS = 20_000, 16
+#: So many entries and rows, or so many deltas of them, are given to the store at a time.
+_RECORDS, _DELTAS = 20_000, 16
 
 
 class Loader:
@@ -38,26 +35,19 @@ class Loader:
         self.meta = meta
         self._log = log
         self._store = store
-        self._waiting: list[Change] = []
-        self._tables: list[TableDelta] = []
-        self._entries = self._blocks = self._parts = 0
+        self._waiting = Delta()
+        self._records = self._deltas = self._parts = 0
         if store.position() is not None:
             store.reset()
 
-    def add(self, changes: list[Change]) -> None:
-        """Write entries, and remove those that are ``None``: about a megabyte at most."""
-        self._waiting += changes
-        self._count(len(changes))
-
-    def add_rows(self, delta: TableDelta) -> None:
-        """Change rows of a table."""
-        self._tables.append(delta)
-        self._count(sum(rows.num_rows for rows in (delta.removed, delta.upserts) if rows is not None))
-
-    def _count(self, entries: int) -> None:
-        self._entries += entries
-        self._blocks += entries > 0
-        if self._entries >= _ENTRIES or self._blocks >= _BLOCKS:
+    def add(self, delta: Delta) -> None:
+        """Write entries and rows, and remove those that are ``None``: about a megabyte at most."""
+        self._waiting.entries.extend(delta.entries)
+        self._waiting.tables.extend(delta.tables)
+        records = delta.records
+        self._records += records
+        self._deltas += records > 0
+        if self._records >= _RECORDS or self._deltas >= _DELTAS:
             self._apply()
 
     def write_log(self, written: Callable[[], object] = lambda: None) -> GroupMeta:
@@ -115,6 +105,6 @@ class Loader:
     def _apply(self) -> None:
         # A position that no log has: if the load is not finished, the store counts as another log's.
         self._parts += 1
-        self._store.apply(f"loading {self.meta.log_id}", self._parts, self._waiting, self._tables)
-        self._waiting, self._tables = [], []
-        self._entries = self._blocks = 0
+        self._store.apply(f"loading {self.meta.log_id}", self._parts, self._waiting.entries, self._waiting.tables)
+        self._waiting = Delta()
+        self._records = self._deltas = 0

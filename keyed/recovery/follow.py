@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from keyed.changelog.model import Blocks, ChangelogReader, Commit
-from keyed.content.blocks import Change, TableBlock
-from keyed.content.contents import delta_of_block, table_keys
+from keyed.content.delta import apply_blocks
 from keyed.content.local_store import LocalStore
 from keyed.errors import HistoryCompacted
 
 __all__ = ["follow"]
-
-#: Blocks that are applied at a time. A block has about a megabyte at most.
-_BLOCKS = 8
 
 
 def follow(store: LocalStore, reader: ChangelogReader, log_id: str, until: int) -> int:
@@ -48,17 +42,6 @@ def follow(store: LocalStore, reader: ChangelogReader, log_id: str, until: int) 
 
 
 def _apply(store: LocalStore, log_id: str, commit: Commit, blocks: Blocks) -> int:
-    """Apply one commit; a large one in parts, under a position that no log has, so that half of it is no state."""
-    keys = table_keys(commit.states)
     where = f"commit {commit.sequence} of key group {commit.group} of a changelog"
-    rest = iter(blocks)
-    part, following = list(islice(rest, _BLOCKS)), list(islice(rest, _BLOCKS))
-    while True:
-        changes: list[Change] = []
-        for block in part:
-            changes += [] if isinstance(block, TableBlock) else block
-        tables = [delta_of_block(block, keys, where) for block in part if isinstance(block, TableBlock)]
-        store.apply(f"part of {log_id}" if following else log_id, commit.sequence, changes, tables)
-        if not following:
-            return commit.records
-        part, following = following, list(islice(rest, _BLOCKS))
+    apply_blocks(store, log_id, commit.sequence, blocks, commit.states, where)
+    return commit.records

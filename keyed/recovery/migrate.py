@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from keyed.codec.migration import with_fields
 from keyed.codec.state_schema import StateSchema
 from keyed.content.addresses import PLAIN, TIMER_PROCESSING
 from keyed.content.blocks import Change
+from keyed.content.delta import Delta
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.restoring import StateMigration
 
@@ -60,12 +61,12 @@ class Migration:
         """Whether entries are others afterwards."""
         return bool(self._converters)
 
-    def apply(self, changes: Iterable[Change]) -> list[Change]:
-        """The entries afterwards."""
+    def apply(self, delta: Delta) -> Delta:
+        """The same afterwards."""
         if not self._converters:
-            return [*changes]
+            return delta
         result: list[Change] = []
-        for change in changes:
+        for change in delta.entries:
             prefix, sub, value = change
             convert = self._converters.get(prefix[1:3]) if prefix[0] < TIMER_PROCESSING else None
             if convert is not None and value is not None:
@@ -75,7 +76,7 @@ class Migration:
                     result.append((prefix, sub, head + convert(body)))
                     continue
             result.append(change)
-        return result
+        return Delta(result, delta.tables)
 
 
 def _misfit(why: str, stored: dict[str, Any]) -> StateSchemaChanged:

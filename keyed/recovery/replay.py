@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from keyed.changelog.model import Blocks, Commit
-from keyed.content.blocks import Change, TableBlock
-from keyed.content.contents import delta_of_block, table_keys
-from keyed.content.entry_hash import MODULUS
+from keyed.content.delta import deltas
 from keyed.engine.changes import HashedChanges
 from keyed.stores import MemoryStore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from keyed.tables.chunks import TableDelta
+    from keyed.tables.chunks import ChunkedTable, TableDelta
+    from keyed.tables.overlay import NetChange
 
 __all__ = ["Replay"]
 
@@ -45,48 +41,32 @@ class Replay:
         """
         if commit.snapshot:
             self._clear()
-        keys = table_keys(commit.states)
         where = f"commit {commit.sequence} of key group {commit.group}"
-        for block in blocks:
-            if isinstance(block, TableBlock):
-                delta = delta_of_block(block, keys, where)
-                self._change_rows(delta)
-            else:
-                self._change_entries(block)
+        for delta in deltas(blocks, commit.states, where):
+            changes = HashedChanges(self.store)
+            for (prefix, sub), value in {(prefix, sub): value for prefix, sub, value in delta.entries}.items():
+                changes.write(prefix, sub, value)
+            for table in delta.tables:
+                changes.write_table(_net(self.store.table(table.state_id), table))
+            self.hash = changes.hash(self.hash)
+            self.entries += changes.entries + changes.timers
+            self.store.apply("replay", 1, changes.changes, changes.tables)
 
-    def _change_entries(self, block: Iterable[Change]) -> None:
-        changes = HashedChanges(self.store)
-        for (prefix, sub), value in {(prefix, sub): value for prefix, sub, value in block}.items():
-            changes.write(prefix, sub, value)
-        self.hash = changes.hash(self.hash)
-        self.entries += changes.entries + changes.timers
-        self.store.apply("replay", 1, changes.changes)
 
-    def _change_rows(self, delta: TableDelta) -> None:
-        from keyed.tables.chunks import TableDelta
-        from keyed.tables.row_hash import rows_hash
+def _net(stored: ChunkedTable | None, delta: TableDelta) -> NetChange:
+    """The net change of a table, whose rows are found by their keys."""
+    import numpy as np
+    import pyarrow as pa
 
-        for removed, written in ((delta.removed, None), (None, delta.upserts)):
-            rows = removed if removed is not None else written
-            if rows is None:
-                continue
-            old = self._rows(delta, rows)
-            if old is not None:
-                self.hash -= rows_hash(old, delta.state_id)
-                self.entries -= old.num_rows
-            if written is not None:
-                self.hash += rows_hash(written, delta.state_id)
-                self.entries += written.num_rows
-            part = TableDelta(delta.state_id, delta.keys, removed=removed, upserts=written)
-            self.store.apply("replay", 1, (), [part])
-        self.hash %= MODULUS
+    from keyed.tables.chunks import in_hash_order
+    from keyed.tables.overlay import NetChange
 
-    def _rows(self, delta: TableDelta, rows: pa.Table) -> pa.Table | None:
-        """The rows that are there under the keys of ``rows``."""
-        from keyed.tables.chunks import in_hash_order
-
-        table = self.store.table(delta.state_id)
-        if table is None:
-            return None
-        found = table.find(in_hash_order(rows.select(list(delta.keys)), delta.keys))
-        return table.at(found[found >= 0])
+    parts = [rows for rows in (delta.removed, delta.upserts) if rows is not None]
+    old = None
+    if stored is not None and parts:
+        keys = pa.concat_tables([rows.select(list(delta.keys)) for rows in parts], promote_options="default")
+        found = stored.find(in_hash_order(keys, delta.keys))
+        old = stored.at(np.unique(found[found >= 0]))
+    none = parts[0].schema.empty_table() if parts else pa.table({})
+    old, new = none if old is None else old, none if delta.upserts is None else delta.upserts
+    return NetChange(delta, old, new, new.num_rows - old.num_rows, 0)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
-
-from keyed.changelog.model import Block, Commit, TableBlock
+from keyed.changelog.model import Commit
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of
-from keyed.content.blocks import Change
-from keyed.content.contents import contents, delta_of_block, table_keys
+from keyed.content.contents import contents
+from keyed.content.delta import Delta, deltas
 from keyed.content.entry_hash import MODULUS, hash_of_text
 from keyed.engine.counters import COUNTERS
 from keyed.engine.loader import Loader
@@ -31,6 +29,9 @@ from keyed.recovery.follow import follow
 from keyed.recovery.migrate import Migration
 from keyed.results import RestoreProgress
 from keyed.stores import open_rocks_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Loadable", "load", "restore"]
 
@@ -95,16 +96,13 @@ def load(
     common = math.gcd(len(markers), parallelism)
     wanted = {index % common for index in loaders}
     needed = [marker for marker in markers if marker.group % common in wanted]
-    route = _Route(loaders, len(markers), spec, table_keys(migration.states))
+    route = _Route(loaders, len(markers), spec)
     records = 0
     for done, marker in enumerate(needed):
         told = records
-        for count, block in _blocks(restoration, marker):
+        for count, delta in _deltas(restoration, marker):
             records += count
-            if isinstance(block, TableBlock):
-                route.add_rows(marker.group, block)
-            else:
-                route.add(marker.group, migration.apply(block))
+            route.add(marker.group, migration.apply(delta))
             if records - told >= _TELL:
                 told = records
                 on_progress(RestoreProgress(spec.name, done, len(needed), records))
@@ -126,81 +124,62 @@ def load(
     return list(loaders.values())
 
 
-def _blocks(restoration: Restoration, marker: Commit) -> Iterator[tuple[int, Block]]:
-    """What makes up one old group at the cut, later blocks winning, each with how many records were read for it."""
+def _deltas(restoration: Restoration, marker: Commit) -> Iterator[tuple[int, Delta]]:
+    """What makes up one old group at the cut, later ones winning, each with how many records were read for it."""
     point, header = restoration.point, restoration.header
     reader = point.changelog.reader(marker.group)
+    where = f"key group {marker.group} of a changelog"
     if point.standby is not None:
         store = open_rocks_store(Path(point.standby) / header.operator / str(marker.group))
         try:
             position = store.position()
             # A copy that is beyond the cut is left as it is.
             if position is None or position[0] != header.log_id or position[1] <= marker.sequence:
-                yield follow(store, reader, header.log_id, marker.sequence), []
-                for block in contents(store, marker.states):
-                    yield 0, block
+                yield follow(store, reader, header.log_id, marker.sequence), Delta()
+                for delta in deltas(contents(store, marker.states), marker.states, where):
+                    yield 0, delta
                 return
         finally:
             store.close()
-    for _, blocks in reader.commits(0, marker.sequence):
-        for block in blocks:
-            yield (block.rows if isinstance(block, TableBlock) else len(block)), block
+    for commit, blocks in reader.commits(0, marker.sequence):
+        for delta in deltas(blocks, commit.states, where):
+            yield delta.records, delta
 
 
 class _Route:
     """Brings what old groups had to the new groups that it belongs to."""
 
-    def __init__(
-        self, loaders: Mapping[int, Loader], old_parallelism: int, spec: OperatorSpec, keys: dict[int, tuple[str, ...]]
-    ) -> None:
+    def __init__(self, loaders: Mapping[int, Loader], old_parallelism: int, spec: OperatorSpec) -> None:
         self._loaders = loaders
         self._parallelism = spec.parallelism
         self._stream_keys = spec.keys
-        self._table_keys = keys
         # All entries of an old group go to one new group.
         self._whole = old_parallelism % spec.parallelism == 0
         self._known: dict[bytes, int] = {}
 
-    def add(self, old: int, changes: list[Change]) -> None:
-        """Add changes of entries of an old group."""
+    def add(self, old: int, delta: Delta) -> None:
+        """Add what an old group had."""
         if self._whole:
-            loader = self._loaders.get(old % self._parallelism)
-            if loader is not None:
-                loader.add(changes)
+            self._loaders[old % self._parallelism].add(delta)
             return
-        parts: dict[int, list[Change]] = {index: [] for index in self._loaders}
-        known, parallelism = self._known, self._parallelism
-        for change in changes:
-            prefix = change[0]
-            index = known.get(prefix)
-            if index is None:
-                if len(known) >= _REMEMBERED:
-                    known.clear()
-                index = known[prefix] = group_of(key_hash(key_of(prefix)), parallelism)
-            if index in parts:
-                parts[index].append(change)
-        for index, part in parts.items():
+        for index, part in delta.by_group(self._loaders, self._group, self._groups).items():
             self._loaders[index].add(part)
 
-    def add_rows(self, old: int, block: TableBlock) -> None:
-        """Add changed rows of a table of an old group."""
-        delta = delta_of_block(block, self._table_keys, f"key group {old} of a changelog")
-        if self._whole:
-            loader = self._loaders.get(old % self._parallelism)
-            if loader is not None:
-                loader.add_rows(delta)
-            return
+    def _group(self, prefix: bytes) -> int:
+        """The new group of an entry."""
+        known = self._known
+        index = known.get(prefix)
+        if index is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            index = known[prefix] = group_of(key_hash(key_of(prefix)), self._parallelism)
+        return index
+
+    def _groups(self, rows: pa.Table) -> Any:
+        """The new group of each row of a table."""
         from keyed.tables.batches import group_indices
 
-        parts = dict.fromkeys(self._loaders, delta)
-        for name in ("removed", "upserts"):
-            rows = getattr(delta, name)
-            if rows is not None:
-                groups = group_indices(rows, self._stream_keys, self._parallelism)
-                for index, part in parts.items():
-                    parts[index] = attrs.evolve(part, **{name: rows.filter(groups == index)})
-        for index, part in parts.items():
-            self._loaders[index].add_rows(part)
+        return group_indices(rows, self._stream_keys, self._parallelism)
 
 
 def _check(restoration: Restoration, markers: Sequence[Commit], loaded: Sequence[GroupMeta], *, hashes: bool) -> None:
