@@ -23,6 +23,7 @@ class Options:
     on_progress: Callable[[Progress], object] | None = None
     on_restore: Callable[[RestoreProgress], object] | None = None
     local_dir: str | os.PathLike[str] | None = None
+    group_access: bool = False
     rows_per_batch: int | None = None
     processing_time: Callable[[], int] | None = None
     trigger: str | Mapping[str, Any] | None = None

@@ -301,6 +301,7 @@ class Output:
         on_progress: Callable[[Progress], object] | None = None,
         on_restore: Callable[[RestoreProgress], object] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
+        group_access: bool = False,
         query_name: str | None = None,
         rows_per_batch: int | None = None,
         processing_time: Callable[[], int] | None = None,
@@ -313,6 +314,7 @@ class Output:
             on_progress=on_progress,
             on_restore=on_restore,
             local_dir=local_dir,
+            group_access=group_access,
             query_name=query_name,
             rows_per_batch=rows_per_batch,
             processing_time=processing_time,
@@ -328,6 +330,7 @@ class Output:
         on_progress: Callable[[Progress], object] | None = None,
         on_restore: Callable[[RestoreProgress], object] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
+        group_access: bool = False,
         query_name: str | None = None,
         rows_per_batch: int | None = None,
         processing_time: Callable[[], int] | None = None,
@@ -341,6 +344,7 @@ class Output:
             on_progress=on_progress,
             on_restore=on_restore,
             local_dir=local_dir,
+            group_access=group_access,
             query_name=query_name,
             rows_per_batch=rows_per_batch,
             processing_time=processing_time,
@@ -403,6 +407,7 @@ def run(
     on_progress: Callable[[Progress], object] | None = None,
     on_restore: Callable[[RestoreProgress], object] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
+    group_access: bool = False,
     query_name: str | None = None,
     rows_per_batch: int | None = None,
     processing_time: Callable[[], int] | None = None,
@@ -417,6 +422,7 @@ def run(
         on_progress: Called after each batch.
         on_restore: Called while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
+        group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
         query_name: Name of the query in Spark's progress; on Spark only.
         rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
@@ -435,6 +441,7 @@ def run(
         on_progress=on_progress,
         on_restore=on_restore,
         local_dir=local_dir,
+        group_access=group_access,
         query_name=query_name,
         rows_per_batch=rows_per_batch,
         processing_time=processing_time,
@@ -451,6 +458,7 @@ def start(
     on_progress: Callable[[Progress], object] | None = None,
     on_restore: Callable[[RestoreProgress], object] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
+    group_access: bool = False,
     query_name: str | None = None,
     rows_per_batch: int | None = None,
     processing_time: Callable[[], int] | None = None,
@@ -465,6 +473,7 @@ def start(
         on_progress: Called after each batch.
         on_restore: Called while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
+        group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
         query_name: On Spark only.
         rows_per_batch: In the local runtime only.
         processing_time: In the local runtime only.
@@ -480,6 +489,7 @@ def start(
         on_progress=on_progress,
         on_restore=on_restore,
         local_dir=local_dir,
+        group_access=group_access,
         query_name=query_name,
         rows_per_batch=rows_per_batch,
         processing_time=processing_time,

@@ -30,6 +30,7 @@ from typing import TypeVar
 from keyed.codec.frames import Record, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
+from keyed.private_files import folder_path, make_private
 from keyed.stores.database import Database, is_locked
 
 __all__ = ["COMMITS_FOLDER", "BufferedCommits", "CommitStore", "MemoryCommitStore"]
@@ -158,6 +159,7 @@ class CommitStore(BufferedCommits):
 
     Args:
         path: Folder of the store; created if missing, with its parents.
+        group_access: Whether the group may read the folders that are created.
 
     Raises:
         CheckpointError: The folder is in use or a checkpoint of Spark, cannot be created, or was written in a format
@@ -165,9 +167,9 @@ class CommitStore(BufferedCommits):
         CorruptionError: What is in the folder is damaged. Reads and commits raise it too.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, group_access: bool = False) -> None:
         super().__init__()
-        self.path = Path(path)
+        self.path = Path(folder_path(path, "checkpoint"))
         folder = self.path / COMMITS_FOLDER
         if (self.path / "offsets").is_dir() and not folder.is_dir():
             raise CheckpointError(
@@ -175,7 +177,7 @@ class CommitStore(BufferedCommits):
                 "checkpoint= a new folder, and restore_from= the changelog of the query on Spark to take over its state"
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder, group=group_access)
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be created: {error}") from error
         try:

@@ -17,6 +17,7 @@ blocks share, and one budget for write buffers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from keyed.errors import KeyedError
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, WriteBatch, WriteBufferManager
 
-__all__ = ["Database", "is_locked", "successor"]
+__all__ = ["Database", "is_locked", "is_refused", "successor"]
 
 #: Block cache of the process, with index and filter blocks.
 CACHE_BYTES = 64 << 20
@@ -45,6 +46,17 @@ _BLOCK = 32 << 10
 _RECORD = Struct("<4xHB")
 #: Zero (nothing follows), full, first, middle and last.
 _RECORD_TYPES = range(5)
+
+
+_AGAIN = "Writer has previous error"
+_FULL = "No space left on device"
+#: What is behind an error, and what to do, by what the operating system calls it.
+_CAUSES = {
+    _FULL: "the disk is full: free space, what is committed is safe",
+    "Disk quota exceeded": "the disk quota is used up: free space, what is committed is safe",
+    "Read-only file system": "the file system is read-only: mount it writable, or choose another folder",
+    "Permission denied": "this process may not write there: give it access, or choose another folder",
+}
 
 
 @lru_cache(maxsize=1)
@@ -122,6 +134,11 @@ def _check_records(path: Path) -> None:
             at += _RECORD.size + length
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether `Database` raised ``error`` because the file system takes no writes, so that nothing is damaged."""
+    return any(text in str(error.__cause__) for text in _CAUSES)
+
+
 def is_locked(error: BaseException) -> bool:
     """Whether `Database` raised ``error`` because the database is open elsewhere, in this process or another one."""
     return "/LOCK: " in str(error.__cause__)
@@ -168,6 +185,7 @@ class Database:
 
         self.path = path
         self._failure = failure
+        self._said = ""
         self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         try:
             options = _options(blobs=blobs)
@@ -190,7 +208,13 @@ class Database:
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
         """The exception for a vendor error; raise it from ``error``."""
-        return self._failure(f"{self.path} {what}: {error}")
+        said = str(error)
+        if _AGAIN in said:
+            # After a failed write RocksDB says no more than that there was one.
+            said = self._said or (_FULL if not os.statvfs(self.path).f_bavail else said)
+        self._said = self._said or said
+        cause = next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
+        return self._failure(f"{self.path} {what}: {cause}")
 
     def write(self, batch: WriteBatch) -> None:
         """Write a batch, all of it or nothing."""

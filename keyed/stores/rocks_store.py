@@ -39,8 +39,9 @@ from keyed.codec.frames import frame, unframe
 from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode_time
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import CorruptionError, LocalStoreError
+from keyed.private_files import make_private
 from keyed.stores.base import Change
-from keyed.stores.database import Database, is_locked, successor
+from keyed.stores.database import Database, is_locked, is_refused, successor
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
@@ -85,7 +86,7 @@ class RocksStore:
     def _open(self) -> None:
         folder = self.path / _SUBFOLDER
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         except OSError as error:
             raise LocalStoreError(f"{folder} cannot be created: {error}") from error
         self._database = database = Database(folder, LocalStoreError, wal=False)
@@ -333,6 +334,8 @@ def open_rocks_store(path: str | os.PathLike[str]) -> RocksStore:
     except LocalStoreError as error:
         if is_locked(error):
             return _open_beside(path)
+        if is_refused(error):
+            raise
     _delete(path / _SUBFOLDER)
     return RocksStore(path)
 
@@ -343,7 +346,7 @@ def _open_beside(path: Path) -> RocksStore:
     for number in count():
         folder = path.with_name(f"{path.name}-{os.getpid()}-{number}")
         try:
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
         except FileExistsError:
             continue
         except OSError as error:

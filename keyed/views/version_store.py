@@ -41,6 +41,7 @@ import msgspec
 from keyed.codec.frames import frame, unframe
 from keyed.content.blocks import Change
 from keyed.errors import CorruptionError, LocalStoreError
+from keyed.private_files import make_private
 from keyed.stores.database import Database, successor
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class VersionStore:
         self._number = number
         folder = self._folder(number)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         except OSError as error:
             raise LocalStoreError(f"{folder} cannot be created: {error}") from error
         self._use(Database(folder, LocalStoreError, wal=True))

@@ -35,26 +35,19 @@ from keyed.changelog.records import (
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, DefinitionError
 from keyed.ids import random_id
+from keyed.private_files import folder_path
 
 __all__ = ["DirectoryChangelog"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _POSITION = re.compile(r"(\d{20})\.position")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _POSITIONS_BETWEEN_DROPS = 256
 _HOUR_MS = 60 * 60 * 1000
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise DefinitionError(f"DirectoryChangelog({path!r}): give the path of a folder")
-    if _URI.match(os.fspath(path)):
-        raise DefinitionError(
-            f"DirectoryChangelog({path!r}): a changelog is kept in a folder, and this is a URI; give the path at which "
-            "its file system is mounted, or use KafkaChangelog"
-        )
-    return os.path.abspath(path)  # noqa: PTH100 - links are kept
+    return os.path.abspath(folder_path(path, "DirectoryChangelog(path)"))  # noqa: PTH100 - links are kept
 
 
 def _lag(value: Duration) -> int:
@@ -89,6 +82,8 @@ class DirectoryChangelog:
         history_bytes: If the commits of a key group have more bytes than this, compaction leaves the newest half of so
             many, younger or not; ``None`` is no limit.
         auto_compact: Whether writers compact as the log grows, in a thread beside the job. If not, run `compact`.
+        group_access: Whether the folder, if it is made, can be read by its group: by followers under another user, say.
+            Otherwise it is for the user alone.
 
     Raises:
         DefinitionError: A parameter breaks its rule.
@@ -98,6 +93,7 @@ class DirectoryChangelog:
     compaction_lag: int = attrs.field(default=_HOUR_MS, converter=_lag, kw_only=True)
     history_bytes: int | None = attrs.field(default=None, converter=_history, kw_only=True)
     auto_compact: bool = attrs.field(default=True, kw_only=True)
+    group_access: bool = attrs.field(default=False, kw_only=True)
 
     def __str__(self) -> str:
         return f"changelog {self.path}"
@@ -117,7 +113,7 @@ class DirectoryChangelog:
         root = Path(self.path)
         header = self.header()
         if header is None:
-            make_folder(root)
+            make_folder(root, group=self.group_access)
             new = LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)
             publish(root / "header", [encode_header(new)])
             # Another driver may have been faster.
@@ -128,7 +124,7 @@ class DirectoryChangelog:
                 f"not of {operator!r} with {parallelism}; give each operator and number of key groups its own folder"
             )
         for name in ("groups", "positions", "kept"):
-            make_folder(root / name)
+            make_folder(root / name, group=self.group_access)
         return header
 
     def header(self) -> LogHeader | None:

@@ -19,6 +19,7 @@ from typing import Self
 
 from keyed.errors import ChangelogError
 from keyed.ids import random_id
+from keyed.private_files import file_mode, make_private
 
 __all__ = [
     "OpenFile",
@@ -126,16 +127,19 @@ def read_file(path: Path) -> bytes | None:
         return None
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, *, group: bool = False) -> None:
     """Create a folder with its parents, durably, even if whoever created it died before it was.
+
+    Args:
+        path: The folder.
+        group: Whether the group may read what is in it.
 
     Raises:
         ChangelogError: It cannot be created.
     """
     with _telling("created", path):
-        missing = [folder for folder in path.parents if not folder.is_dir()]
-        path.mkdir(parents=True, exist_ok=True)
-    for folder in (path, *missing):
+        missing = make_private(path, group=group)
+    for folder in missing or [path]:
         sync_folder(folder.parent)
 
 
@@ -155,7 +159,8 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
     temporary = path.with_name(f".{path.name}.{random_id()}{_LEFTOVER}")
     try:
         with _telling("written", path):
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.fchmod(file, file_mode(path.parent))
         try:
             # Beside what tells of errors: those of the chunks are others.
             for chunk in chunks:

@@ -7,11 +7,10 @@ each row is there once. State, source position and batch id are committed as one
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,13 +20,16 @@ from keyed.engine.loader import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
 from keyed.ids import random_id
 from keyed.options import Options
+from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import Operator
 from keyed.runtimes.local.local_position import Position, decode_position, encode_position, restored_position
 from keyed.runtimes.local.local_sinks import write
+from keyed.runtimes.local.scratch import scratch_folder
 from keyed.runtimes.local.source import Rows, batches
+from keyed.runtimes.local.stop_signals import Interrupted, leave, watched
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
@@ -57,7 +59,8 @@ class LocalQuery:
         self._last = last
         self._outputs = outputs
         _check_types(last, outputs)
-        self._checkpoint = options.checkpoint
+        self._checkpoint = None if options.checkpoint is None else folder_path(options.checkpoint, "checkpoint")
+        self._group_access = options.group_access
         self._drain = options.checkpoint is None if options.drain is None else options.drain
         self._on_progress = options.on_progress
         self._on_restore = options.on_restore or _log_progress
@@ -65,8 +68,13 @@ class LocalQuery:
         if type(self._rows_per_batch) is not int or self._rows_per_batch < 1:
             raise DefinitionError(f"rows_per_batch={self._rows_per_batch!r} must be an int above 0")
         self._now = options.processing_time or (lambda: time.time_ns() // 1_000_000)
-        self._local_dir = options.local_dir
+        self._local_dir = None if options.local_dir is None else folder_path(options.local_dir, "local_dir")
+        for bound in outputs:
+            if isinstance(bound.sink, ParquetSink):
+                folder_path(bound.sink.path, "Parquet sink")
         self._stopping = threading.Event()
+        self._signal: int | None = None
+        self._is_reading = False
         self._thread: threading.Thread | None = None
         self._restored: Restored | None = None
         self._error: BaseException | None = None
@@ -113,7 +121,10 @@ class LocalQuery:
             KeyedError: What the query failed with.
         """
         if self._thread is not None:
-            self._thread.join(timeout)
+            with watched(self._on_signal):
+                self._thread.join(timeout)
+            if self._signal is not None:
+                leave(self._signal)
         if self._error is not None:
             raise self._error
         return not self.is_active
@@ -134,23 +145,47 @@ class LocalQuery:
     # Running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> RunResult:
-        """Run to the end of the source."""
-        with tempfile.TemporaryDirectory(prefix="keyed-local-") as scratch:
-            commits: BufferedCommits = (
-                MemoryCommitStore() if self._checkpoint is None else CommitStore(self._checkpoint)
-            )
-            operators: list[Operator] = []
-            with ExitStack() as stack:
-                stack.callback(commits.close)
-                folder = Path(self._local_dir or (Path(self._checkpoint) / "local" if self._checkpoint else scratch))
-                position = self._position(commits)
-                for stage in self._last.chain:
-                    operators.append(Operator(stage, commits, folder, _microseconds, last=stage is self._last))
-                    stack.callback(operators[-1].close)
-                if position is None:
-                    position = self._first_position(commits, operators)
-                self._claim(commits, position)
-                return self._loop(commits, operators, position)
+        """Run to the end of the source.
+
+        SIGTERM and Ctrl-C end it after the batch that is running, or while it waits for the source; asked twice, it
+        ends at once.
+        """
+        with watched(self._on_signal), suppress(Interrupted):
+            result = self._run()
+        if self._signal is not None:
+            leave(self._signal)
+        return result
+
+    def _run(self) -> RunResult:
+        commits: BufferedCommits = MemoryCommitStore()
+        if self._checkpoint is not None:
+            commits = CommitStore(self._checkpoint, group_access=self._group_access)
+        operators: list[Operator] = []
+        with ExitStack() as stack:
+            stack.callback(commits.close)
+            if self._local_dir is not None:
+                folder = Path(self._local_dir)
+            elif self._checkpoint is not None:
+                folder = Path(self._checkpoint) / "local"
+            else:
+                folder = stack.enter_context(scratch_folder())
+            position = self._position(commits)
+            for stage in self._last.chain:
+                operators.append(Operator(stage, commits, folder, _microseconds, last=stage is self._last))
+                stack.callback(operators[-1].close)
+            if position is None:
+                position = self._first_position(commits, operators)
+            self._claim(commits, position)
+            return self._loop(commits, operators, position)
+
+    def _on_signal(self, number: int) -> None:
+        if self._signal is not None:
+            leave(number)
+        self._signal = number
+        self._stopping.set()
+        self._close_source()
+        if self._is_reading and self._thread is None:
+            raise Interrupted
 
     def _claim(self, commits: BufferedCommits, position: Position) -> None:
         """Make the folders of sinks this query's, whose id is in the checkpoint before it is in them.
@@ -209,12 +244,17 @@ class LocalQuery:
 
     def _next(self, source: Iterator[Rows]) -> Rows | None:
         """The next batch of the source, ``None`` at its end."""
+        self._is_reading = True
         try:
             return next(source, None)
+        except Interrupted:
+            return None
         except KeyedError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a source raises is named and raised again
             self._failed(error)
+        finally:
+            self._is_reading = False
 
     def _batch(
         self, commits: BufferedCommits, operators: list[Operator], position: Position, rows: Rows, *, end: bool

@@ -12,6 +12,7 @@ from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.ids import random_id
 from keyed.options import Options
+from keyed.private_files import make_private
 from keyed.recovery.cut import cut_of
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
@@ -27,7 +28,7 @@ from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_fol
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.runtimes.spark.session.ship import carried
 from keyed.runtimes.spark.session.spark_session import is_here, settings
-from keyed.sinks import CollectSink, Sink
+from keyed.sinks import CollectSink, Sink, local_folder
 from keyed.streams import BoundOutput, Output, Stage
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class Job:
             return
         if self._changelogs:
             check_path(self._checkpoint)
+        if self._here and (here := local_folder(self._checkpoint)) is not None:
+            # Before Spark makes it for all to read.
+            make_private(here, group=options.group_access)
         folder = None
         if self._here or points or self._changelogs:
             folder = reached(self._session, self._checkpoint)

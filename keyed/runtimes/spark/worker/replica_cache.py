@@ -10,17 +10,20 @@ A store on disk is open only while a batch runs, so that another worker of the m
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from keyed.engine.replica import Replica
+from keyed.errors import LocalStoreError
 from keyed.stores import MemoryStore, open_rocks_store
 
 __all__ = ["ReplicaCache", "default_local_dir"]
@@ -38,12 +41,24 @@ class _Held:
 
 
 def default_local_dir() -> str:
-    """The folder for local stores where none is given: one per user in the folder for temporary files."""
+    """The folder for local stores where none is given: one per user in the folder for temporary files.
+
+    Raises:
+        LocalStoreError: Somebody else has made it: whoever knows the name can.
+    """
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
         user = "nobody"
-    return str(Path(tempfile.gettempdir()) / f"keyed-{user}")
+    folder = Path(tempfile.gettempdir()) / f"keyed-{user}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise LocalStoreError(
+            f"the folder for local stores {folder} is a link, or is not this user's; remove it, or give local_dir="
+        )
+    return str(folder)
 
 
 class ReplicaCache:

@@ -29,8 +29,8 @@ class Count(KeyedProcessFunction):
         yield value.k, value.v, self.n.value()
 
 
-def counts(source, **options):
-    return keyed.stream(source).key_by("k").process(Count(), "k string, v bigint, n bigint", **options)
+def counts(source, output: Any = "k string, v bigint, n bigint", **options):
+    return keyed.stream(source).key_by("k").process(Count(), output, **options)
 
 
 def rows(*values):
@@ -73,12 +73,12 @@ def test_the_same_rows_may_come_by_another_way(tmp_path):
     values = [{"k": "a", "v": v, "x": x} for v, x in ((1, 1.5), (2, None), (3, 2.0))]
     ways: list[Any] = [values, pd.DataFrame(values), pa.Table.from_pylist(values), map(dict, values)]
     for number, way in enumerate(ways):
-        counts(way).run(checkpoint=tmp_path / str(number))
+        counts(way, None).run(checkpoint=tmp_path / str(number))
         more: list[Any] = [*values, {"k": "a", "v": 4, "x": 2}]
         # pandas makes floats of integers where one is missing.
         for later in (more, pd.DataFrame([*more, {"k": "b"}])[:4], pa.Table.from_pylist(more)):
             shutil.copytree(tmp_path / str(number), tmp_path / "copy")
-            assert counts(later).run(checkpoint=tmp_path / "copy").values == [("a", 4, 4)]
+            assert counts(later, None).run(checkpoint=tmp_path / "copy").values == [("a", 4, 4)]
             shutil.rmtree(tmp_path / "copy")
 
 

@@ -1,0 +1,81 @@
+"""Who may read what keyed keeps: its user alone, or a group too.
+
+Folders and files that keyed makes get their mode whatever the umask; folders that are there keep theirs. What is made
+in a folder of ours is open to the group if that folder is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from keyed.errors import DefinitionError
+
+__all__ = ["file_mode", "folder_path", "make_private"]
+
+_FOLDER, _FILE = 0o700, 0o600
+#: What a group gets besides: reading. New files belong to the folder's group.
+_GROUP_FOLDER, _GROUP_FILE = 0o2050, 0o040
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def make_private(path: Path, *, group: bool = False) -> list[Path]:
+    """Make a folder with its parents.
+
+    Args:
+        path: The folder.
+        group: Whether the group may read what is in it.
+
+    Returns:
+        The folders that were made, the topmost one last.
+
+    Raises:
+        OSError: One cannot be made.
+    """
+    missing = []
+    folder = path
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        try:
+            folder.mkdir(mode=_FOLDER)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+            continue
+        if group or _is_for_group(folder.parent):
+            folder.chmod(_FOLDER | _GROUP_FOLDER)
+    return missing
+
+
+def file_mode(folder: Path) -> int:
+    """The mode of a new file in a folder that `make_private` has made."""
+    return _FILE | (_GROUP_FILE if _is_for_group(folder) else 0)
+
+
+def folder_path(path: Any, what: str) -> str:
+    """The path of a folder of this machine.
+
+    Args:
+        path: What a user gives.
+        what: Names it in messages.
+
+    Raises:
+        DefinitionError: It is no path, empty, has a NUL, or is a URI.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise DefinitionError(f"{what}={path!r}: give the path of a folder")
+    if _URI.match(text):
+        raise DefinitionError(
+            f"{what}={path!r} is a URI, and this is kept in a folder; give the path at which its file system is mounted"
+        )
+    return text
+
+
+def _is_for_group(folder: Path) -> bool:
+    # The bit that says whose group new files get tells it from a folder that is open to all by the umask.
+    return folder.stat().st_mode & _GROUP_FOLDER == _GROUP_FOLDER

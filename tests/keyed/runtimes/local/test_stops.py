@@ -1,0 +1,143 @@
+"""Signals, kills and full disks: what a local run leaves, and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keyed
+from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
+from keyed.recovery import verify_changelog
+from keyed.runtimes.local.scratch import scratch_folder
+
+ROOT = Path(__file__).parents[4]
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {root!r})
+import keyed
+from pathlib import Path
+from tests.keyed.runtimes.local.test_stops import Count
+folder, how = Path({folder!r}), {how!r}
+def source():
+    for number in range(10**9):
+        if number == 40:
+            print("READING" if how != "batch" else "", flush=True)
+            if how == "waits":
+                time.sleep(600)
+        yield {{"k": str(number % 7)}}
+def say(progress):
+    if progress.batch_id == 5 and how == "batch":
+        print("RUNNING", flush=True)
+changelog = None if how == "scratch" else keyed.DirectoryChangelog(folder / "log")
+output = keyed.stream(source()).key_by("k").process(Count(), "k string, n bigint", store="rocksdb", changelog=changelog)
+options = dict(rows_per_batch=5, on_progress=say)
+if how != "scratch":
+    options |= dict(checkpoint=folder / "ck")
+if how == "thread":
+    output.start(folder / "out", **options).await_termination()
+else:
+    output.run(folder / "out", **options)
+"""
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        yield value.k, self.n.value()
+
+
+@contextmanager
+def started(tmp_path, how):
+    program = PROGRAM.format(root=str(ROOT), folder=str(tmp_path), how=how)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() not in ("READING", "RUNNING"):
+            assert process.poll() is None, process.communicate()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("how", ["waits", "batch", "thread"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_after_the_batch_with_its_changelog_flushed(tmp_path, how, number):
+    with started(tmp_path, how) as process:
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGINT), said
+    assert number == signal.SIGINT or said == ""
+    changelog = DirectoryChangelog(tmp_path / "log")
+    assert [group.problem for group in verify_changelog(changelog) if group.problem] == []
+    last = changelog.reader(0).last()
+    batches = sorted((tmp_path / "out").glob("part-*.parquet"))
+    assert last is not None
+    assert last.sequence == len(batches)
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with started(tmp_path, "scratch"), scratch_folder() as mine:
+        others = set(tmp_path.glob("keyed-local-*")) - {mine}
+        assert len(others) == 1, "that run lives"
+    (tmp_path / "keyed-local-old").mkdir()
+    os.utime(tmp_path / "keyed-local-old", (0, 0))
+    (tmp_path / "keyed-local-new").mkdir()
+    with scratch_folder() as mine:
+        assert set(tmp_path.glob("keyed-local-*")) == {mine, tmp_path / "keyed-local-new"}
+    assert set(tmp_path.glob("keyed-local-*")) == {tmp_path / "keyed-local-new"}
+
+
+class Big(KeyedProcessFunction):
+    data = ValueState(bytes, default=b"")
+
+    def process_element(self, value, ctx):
+        self.data.update(os.urandom(50_000))
+        yield value.k
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 3 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(rows=500, **options):
+    source = keyed.stream([{"k": str(number)} for number in range(rows)])
+    store: Any = "rocksdb" if "local_dir" in options else "memory"
+    source.key_by("k").process(Big(), "k string", store=store).run(rows_per_batch=10, **options)
+
+
+def test_a_full_or_read_only_disk_is_named_with_the_path(disk):
+    with pytest.raises(KeyedError, match=rf"^{disk}/ck/keyed-commits-1 cannot be \w+: the disk is full: free space"):
+        fill(checkpoint=disk / "ck")
+    subprocess.run(f"rm -rf {disk}/*", shell=True, check=True)
+    fill(1, local_dir=disk)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    with pytest.raises(
+        KeyedError, match=rf"^{disk}/Big/0/keyed-store-1 cannot be opened: the file system is read-only"
+    ):
+        fill(1, local_dir=disk)
+    with pytest.raises(KeyedError, match=rf"^{disk}/ck/keyed-commits-1 cannot be created: .*Read-only file system"):
+        fill(1, checkpoint=disk / "ck")

@@ -1,0 +1,111 @@
+"""Who may read what keyed keeps, and which paths it takes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import keyed
+from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
+from keyed.errors import DefinitionError, LocalStoreError
+from keyed.runtimes.spark.worker.replica_cache import default_local_dir
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        yield value.k
+
+
+def run(folder, **options):
+    output = keyed.stream([{"k": "a"}] * 3).key_by("k")
+    group = options.get("group_access", False)
+    changelog = DirectoryChangelog(folder / "log", group_access=group)
+    output.process(Count(), "k string", store="rocksdb", changelog=changelog).run(
+        folder / "out", checkpoint=folder / "a" / "ck", local_dir=folder / "stores", rows_per_batch=1, **options
+    )
+
+
+def modes(folder, *, files):
+    return {oct(path.stat().st_mode & 0o7777) for path in folder.rglob("*") if path.is_file() == files}
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o000])
+def umask(request):
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def test_what_is_kept_is_for_the_user_alone(tmp_path, umask):
+    run(tmp_path)
+    for name in ("a", "a/ck", "a/ck/keyed-commits-1", "log", "stores"):
+        assert oct((tmp_path / name).stat().st_mode & 0o7777) == "0o700", name
+    assert modes(tmp_path / "log", files=True) == {"0o600"}
+    assert modes(tmp_path / "log", files=False) == {"0o700"}
+
+
+def test_a_group_may_read_if_asked(tmp_path, umask):
+    run(tmp_path, group_access=True)
+    for name in ("a", "a/ck", "log", "log/groups/00000"):
+        assert oct((tmp_path / name).stat().st_mode & 0o7777) == "0o2750", name
+    assert modes(tmp_path / "log", files=True) == {"0o640"}
+    assert oct((tmp_path / "stores").stat().st_mode & 0o777) == "0o700"
+
+
+def test_folders_that_are_there_keep_their_mode(tmp_path):
+    for name in ("a", "log"):
+        (tmp_path / name).mkdir(mode=0o755)
+        (tmp_path / name).chmod(0o755)
+    run(tmp_path)
+    assert oct((tmp_path / "log").stat().st_mode & 0o7777) == "0o755"
+    assert oct((tmp_path / "a" / "ck").stat().st_mode & 0o7777) == "0o700"
+    assert modes(tmp_path / "log", files=True) == {"0o600"}
+
+
+@pytest.mark.spark
+def test_spark_s_checkpoint_is_for_the_user_alone(spark, tmp_path):
+    from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    for group, mode in ((False, "0o700"), (True, "0o2750")):
+        count(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / str(group), group_access=group)
+        assert oct((tmp_path / str(group)).stat().st_mode & 0o7777) == mode
+        assert (tmp_path / str(group) / "metadata").exists()
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/x", "file:///x", "", "a\0b", 5])
+def test_paths_that_are_no_folders_are_refused(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    output = keyed.stream([{"k": "a"}]).key_by("k").process(Count(), "k string")
+    for refused in (
+        lambda: output.run(checkpoint=path),
+        lambda: output.run(local_dir=path),
+        lambda: output.run(keyed.parquet_sink(path)),
+        lambda: DirectoryChangelog(path),
+    ):
+        with pytest.raises((DefinitionError, TypeError) if path == 5 else DefinitionError):
+            refused()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_for_local_stores_is_this_user_s_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Path(default_local_dir())
+    assert oct(folder.stat().st_mode & 0o777) == "0o700"
+    assert Path(default_local_dir()) == folder
+    folder.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LocalStoreError, match=r"is a link, or is not this user's; remove it, or give local_dir="):
+        default_local_dir()
+    folder.unlink()
+    folder.mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(LocalStoreError, match="not this user's"):
+        default_local_dir()
