@@ -40,7 +40,7 @@ def test_cycles_that_live_over_a_batch_are_freed():
     source = [{"k": "a"}] * 400
     seen = keyed.stream(source).key_by("k").process(Replacing()).run(rows_per_batch=1).values
     assert len(seen) == 400
-    # Without collections all of them live. How many do depends on how fast the machine is.
+    # Without collections all of them live.
     assert max(seen) < 200
 
 
