@@ -6,7 +6,7 @@
 Each argument before `--` is a version of Spark, with everything else as `constraints.txt` has it, or `lowest`: the
 lowest version that `pyproject.toml` declares of every package the project needs. Each has a virtual environment of its
 own, `.environments/<name>`, which is brought up to date when it is not what is declared. What follows `--` goes to
-pytest. All are run, whatever fails; the exit status is the number of those that failed.
+pytest. All are run, whatever fails; the exit status is the number of those that failed. Java is the machine's own.
 """
 
 from __future__ import annotations

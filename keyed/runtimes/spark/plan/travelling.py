@@ -15,7 +15,7 @@ from keyed.errors import DefinitionError
 
 __all__ = ["check_travels"]
 
-#: Packages whose objects hold what users hand them.
+#: Packages whose objects, and those of classes derived from theirs, hold what users hand them.
 _OURS = ("keyed", "windows")
 
 
@@ -30,7 +30,7 @@ def check_travels(function: object, operator: str) -> None:
         return
     path, value, seen = type(function).__name__, function, {id(function)}
     while True:
-        bad = next((each for each in _parts(value, function) if id(each[1]) not in seen and _trouble(each[1])), None)
+        bad = next((each for each in _parts(value) if id(each[1]) not in seen and _trouble(each[1])), None)
         if bad is None:
             break
         path, value = f"{path}{bad[0]}", bad[1]
@@ -53,7 +53,7 @@ def _trouble(value: object) -> str | None:
     return None
 
 
-def _parts(value: Any, function: object) -> Iterator[tuple[str, Any]]:
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """What a value is pickled with, as far as the user has a name for it, and how a message names it."""
     if isinstance(value, MethodType | staticmethod | classmethod):
         value = value.__func__
@@ -70,7 +70,7 @@ def _parts(value: Any, function: object) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"[{number}]", part) for number, part in enumerate(value))
-    elif value is function or type(value).__module__.partition(".")[0] in _OURS:
+    elif any(cls.__module__.partition(".")[0] in _OURS for cls in type(value).__mro__):
         slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name)]
         attributes = {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
         yield from ((f".{name}", part) for name, part in attributes.items())

@@ -7,6 +7,7 @@ import pytest
 import keyed
 from keyed.errors import DefinitionError
 from keyed.runtimes.spark.plan.travelling import check_travels
+from windows import ProcessWindowFunction, TumblingEventTimeWindows
 
 
 class Count(keyed.KeyedProcessFunction):
@@ -65,6 +66,20 @@ def test_what_is_on_the_class_is_named():
         lock = threading.Lock()
 
     assert "Shared.lock is a _thread.lock" in refusal(Shared())
+
+
+class Client(ProcessWindowFunction):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def process(self, key, context, elements):
+        yield key, len(elements)
+
+
+def test_what_a_window_is_given_is_named():
+    windowed = keyed.stream([{"k": "a"}]).key_by("k").window(TumblingEventTimeWindows.of(1000))
+    output = windowed.process(Client(), output="k string, n long")
+    assert "WindowOperator.definition.process.lock is a _thread.lock" in refusal(output.stage.function)
 
 
 def test_a_spark_session_is_named_before_the_query_starts(spark):
