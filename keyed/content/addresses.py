@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Any
 
 from keyed.codec.keys import decode_key_at
+from keyed.errors import CorruptionError
 
 __all__ = [
     "PLAIN",
@@ -32,11 +33,15 @@ __all__ = [
     "TIMER_PROCESSING",
     "TTL_EVENT",
     "TTL_PROCESSING",
+    "decode_list_sub",
     "decode_time",
     "encode_time",
     "key_of",
     "list_sub",
     "named_timer_sub",
+    "namespace_of",
+    "split_value",
+    "state_id_of",
     "state_prefix",
     "timer_prefix",
     "timer_sub",
@@ -95,6 +100,48 @@ def named_timer_sub(name: bytes) -> bytes:
 def list_sub(commit: int, index: int) -> bytes:
     """Build the sub of the list element that was the ``index``-th to be added in a commit."""
     return _LIST_SUB.pack(commit, index)
+
+
+def decode_list_sub(sub: bytes) -> tuple[int, int]:
+    """Decode the commit and the index of a list element.
+
+    Raises:
+        CorruptionError: It is no place in a list.
+    """
+    if len(sub) != _LIST_SUB.size:
+        raise CorruptionError(f"{sub!r:.50} is no place in a list")
+    commit, index = _LIST_SUB.unpack(sub)
+    return commit, index
+
+
+def split_value(prefix: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Split the value of a state's entry into its encoded due time, empty if it has none, and the rest."""
+    size = 0 if prefix[0] == PLAIN else _TIME.size
+    return value[:size], value[size:]
+
+
+def state_id_of(prefix: bytes) -> int | None:
+    """The id of the state that a prefix is of, ``None`` if it is that of timers.
+
+    Raises:
+        CorruptionError: It is no prefix.
+    """
+    if prefix[:1] >= bytes((TIMER_PROCESSING,)):
+        return None
+    if len(prefix) < _STATE_HEAD.size:
+        raise CorruptionError(f"{prefix!r} is no prefix of an entry")
+    state_id: int = _STATE_HEAD.unpack_from(prefix)[1]
+    return state_id
+
+
+def namespace_of(prefix: bytes) -> Any:
+    """The user's namespace in the prefix of a state.
+
+    Raises:
+        CorruptionError: It holds none.
+    """
+    _, offset = decode_key_at(prefix, _STATE_HEAD.size)
+    return decode_key_at(prefix, offset)[0]
 
 
 def key_of(prefix: bytes) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed.codec.keys import decode_key, decode_key_at
-from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
+from keyed.codec.keys import decode_key
+from keyed.content.addresses import TIMER_EVENT, decode_list_sub, decode_time, key_of, namespace_of, state_id_of
 
 __all__ = ["describe_entry"]
 
@@ -22,21 +22,22 @@ def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
         CorruptionError: It is no address.
     """
     key = key_of(prefix)
-    if prefix[0] >= TIMER_PROCESSING:
+    number = state_id_of(prefix)
+    if number is None:
         domain = "event-time" if prefix[0] == TIMER_EVENT else "processing-time"
         which = f"timer {decode_key(sub[1:])!r}" if sub[0] else f"timer at {decode_time(sub, 1)}"
         return f"{domain} {which} of key {key!r}"
-    number = int.from_bytes(prefix[1:3], "big")
     name, kind = f"number {number}", ""
     for state_name, state in states.items():
         if state["id"] == number:
             name, kind = repr(state_name), state["schema"]["kind"]
-    namespace = decode_key_at(prefix, decode_key_at(prefix, 3)[1])[0]
+    namespace = namespace_of(prefix)
     where = f"{kind or 'unknown'} state {name} of key {key!r}"
     if namespace is not None:
         where += f", namespace {namespace!r}"
     if kind == "map":
         return f"{where}, map key {decode_key(sub)!r}"
     if kind == "list":
-        return f"{where}, element {int.from_bytes(sub[8:], 'big')} of batch {int.from_bytes(sub[:8], 'big')}"
+        batch, index = decode_list_sub(sub)
+        return f"{where}, element {index} of batch {batch}"
     return where

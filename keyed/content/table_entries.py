@@ -16,13 +16,22 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from keyed.codec.arrow_streams import read_stream, write_stream
-from keyed.codec.keys import decode_key, decode_key_at, encode_key
+from keyed.codec.keys import decode_key, encode_key
+from keyed.content.addresses import (
+    PLAIN,
+    TTL_EVENT,
+    TTL_PROCESSING,
+    decode_time,
+    encode_time,
+    key_of,
+    state_id_of,
+    state_prefix,
+)
 from keyed.content.blocks import Change, TableBlock
 from keyed.errors import CorruptionError
 
@@ -31,10 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TableEntries"]
 
-_HEAD = Struct(">BH")
-_DUE = Struct(">Q")
-_SIGN = 1 << 63
-_KINDS = {None: 1, "processing_time": 2, "event_time": 3}
+_DUE_BYTES = 8
+_KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
 _DUE_COLUMN = "__keyed_due"
 _NO_NAMESPACE = encode_key(None)
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,7 +73,7 @@ class TableEntries:
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise CorruptionError(f"{state!r:.200} does not describe a table ({error!r})", where=where) from error
         self._has_due = ttl is not None
-        self._head = _HEAD.pack(kind, self.state_id)
+        self._kind = kind
         self._rest = self._keys[len(self._stream_keys) :]
         self._values = [name for name in self._schema.names if name not in (*self._keys, _DUE_COLUMN)]
 
@@ -86,8 +93,7 @@ class TableEntries:
             values: Iterable[bytes] = map(_encode, self._plain(written, there).to_pylist())
             if self._has_due:
                 times: list[Any] = written.column(_DUE_COLUMN).to_pylist()
-                due = (_DUE.pack(time + _SIGN) for time in times)
-                values = (time + value for time, value in zip(due, values, strict=True))
+                values = (encode_time(time) + value for time, value in zip(times, values, strict=True))
             changes += [(*address, value) for address, value in zip(self._addresses(written), values, strict=True)]
         return changes
 
@@ -116,8 +122,7 @@ class TableEntries:
     def _addresses(self, rows: pa.Table) -> list[tuple[bytes, bytes]]:
         columns = [rows.column(name).to_pylist() for name in self._stream_keys]
         keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        head, tail = self._head, _NO_NAMESPACE
-        prefixes = [head + encode_key(key) + tail for key in keys]
+        prefixes = [state_prefix(self._kind, self.state_id, encode_key(key), _NO_NAMESPACE) for key in keys]
         if not self._rest:
             return [(prefix, b"") for prefix in prefixes]
         rest = self._plain(rows, self._rest)
@@ -134,12 +139,11 @@ class TableEntries:
     def _key_table(self, changes: Sequence[Change]) -> pa.Table:
         import pyarrow as pa
 
-        start = _HEAD.size
         keys = []
         for prefix, sub, _ in changes:
-            if not prefix.startswith(self._head):
+            if prefix[0] != self._kind or state_id_of(prefix) != self.state_id:
                 raise ValueError(f"prefix {prefix[:20]!r}")
-            key = decode_key_at(prefix, start)[0]
+            key = key_of(prefix)
             stream = (key,) if len(self._stream_keys) == 1 else key
             rest = decode_key(sub) if self._rest else ()
             keys.append((*stream, *rest))
@@ -154,14 +158,14 @@ class TableEntries:
         import pyarrow as pa
 
         keys = self._key_table(changes)
-        start = _DUE.size if self._has_due else 0
+        start = _DUE_BYTES if self._has_due else 0
         values = [_decode(value[start:]) for _, _, value in changes if value is not None]
         columns: dict[str, Any] = {name: keys.column(name) for name in self._keys}
         for name in self._values:
             type_ = self._schema.field(name).type
             columns[name] = pa.array([value.get(name) for value in values], _plain_type(type_)).cast(type_)
         if self._has_due:
-            due = [_DUE.unpack_from(value)[0] - _SIGN for _, _, value in changes if value is not None]
+            due = [decode_time(value) for _, _, value in changes if value is not None]
             columns[_DUE_COLUMN] = pa.array(due, pa.int64())
         return pa.table({name: columns[name] for name in self._schema.names})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from keyed.codec.migration import with_fields
 from keyed.codec.state_schema import StateSchema
-from keyed.content.addresses import PLAIN, TIMER_PROCESSING
+from keyed.content.addresses import split_value, state_id_of
 from keyed.content.blocks import Change
 from keyed.content.delta import Delta
 from keyed.errors import EncodingError, StateSchemaChanged
@@ -16,7 +16,6 @@ from keyed.restoring import StateMigration
 __all__ = ["Migration"]
 
 _NULL = b"\xc0"
-_DUE = 8
 
 
 class Migration:
@@ -42,7 +41,7 @@ class Migration:
             if names.count(name) > 1:
                 raise _misfit(f"renamed={dict(migrate.renamed)!r}: two states would be named {name!r}", stored)
         self.states = {}
-        self._converters: dict[bytes, Callable[[bytes], bytes]] = {}
+        self._converters: dict[int | None, Callable[[bytes], bytes]] = {}
         for name, state in zip(names, stored.values(), strict=True):
             schema = state["schema"] | {"name": name}
             if name in migrate.added:
@@ -50,7 +49,7 @@ class Migration:
                     schema["value"], convert = with_fields(schema["value"], migrate.added[name])
                 except (StateSchemaChanged, EncodingError) as error:
                     raise _misfit(f"added={{{name!r}: {migrate.added[name]!r}}}: {error}", stored) from error
-                self._converters[int(state["id"]).to_bytes(2, "big")] = convert
+                self._converters[int(state["id"])] = convert
             self.states[name] = state | {"schema": schema}
         for name in migrate.added:
             if name not in self.states:
@@ -68,10 +67,9 @@ class Migration:
         result: list[Change] = []
         for change in delta.entries:
             prefix, sub, value = change
-            convert = self._converters.get(prefix[1:3]) if prefix[0] < TIMER_PROCESSING else None
+            convert = self._converters.get(state_id_of(prefix))
             if convert is not None and value is not None:
-                head = b"" if prefix[0] == PLAIN else value[:_DUE]
-                body = value[len(head) :]
+                head, body = split_value(prefix, value)
                 if body != _NULL:
                     result.append((prefix, sub, head + convert(body)))
                     continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import merge
-from struct import Struct
 from struct import error as StructError  # noqa: N812 - as other errors
 from typing import Any
 
@@ -13,20 +12,18 @@ import attrs
 from keyed.changelog.model import Blocks, Changelog, Commit
 from keyed.codec.arrow_streams import read_stream
 from keyed.codec.fingerprints import describe_type, why_incompatible
-from keyed.codec.keys import decode_key, decode_key_at
+from keyed.codec.keys import decode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.stand_ins import value_reader
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
-from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time
+from keyed.content.addresses import decode_list_sub, decode_time, key_of, namespace_of, split_value, state_id_of
 from keyed.content.blocks import TableBlock
 from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
 from keyed.recovery.cut import header_of, newest_sequence
 
 __all__ = ["StateChange", "read_changelog"]
 
-_HEAD = Struct(">BH")
-_LIST_SUB = Struct(">QI")
 _DUE_COLUMN = "__keyed_due"
 
 
@@ -126,7 +123,7 @@ class _State:
         self.schema = schema = StateSchema.from_json(stored)
         self.name = name
         self.decode = value_reader(schema.value) if schema.kind != "table" else None
-        self.decode_sub: Callable[[bytes], Any] = {"map": decode_key, "list": _list_sub}.get(schema.kind, _no_sub)
+        self.decode_sub: Callable[[bytes], Any] = {"map": decode_key, "list": decode_list_sub}.get(schema.kind, _no_sub)
         if value_type is not None:
             self._check(schema.value, value_type, as_key=False)
             self.decode = value_codec(value_type).decode
@@ -172,17 +169,14 @@ class _Decoders:
 
     def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
         """A changed entry; ``None`` if it is a timer, or of another state than is asked for."""
-        if prefix[0] >= TIMER_PROCESSING:
-            return None
-        kind, number = _HEAD.unpack_from(prefix)
-        state = self._states.get(number)
+        number = state_id_of(prefix)
+        state = None if number is None else self._states.get(number)
         if state is None:
             return None
-        key, offset = decode_key_at(prefix, _HEAD.size)
-        namespace, _ = decode_key_at(prefix, offset)
-        expires = None
-        if value is not None and kind != PLAIN:
-            expires, value = decode_time(value), value[8:]
+        key, namespace, expires = key_of(prefix), namespace_of(prefix), None
+        if value is not None:
+            due, value = split_value(prefix, value)
+            expires = decode_time(due) if due else None
         decoded = None if value is None or state.decode is None else state.decode(value)
         return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
 
@@ -208,13 +202,6 @@ class _Decoders:
                     removed,
                     expires,
                 )
-
-
-def _list_sub(sub: bytes) -> tuple[int, int]:
-    if len(sub) != _LIST_SUB.size:
-        raise CorruptionError(f"{sub!r:.50} is no place in a list")
-    batch, index = _LIST_SUB.unpack(sub)
-    return batch, index
 
 
 def _no_sub(sub: bytes) -> None:
