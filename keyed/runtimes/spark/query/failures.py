@@ -42,6 +42,11 @@ _HINTS = {
         "a Python worker ended without raising anything: it was killed, by the system for lack of memory for instance, "
         "or a native library crashed. The next run on the checkpoint goes on from the last committed batch"
     ),
+    "Python worker failed to connect back": (
+        "a Python worker did not start in the ten seconds that Spark gives it: the machine is overloaded, or the Python "
+        "of the workers (PYSPARK_PYTHON) does not run. The next run on the checkpoint goes on from the last committed "
+        "batch"
+    ),
 }
 
 

@@ -88,3 +88,25 @@ def test_the_plan_of_the_query_is_left_out():
 def test_a_batch_that_is_too_large_for_arrow_gets_a_remedy():
     text = "org.apache.arrow.vector.util.OversizedAllocationException: Memory required for vector is (2147483648)"
     assert "maxFilesPerTrigger" in str(translated(SparkError(text), "q"))
+
+
+@pytest.mark.parametrize("cause", ["exited unexpectedly (crashed)", "failed to connect back."])
+def test_a_worker_that_ends_or_does_not_start_is_told_first(cause):
+    text = (
+        f"Job aborted: org.apache.spark.SparkException: Python worker {cause}\n\tat x.y(Z.scala:1)\nCaused by: a.B: c\n"
+    )
+    assert str(translated(SparkError(text), "q")).startswith("q failed: a Python worker ")
+
+
+def test_the_first_cause_in_java_is_told():
+    text = (
+        "x\n\tat a.b(C.java:1)\nCaused by: a.D: e\n\tat a.b(C.java:2)\nCaused by: java.io.IOException: No space left\n"
+    )
+    assert str(translated(SparkError(text), "q")) == "q failed: java.io.IOException: No space left"
+
+
+def test_the_lines_of_the_users_function_are_a_note_without_those_of_the_engine():
+    text = JOB.format(name="UserFunctionError")
+    assert translated(SparkError(text), "q").__notes__ == [
+        'In the worker:\n  File "job.py", line 3, in process_element\n    raise ValueError("boom")'
+    ]
