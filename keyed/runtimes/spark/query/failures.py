@@ -43,9 +43,9 @@ _HINTS = {
         "or a native library crashed. The next run on the checkpoint goes on from the last committed batch"
     ),
     "Python worker failed to connect back": (
-        "a Python worker did not start in the ten seconds that Spark gives it: the machine is overloaded, or the Python "
-        "of the workers (PYSPARK_PYTHON) does not run. The next run on the checkpoint goes on from the last committed "
-        "batch"
+        "a Python worker did not start in the ten seconds that Spark gives it: the machine is overloaded, or the "
+        "Python of the workers (PYSPARK_PYTHON) does not run. The next run on the checkpoint goes on from the last "
+        "committed batch"
     ),
 }
 
