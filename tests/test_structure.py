@@ -330,6 +330,36 @@ def test_every_rule_is_about_modules_that_are_there():
     assert {target for allowed in MAY_IMPORT.values() for target in allowed} <= set(MAY_IMPORT)
 
 
+def twice(files: list[Path]) -> list[str]:
+    """Return the names that two modules have, or public classes of two modules."""
+    found: dict[str, set[str]] = {}
+    for path in files:
+        module = module_name(path)
+        if path.stem not in {"__init__", "__main__"}:
+            found.setdefault(f"module {path.stem}", set()).add(module)
+        # Under PyFlink's names stands what does the same under it.
+        for node in tree_of(path).body if module != "keyed.pyflink" else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(f"class {node.name}", set()).add(module)
+    return [f"{name}: {sorted(modules)}" for name, modules in sorted(found.items()) if len(modules) > 1]
+
+
+def test_one_name_is_one_thing():
+    assert twice(LIBRARY) == []
+
+
+def test_a_name_of_two_things_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    files = [tmp_path / "keyed" / name / "same.py" for name in ("a", "b")]
+    for path in files:
+        path.parent.mkdir(parents=True)
+        path.write_text("class Same: ...\nclass _Own: ...")
+    assert twice(files) == [
+        "class Same: ['keyed.a.same', 'keyed.b.same']",
+        "module same: ['keyed.a.same', 'keyed.b.same']",
+    ]
+
+
 def test_dependencies_have_one_direction():
     assert over(LIBRARY + sorted(ROOT.glob("examples/**/*.py")), wrong_direction, package=True) == []
 

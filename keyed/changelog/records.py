@@ -14,7 +14,7 @@ Fields added later need a default, and readers pass over those that they do not 
 from __future__ import annotations
 
 from keyed.changelog.model import Commit, LogHeader
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.errors import CorruptionError
 
 __all__ = [
@@ -32,10 +32,10 @@ __all__ = [
 COMMIT = b"KCLC"
 """The kind of the frame of a commit marker."""
 
-_HEADER: Record[LogHeader] = Record(b"KCLH", 1, LogHeader)
-_COMMIT: Record[Commit] = Record(COMMIT, 1, Commit)
-_POSITION: Record[tuple[int, bytes]] = Record(b"KCLP", 1, tuple[int, bytes])
-_KEPT: Record[tuple[str, bytes]] = Record(b"KCLK", 1, tuple[str, bytes])
+_HEADER: RecordFormat[LogHeader] = RecordFormat(b"KCLH", 1, LogHeader)
+_COMMIT: RecordFormat[Commit] = RecordFormat(COMMIT, 1, Commit)
+_POSITION: RecordFormat[tuple[int, bytes]] = RecordFormat(b"KCLP", 1, tuple[int, bytes])
+_KEPT: RecordFormat[tuple[str, bytes]] = RecordFormat(b"KCLK", 1, tuple[str, bytes])
 encode_header = _HEADER.encode
 encode_commit = _COMMIT.encode
 decode_position = _POSITION.decode

@@ -22,7 +22,7 @@ import msgspec
 
 from keyed.errors import CorruptionError
 
-__all__ = ["FRAME_OVERHEAD", "Record", "frame", "frame_length", "unframe"]
+__all__ = ["FRAME_OVERHEAD", "RecordFormat", "frame", "frame_length", "unframe"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ FRAME_OVERHEAD = _HEAD.size + _CRC.size
 """Bytes that a frame adds to its payload."""
 
 
-class Record(Generic[T]):
+class RecordFormat(Generic[T]):
     """A kind of record whose payload is msgpack of values of one type: encodes and decodes it.
 
     Args:

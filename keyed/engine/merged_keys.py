@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from keyed.content.addresses import key_of
 from keyed.content.blocks import Block, TableChange
-from keyed.engine.segment import CHANGES, Row
+from keyed.engine.segment import CHANGES, LogRow
 from keyed.errors import KeysChanged
 
 __all__ = ["blocks_by_commit", "check_not_merged"]
@@ -39,7 +39,7 @@ def check_not_merged(operator: str, commits: Iterable[Iterable[Block]]) -> None:
                 seen.add((prefix, sub))
 
 
-def blocks_by_commit(rows: Iterable[Row]) -> Iterator[list[Block]]:
+def blocks_by_commit(rows: Iterable[LogRow]) -> Iterator[list[Block]]:
     """The changes in log rows, a list for each commit."""
     commit, blocks = 0, list[Block]()
     for row in rows:

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.durations import MIN_TIMESTAMP
 
 __all__ = ["GroupMeta", "decode_meta", "encode_meta"]
@@ -65,6 +65,6 @@ class GroupMeta:
     key_type: str = ""
 
 
-_RECORD: Record[GroupMeta] = Record(b"KMET", 1, GroupMeta)
+_RECORD: RecordFormat[GroupMeta] = RecordFormat(b"KMET", 1, GroupMeta)
 encode_meta = _RECORD.encode
 decode_meta = _RECORD.decode

@@ -13,7 +13,7 @@ from keyed.content.local_store import LocalStore
 from keyed.engine.bound_tables import decoded
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.engine.segment import Row, decode_row
+from keyed.engine.segment import LogRow, decode_row
 from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Replica:
         blocks: list[Block] = [committed.changes] if committed.changes else []
         return blocks + [change.block for change in committed.table_blocks]
 
-    def _replay(self, rows: Iterator[Row], meta: GroupMeta, first: int, where: str) -> int:
+    def _replay(self, rows: Iterator[LogRow], meta: GroupMeta, first: int, where: str) -> int:
         """Apply log rows, from number ``first`` on, some at a time. How many they are."""
         count = 0
         while part := list(islice(rows, _ROWS_AT_A_TIME)):
@@ -126,7 +126,7 @@ class Replica:
         return count
 
     @staticmethod
-    def _rows(log: GroupLog, meta: GroupMeta, first: int, where: str) -> Iterator[Row]:
+    def _rows(log: GroupLog, meta: GroupMeta, first: int, where: str) -> Iterator[LogRow]:
         """The rows from ``first`` to the last one.
 
         Raises:

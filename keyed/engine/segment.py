@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import (
     BLOCK_BYTES,
     Change,
@@ -40,7 +40,7 @@ from keyed.content.blocks import (
 )
 from keyed.errors import CorruptionError
 
-__all__ = ["CHANGES", "REAPPENDED", "TABLE", "TABLE_REAPPENDED", "Row", "decode_row", "encode_rows"]
+__all__ = ["CHANGES", "REAPPENDED", "TABLE", "TABLE_REAPPENDED", "LogRow", "decode_row", "encode_rows"]
 
 CHANGES = 1
 REAPPENDED = 2
@@ -48,11 +48,11 @@ TABLE = 3
 TABLE_REAPPENDED = 4
 
 # A body is decoded by its kind, so that a later kind may look otherwise.
-_RECORD: Record[Any] = Record(b"KSEG", 1, tuple[int, bool, str, str, list[tuple[int, msgspec.Raw]]])
+_RECORD: RecordFormat[Any] = RecordFormat(b"KSEG", 1, tuple[int, bool, str, str, list[tuple[int, msgspec.Raw]]])
 
 
 @attrs.frozen
-class Row:
+class LogRow:
     """A decoded log row.
 
     Attributes:
@@ -129,7 +129,7 @@ def _blocks(kind: int, changes: list[Change]) -> Iterator[tuple[int, object]]:
         yield size, [kind, columns_of(part)]
 
 
-def decode_row(record: bytes, where: str) -> Row:
+def decode_row(record: bytes, where: str) -> LogRow:
     """Decode a log row.
 
     Raises:
@@ -144,4 +144,4 @@ def decode_row(record: bytes, where: str) -> Row:
             result.append((kind, decode_table_change(body, where)))
         else:
             raise CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)
-    return Row(commit, last, attempt, before, result)
+    return LogRow(commit, last, attempt, before, result)

@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol
 
 import attrs
 
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.errors import SinkError
 from keyed.sinks import ParquetSink
 
@@ -57,7 +57,7 @@ class _Mark:
     queries: list[str]
 
 
-_RECORD: Record[_Mark] = Record(b"KSNK", 1, _Mark)
+_RECORD: RecordFormat[_Mark] = RecordFormat(b"KSNK", 1, _Mark)
 
 
 def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TypeVar
 
-from keyed.codec.frames import Record, frame, unframe
+from keyed.codec.frames import RecordFormat, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
 from keyed.private_files import folder_path, make_private
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _GROUP = Struct(">I")
 _ROW = Struct(">Q")
 _Snapshot = tuple[dict[bytes, bytes], dict[bytes, dict[int, bytes]]]
-_SNAPSHOT: Record[_Snapshot] = Record(b"KCMS", 1, _Snapshot)
+_SNAPSHOT: RecordFormat[_Snapshot] = RecordFormat(b"KCMS", 1, _Snapshot)
 _Key = TypeVar("_Key")
 
 

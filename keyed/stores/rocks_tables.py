@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database
 from keyed.tables.chunks import Chunk, ChunkedTable, Sorted
@@ -40,7 +40,7 @@ _MEMORY = 32 << 20
 
 _Chunk = tuple[int, int, int, int, dict[str, tuple[int, int]], int]
 _Directory = tuple[tuple[str, ...], int, list[list[_Chunk]]]
-_DIRECTORY: Record[_Directory] = Record(b"KTBL", 1, _Directory)
+_DIRECTORY: RecordFormat[_Directory] = RecordFormat(b"KTBL", 1, _Directory)
 
 
 class ChunkCache:

@@ -16,7 +16,7 @@ from keyed.content.blocks import Change, TableBlock
 from keyed.content.table_entries import TableEntries
 from keyed.errors import HistoryCompacted, StateAccessError
 from keyed.recovery.cut import newest_sequence
-from keyed.views.version_store import Batch, VersionReader, VersionStore
+from keyed.views.version_store import VersionedBatch, VersionReader, VersionStore
 
 __all__ = ["FolderReader", "Follower"]
 
@@ -188,7 +188,7 @@ class Follower:
                 self._tables[block.state_id] = TableEntries(described[block.state_id], where)
             yield self._tables[block.state_id].changes(block)
 
-    def _oldest(self, newest: Batch) -> int:
+    def _oldest(self, newest: VersionedBatch) -> int:
         """The oldest commit that is kept when ``newest`` is the newest."""
         extent = self._store.extent
         if extent is None:
@@ -233,9 +233,9 @@ class FolderReader:
         self.held.close()
 
 
-def _batch(markers: list[Commit]) -> Batch:
+def _batch(markers: list[Commit]) -> VersionedBatch:
     """What the markers of all key groups say of their batch."""
-    return Batch(
+    return VersionedBatch(
         commit=markers[0].sequence,
         watermark=min(marker.watermark for marker in markers),
         processing_time=max(marker.processing_time for marker in markers),

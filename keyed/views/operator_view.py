@@ -14,7 +14,7 @@ from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from keyed.errors import ChangelogError, HistoryCompacted, TableNotFound
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.follower import FolderReader, Follower
-from keyed.views.version_store import Batch, Extent, VersionStore
+from keyed.views.version_store import Extent, VersionedBatch, VersionStore
 
 __all__ = ["AsOf", "Operator", "Position", "View", "Viewing", "Waiting"]
 
@@ -141,7 +141,7 @@ class Changed:
 class View:
     """One operator's state as a batch left it."""
 
-    def __init__(self, operator: Operator, store: VersionStore, extent: Extent, batch: Batch) -> None:
+    def __init__(self, operator: Operator, store: VersionStore, extent: Extent, batch: VersionedBatch) -> None:
         self.operator = operator
         self.store = store
         self.extent = extent

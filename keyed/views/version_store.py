@@ -8,7 +8,7 @@ is a value with the number of the commit that wrote it. The database's keys and 
     M                              position: a frame of kind KVPO, version 1, whose payload is the msgpack array
                                    [log id, oldest commit that can be asked for, newest commit, number of versions
                                    written since the last sweep began]
-    C | commit (u64)               a frame of kind KVCO, version 1: the fields of `Batch` as a msgpack map
+    C | commit (u64)               a frame of kind KVCO, version 1: the fields of `VersionedBatch` as a msgpack map
     D | commit (u64) | part (u32)  what a commit changed: the addresses, prefix and sub as one, as a msgpack array; not
                                    of the first one
     L | prefix | sub               the latest version: commit (u64) | length of the prefix (u32) | value;
@@ -47,7 +47,7 @@ from keyed.stores.database import Database, successor
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
-__all__ = ["Batch", "Extent", "VersionReader", "VersionStore"]
+__all__ = ["Extent", "VersionReader", "VersionStore", "VersionedBatch"]
 
 _SUBFOLDER = "keyed-versions-1."
 _POSITION = b"M"
@@ -67,7 +67,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @attrs.frozen(kw_only=True)
-class Batch:
+class VersionedBatch:
     """What the store knows of one batch, which all key groups have committed.
 
     Attributes:
@@ -89,7 +89,7 @@ class Batch:
     states: dict[str, Any] = attrs.field(factory=dict)
 
 
-_decode_batch = msgspec.msgpack.Decoder(Batch).decode
+_decode_batch = msgspec.msgpack.Decoder(VersionedBatch).decode
 _decode_addresses = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_position = msgspec.msgpack.Decoder(tuple[str, int, int, int]).decode
 
@@ -140,7 +140,7 @@ class VersionStore:
     def _use(self, database: Database) -> None:
         self._database = database
         self._get = database.get
-        self._batches: dict[int, Batch] = {}
+        self._batches: dict[int, VersionedBatch] = {}
         #: How many parts of a commit that is not shown yet were written.
         self._parts = 0
         self._sweep_at: bytes | None = None
@@ -174,7 +174,7 @@ class VersionStore:
         """Whether nothing was ever written."""
         return next(self._database.range(b"", b"\xff"), None) is None
 
-    def batch(self, commit: int) -> Batch:
+    def batch(self, commit: int) -> VersionedBatch:
         """What is known of a batch from the oldest to the newest.
 
         Raises:
@@ -192,7 +192,7 @@ class VersionStore:
             self._batches[commit] = found
         return found
 
-    def batches(self, newest_first: bool = False) -> Iterator[Batch]:
+    def batches(self, newest_first: bool = False) -> Iterator[VersionedBatch]:
         """What is known of the batches from the oldest to the newest."""
         extent = self._extent
         if extent is None:
@@ -318,7 +318,7 @@ class VersionStore:
         self._database.write(self._versions(commit, list(changes), _new_batch()))
         self._parts += 1
 
-    def apply(self, log_id: str, batch: Batch, changes: Iterable[Change], oldest: int) -> None:
+    def apply(self, log_id: str, batch: VersionedBatch, changes: Iterable[Change], oldest: int) -> None:
         """Write the last changes of a commit, and show it: with all that `write` was given of it, or not at all.
 
         Args:
@@ -454,7 +454,7 @@ def _numbers(path: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def _decoded(record: bytes, where: str) -> Batch:
+def _decoded(record: bytes, where: str) -> VersionedBatch:
     try:
         return _decode_batch(unframe(_BATCH_FRAME, record, where=where, newest=_VERSION)[1])
     except (CorruptionError, ValueError) as error:

@@ -186,7 +186,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "value of a row": (lambda data: ENTRIES.block([(ROW_PREFIX, ROW_SUB, data)]), ROW_VALUE or b""),
     "local position": (
         lambda data: local_position.decode_position(data, "here"),
-        local_position.encode_position(local_position.Position(["op"], 5)),
+        local_position.encode_position(local_position.LocalPosition(["op"], 5)),
     ),
     "position on Spark": (
         spark_position.decode_position,

@@ -26,13 +26,13 @@ from windows.vectorized.row_groups import Groups, pc, plain_column, reduced, tak
 
 __all__ = [
     "Accumulator",
+    "BatchRows",
     "CountColumn",
     "Extreme",
     "MeanColumn",
     "Moments",
     "Parts",
     "Ranked",
-    "Rows",
     "SumColumn",
     "Timed",
 ]
@@ -43,7 +43,7 @@ _EXACT = 2**53
 
 
 @attrs.frozen(eq=False)
-class Rows:
+class BatchRows:
     """Rows that are added.
 
     Attributes:
@@ -73,7 +73,7 @@ class Accumulator:
     operations: tuple[str, ...] | None = None
     neutral: tuple[Any, ...] = ()
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         """The parts of rows; each group has a row."""
         raise NotImplementedError
 
@@ -109,7 +109,7 @@ class CountColumn(_Simple):
     def __init__(self, column: str | None) -> None:
         self._column = column
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         if self._column is not None:
             column = rows.column(self._column)
             if column.null_count:
@@ -141,7 +141,7 @@ class SumColumn(_Simple):
             self.parts = (("sum", "double"),)
         self.operations = ("sum",) * len(self.parts)
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
         if self.is_integer:
             return _limbs(column.cast(pa.int64()), groups)
@@ -171,7 +171,7 @@ class MeanColumn(_Simple):
         self.operations = self._sum.operations + self._count.operations
         self.neutral = (None,) * len(self._sum.parts) + self._count.neutral
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         return self._sum.of_rows(rows, groups) + self._count.of_rows(rows, groups)
 
     def result(self, parts: Parts) -> Any:
@@ -208,7 +208,7 @@ class Moments(Accumulator):
         self._sample = sample
         self._root = root
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
         if column.null_count:
             groups = groups.of(column.is_valid().to_numpy(zero_copy_only=False))
@@ -243,7 +243,7 @@ class Extreme(_Simple):
         self.parts = ((operation, type_),)
         self.operations = (operation,)
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         return self.merged([rows.column(self._column)], groups)
 
     def result(self, parts: Parts) -> Any:
@@ -267,7 +267,7 @@ class Timed(Accumulator):
         self._never = MIN_TIMESTAMP if latest else MAX_TIMESTAMP
         self.neutral = (None, self._never)
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         return self.merged([rows.column(self._column), pa.array(rows.times)], groups)
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
@@ -299,7 +299,7 @@ class Ranked(Accumulator):
         self._operation = operation
         self.parts = (("value", type_), ("rank", by_type))
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         return self.merged([rows.column(self._column), rows.column(self._by)], groups)
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:

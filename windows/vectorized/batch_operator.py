@@ -114,7 +114,7 @@ class WindowBatchOperator(VectorizedFunction):
 
             definition, tables = self.definition, Tables.of(self.definition, self._columns)
             if isinstance(definition.assigner, SessionWindows):
-                self._logic = session_windows.SessionWindows(definition, tables, self.windows, self._delay_ms)
+                self._logic = session_windows.VectorizedSessions(definition, tables, self.windows, self._delay_ms)
             else:
                 self._logic = slice_windows.SliceWindows(definition, tables, self.windows)
         return self._logic

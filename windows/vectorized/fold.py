@@ -15,13 +15,13 @@ from windows.paths import plain_type
 from windows.sketches import ApproxCountDistinct
 from windows.vectorized.accumulators import (
     Accumulator,
+    BatchRows,
     CountColumn,
     Extreme,
     MeanColumn,
     Moments,
     Parts,
     Ranked,
-    Rows,
     SumColumn,
     Timed,
 )
@@ -71,7 +71,7 @@ class Fold:
             parts.append(part)
         return parts
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         """The parts of rows; each group has a row."""
         return [part for accumulator in self._accumulators for part in accumulator.of_rows(rows, groups)]
 

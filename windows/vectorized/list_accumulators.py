@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from windows.sketches import estimate, hash_value
-from windows.vectorized.accumulators import Accumulator, Parts, Rows
+from windows.vectorized.accumulators import Accumulator, BatchRows, Parts
 from windows.vectorized.row_groups import Groups, grouped, integers, pc, taken
 
 __all__ = ["DistinctValues", "Registers", "TopValues"]
@@ -57,7 +57,7 @@ class DistinctValues(_Lists):
         self._count = count
         self.parts = (("values", f"array<{type_}>"),)
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         return self._of_items(taken([column], present), groups.of(present))
@@ -92,7 +92,7 @@ class TopValues(_Lists):
         values, ranks = f"array<{type_}>", f"array<{by_type}>"
         self.parts = (("top", values),) if by == column else (("values", values), ("ranks", ranks))
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         columns = [rows.column(name) for name in self._columns]
         ranked = np.flatnonzero(columns[-1].is_valid().to_numpy(zero_copy_only=False))
         return self._of_items(taken(columns, ranked), groups.of(ranked))
@@ -124,7 +124,7 @@ class Registers(_Lists):
         # Registers of another precision are another state.
         self.parts = ((f"registers_{precision}", "array<int>"),)
 
-    def of_rows(self, rows: Rows, groups: Groups) -> Parts:
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         encoded = column.take(pa.array(present)).dictionary_encode()

@@ -14,18 +14,18 @@ import pyarrow as pa
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchContext
 from windows.definition import Definition
-from windows.vectorized.accumulators import Parts, Rows
+from windows.vectorized.accumulators import BatchRows, Parts
 from windows.vectorized.row_groups import Groups, concatenated, grouped, integers, taken
 from windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
 from windows.vectorized.slices import clamped
 from windows.vectorized.window_tables import Tables
 
-__all__ = ["SessionWindows"]
+__all__ = ["VectorizedSessions"]
 
 _START, _END = "window.start", "window.end"
 
 
-class SessionWindows:
+class VectorizedSessions:
     """The logic of one key group.
 
     Args:
@@ -106,7 +106,7 @@ class SessionWindows:
             return
         spans, span_of_row = spans_of(rows, self._gap, clock)
         plan = merged(open_, spans, clock)
-        added = Rows(table, timestamps)
+        added = BatchRows(table, timestamps)
         if len(plan.fires):
             self._fire_again(plan, stored, added, keys, span_of_row, ctx)
         self._write(plan, stored, added, keys, span_of_row, clock, ctx)
@@ -115,7 +115,7 @@ class SessionWindows:
         self,
         plan: Merged,
         stored: Any,
-        rows: Rows,
+        rows: BatchRows,
         keys: list[Any],
         span_of_row: Any,
         clock: Clock,
@@ -164,7 +164,7 @@ class SessionWindows:
         self._tables.emit(ctx, self._tables.keys(ended), starts, ends, self._tables.parts(ended))
 
     def _fire_again(
-        self, plan: Merged, stored: Any, rows: Rows, keys: list[Any], span_of_row: Any, ctx: BatchContext
+        self, plan: Merged, stored: Any, rows: BatchRows, keys: list[Any], span_of_row: Any, ctx: BatchContext
     ) -> None:
         """Fire sessions in the midst of the batch, with what they hold by then."""
         open_count, span_count = stored.num_rows, len(plan.order) - stored.num_rows

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchContext
 from windows.definition import Definition
-from windows.vectorized.accumulators import Parts, Rows
+from windows.vectorized.accumulators import BatchRows, Parts
 from windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, plain_column, taken
 from windows.vectorized.slices import Slices, clamped
 from windows.vectorized.window_tables import Tables
@@ -113,7 +113,7 @@ class SliceWindows:
         starts = slices.starts(times)
         if now - starts[0] >= slices.span:
             return
-        rows = Rows(table, self._tables.optional_times(table))
+        rows = BatchRows(table, self._tables.optional_times(table))
         # In its last millisecond a window has been fired for this batch: it ends with each row anew.
         ending, windows = slices.windows(starts, now - 1, now)
         if len(ending):
@@ -133,7 +133,7 @@ class SliceWindows:
         keys = self._tables.keys(table)
         numbers = (starts - (starts.min() if len(starts) else 0)) // self._slices.step
         groups = grouped([*keys, numbers])
-        parts = self._fold.of_rows(Rows(table, times), groups)
+        parts = self._fold.of_rows(BatchRows(table, times), groups)
         return taken(keys, groups.first_rows()), groups, parts
 
     def _merge(self, added: Any) -> None:
@@ -226,7 +226,7 @@ class SliceWindows:
         at[slots.ids[: stored.num_rows]] = np.arange(stored.num_rows)
         found = at[slots.ids[stored.num_rows :]]
         is_there = found >= 0
-        each = self._fold.of_rows(Rows(table, times), Groups(np.arange(len(rows)), len(rows)))
+        each = self._fold.of_rows(BatchRows(table, times), Groups(np.arange(len(rows)), len(rows)))
         held = taken(self._tables.parts(stored), found[is_there])
         parts = [concatenated(pair) for pair in zip(held, each, strict=True)]
         segment = np.concatenate([np.repeat(np.arange(len(first)), number)[is_there], segments.ids])

@@ -28,7 +28,7 @@ from keyed.changelog.model import Block, Change, Commit, TableBlock
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import CorruptionError, KeyedError
 
-__all__ = ["BackgroundCompaction", "Compacted", "Limits", "compact_group"]
+__all__ = ["BackgroundCompaction", "Compacted", "CompactionLimits", "compact_group"]
 
 #: Segments of about so many bytes are folded at a time.
 _STEP_BYTES = 256 << 20
@@ -43,7 +43,7 @@ _Overlay = dict[tuple[bytes, bytes], bytes | None]
 
 
 @attrs.frozen
-class Limits:
+class CompactionLimits:
     """How much history compaction leaves.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Stopped(Exception):
 
 
 def compact_group(
-    folder: GroupFolder, limits: Limits, stopped: Callable[[], bool] = lambda: False, *, wait: bool = True
+    folder: GroupFolder, limits: CompactionLimits, stopped: Callable[[], bool] = lambda: False, *, wait: bool = True
 ) -> Compacted:
     """Fold what the limits allow to be folded.
 
@@ -116,7 +116,7 @@ def compact_group(
     )
 
 
-def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limits: Limits) -> Iterator[int]:
+def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limits: CompactionLimits) -> Iterator[int]:
     """The sequences to fold up to, one after the other, as `_STEP_BYTES` has it."""
     if newest is None:
         return
@@ -241,7 +241,7 @@ class BackgroundCompaction:
         limits: What is to be left.
     """
 
-    def __init__(self, folder: GroupFolder, limits: Limits) -> None:
+    def __init__(self, folder: GroupFolder, limits: CompactionLimits) -> None:
         self._folder = folder
         self._limits = limits
         self._bytes = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from keyed.changelog.directory.compaction import BackgroundCompaction, Compacted, Limits, compact_group
+from keyed.changelog.directory.compaction import BackgroundCompaction, Compacted, CompactionLimits, compact_group
 from keyed.changelog.directory.directory_reader import DirectoryReader
 from keyed.changelog.directory.directory_writer import DirectoryWriter
 from keyed.changelog.directory.disk import file_sizes, make_folder, publish, read_file, remove
@@ -229,8 +229,8 @@ class DirectoryChangelog:
                 yield name, self._decoded_kept(record, folder / name)
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(self.compaction_lag, self.history_bytes)
+    def _limits(self) -> CompactionLimits:
+        return CompactionLimits(self.compaction_lag, self.history_bytes)
 
     def _present(self) -> LogHeader:
         """The header, which has to be there."""

@@ -14,7 +14,7 @@ from keyed.errors import CorruptionError
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["Fold", "blocks_of", "tables_of"]
+__all__ = ["KafkaFold", "blocks_of", "tables_of"]
 
 #: Changes or rows in a block.
 _BLOCK = 10_000
@@ -68,7 +68,7 @@ def blocks_of(messages: Iterable[Message], keys: Keys, tables: Mapping[bytes, Ta
             yield tables[state].block(list(part.values()))
 
 
-class Fold:
+class KafkaFold:
     """The records of a partition from its start on, of each key the last one.
 
     Args:

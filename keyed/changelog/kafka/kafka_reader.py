@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.changelog.kafka.client import Cluster
-from keyed.changelog.kafka.kafka_fold import Fold, blocks_of, tables_of
+from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of, tables_of
 from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, Keys, base_of, sequence_of
 from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import decode_commit, decode_header
@@ -142,7 +142,7 @@ class KafkaReader:
         """
         low, _ = self._cluster.offsets(consumer, self._topic, self._group)
         parts = self._parts(consumer, low)
-        fold = Fold(self._keys, self._where)
+        fold = KafkaFold(self._keys, self._where)
         beginning = marker = None
         for marker, messages in parts:
             commit = marker.commit

@@ -5,8 +5,8 @@ as a tuple) or, worse, could not be decoded any more (a bool declared as an int)
 written, by exact classes: a subclass (``numpy.float64``, ``IntEnum``, ``OrderedDict``) would come back as its base.
 """
 
-from keyed.codec.shapes.build import shape_of
 from keyed.codec.shapes.classes import ClassNode, class_of, is_frozen, values_getter
 from keyed.codec.shapes.shape import Shape
+from keyed.codec.shapes.shape_builder import shape_of
 
 __all__ = ["ClassNode", "Shape", "class_of", "is_frozen", "shape_of", "values_getter"]

@@ -20,19 +20,19 @@ from keyed.recovery.cut import Restoration
 from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
 from keyed.runtimes.local.output_rows import as_rows
-from keyed.runtimes.local.source import Rows, key_getter
+from keyed.runtimes.local.source import SourceRows, key_getter
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import BufferedCommits
 from keyed.streams import Stage
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["Operator"]
+__all__ = ["LocalOperator"]
 
 #: Keys whose group is remembered.
 _ROUTES = 1_000_000
 
 
-class Operator:
+class LocalOperator:
     """The key groups of one stage.
 
     Args:
@@ -120,7 +120,7 @@ class Operator:
             for group in self.groups:
                 group.flush()
 
-    def rows_after(self, stage: Stage, emitted: Emitted | EmittedTables, *, timed: bool) -> Rows:
+    def rows_after(self, stage: Stage, emitted: Emitted | EmittedTables, *, timed: bool) -> SourceRows:
         """The main output of the stage before as the rows of this one: tuples and dictionaries become rows.
 
         They are this stage's own, because a sink may take the same output.
@@ -130,10 +130,10 @@ class Operator:
 
             return output_rows(emitted, stage, timed=timed)
         values = as_rows(list(map(Taker(stage.output).take, emitted.values)), stage.output, stage.name)
-        return Rows.of(list(map(self._key_of, values)), emitted.timestamps() if timed else None, values)
+        return SourceRows.of(list(map(self._key_of, values)), emitted.timestamps() if timed else None, values)
 
     def run(
-        self, rows: Rows, *, upstream_watermark: int | None, processing_time: int, end_of_input: bool
+        self, rows: SourceRows, *, upstream_watermark: int | None, processing_time: int, end_of_input: bool
     ) -> BatchResult:
         """Run a batch over all key groups.
 
@@ -168,7 +168,7 @@ class Operator:
         self.metrics = merged.metrics
         return merged
 
-    def _route(self, rows: Rows) -> list[Callable[[], Iterable[Chunk]]]:
+    def _route(self, rows: SourceRows) -> list[Callable[[], Iterable[Chunk]]]:
         """The chunks of each group in the order in which they run."""
         parallelism = len(self.groups)
         if parallelism == 1 and rows.ordered:

@@ -2,7 +2,7 @@
 
 The position is committed with each batch, and logged into the changelogs of the query before the batch is exported, so
 that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
-whose payload is msgpack of the fields of `Position` as a map. Version 1 has the first four.
+whose payload is msgpack of the fields of `LocalPosition` as a map. Version 1 has the first four.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 
 import attrs
 
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
 from keyed.runtimes.local.consumed import Consumed
 
-__all__ = ["Position", "decode_position", "encode_position", "restored_position"]
+__all__ = ["LocalPosition", "decode_position", "encode_position", "restored_position"]
 
 _KIND = b"KRUN"
 
 
 @attrs.define
-class Position:
+class LocalPosition:
     """The runner's own record.
 
     Attributes:
@@ -46,12 +46,12 @@ class Position:
     source: Any = None
 
 
-_RECORD: Record[Position] = Record(_KIND, 2, Position)
+_RECORD: RecordFormat[LocalPosition] = RecordFormat(_KIND, 2, LocalPosition)
 encode_position = _RECORD.encode
 decode_position = _RECORD.decode
 
 
-def restored_position(operators: list[str], cut: Cut) -> tuple[Position, bool]:
+def restored_position(operators: list[str], cut: Cut) -> tuple[LocalPosition, bool]:
     """Where a query begins that is restored from changelogs, and whether they have a position of this runtime.
 
     Args:
@@ -63,7 +63,7 @@ def restored_position(operators: list[str], cut: Cut) -> tuple[Position, bool]:
     """
     record = cut.position
     if record is None or not record.startswith(_KIND):
-        return Position(operators, cut.sequence, restored=cut.sequence), False
+        return LocalPosition(operators, cut.sequence, restored=cut.sequence), False
     position = decode_position(record, f"position of batch {cut.sequence} in a changelog")
     position.operators, position.batches, position.restored = operators, cut.sequence, cut.sequence
     # A query from a past state is one beside that which went on from there.

@@ -24,11 +24,11 @@ from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.runtimes.local.garbage import Collector
-from keyed.runtimes.local.local_operator import Operator
-from keyed.runtimes.local.local_position import Position, decode_position, encode_position, restored_position
+from keyed.runtimes.local.local_operator import LocalOperator
+from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.scratch import scratch_folder
-from keyed.runtimes.local.source import Rows, batches
+from keyed.runtimes.local.source import SourceRows, batches
 from keyed.runtimes.local.stop_signals import Interrupted, leave, watched
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
 from keyed.sinks import CollectSink, ParquetSink
@@ -160,7 +160,7 @@ class LocalQuery:
         commits: BufferedCommits = MemoryCommitStore()
         if self._checkpoint is not None:
             commits = CommitStore(self._checkpoint, group_access=self._group_access)
-        operators: list[Operator] = []
+        operators: list[LocalOperator] = []
         with ExitStack() as stack:
             stack.callback(commits.close)
             if self._local_dir is not None:
@@ -171,7 +171,7 @@ class LocalQuery:
                 folder = stack.enter_context(scratch_folder())
             position = self._position(commits)
             for stage in self._last.chain:
-                operators.append(Operator(stage, commits, folder, _microseconds, last=stage is self._last))
+                operators.append(LocalOperator(stage, commits, folder, _microseconds, last=stage is self._last))
                 stack.callback(operators[-1].close)
             if position is None:
                 position = self._first_position(commits, operators)
@@ -187,7 +187,7 @@ class LocalQuery:
         if self._is_reading and self._thread is None:
             raise Interrupted
 
-    def _claim(self, commits: BufferedCommits, position: Position) -> None:
+    def _claim(self, commits: BufferedCommits, position: LocalPosition) -> None:
         """Make the folders of sinks this query's, whose id is in the checkpoint before it is in them.
 
         Raises:
@@ -205,7 +205,7 @@ class LocalQuery:
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
 
-    def _loop(self, commits: BufferedCommits, operators: list[Operator], position: Position) -> RunResult:
+    def _loop(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> RunResult:
         try:
             with Collector() as collector:
                 return self._run_batches(commits, operators, position, collector)
@@ -213,7 +213,7 @@ class LocalQuery:
             self._close_source()
 
     def _run_batches(
-        self, commits: BufferedCommits, operators: list[Operator], position: Position, collector: Collector
+        self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, collector: Collector
     ) -> RunResult:
         first = self._last.chain[0]
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
@@ -231,7 +231,7 @@ class LocalQuery:
             self._batch(commits, operators, position, rows, end=False)
             collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
-            self._batch(commits, operators, position, Rows(), end=True)
+            self._batch(commits, operators, position, SourceRows(), end=True)
         # Nothing will undo the last batch any more, and no next one may come to export it.
         _export_position(commits, operators, position)
         for operator in operators:
@@ -242,7 +242,7 @@ class LocalQuery:
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         return RunResult(values, position.batches - before, metrics, self._restored)
 
-    def _next(self, source: Iterator[Rows]) -> Rows | None:
+    def _next(self, source: Iterator[SourceRows]) -> SourceRows | None:
         """The next batch of the source, ``None`` at its end."""
         self._is_reading = True
         try:
@@ -257,7 +257,13 @@ class LocalQuery:
             self._is_reading = False
 
     def _batch(
-        self, commits: BufferedCommits, operators: list[Operator], position: Position, rows: Rows, *, end: bool
+        self,
+        commits: BufferedCommits,
+        operators: list[LocalOperator],
+        position: LocalPosition,
+        rows: SourceRows,
+        *,
+        end: bool,
     ) -> None:
         """Run, write and commit one micro-batch."""
         try:
@@ -299,7 +305,7 @@ class LocalQuery:
     def _failed(self, error: Exception) -> NoReturn:
         raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error
 
-    def _divert(self, first: Operator, rows: Rows, emitted: Outputs) -> None:
+    def _divert(self, first: LocalOperator, rows: SourceRows, emitted: Outputs) -> None:
         """Put bad rows beside the first operator's side outputs."""
         tag = first.stage.source.on_bad_row
         if tag is not None and rows.bad:
@@ -307,7 +313,7 @@ class LocalQuery:
             diverted = emitted[first.stage.name, tag.name] = Emitted()
             diverted.values = [*(beside.values if beside else ()), *rows.bad]
 
-    def _position(self, commits: BufferedCommits) -> Position | None:
+    def _position(self, commits: BufferedCommits) -> LocalPosition | None:
         """Where the checkpoint stands, ``None`` if it is new.
 
         Raises:
@@ -325,12 +331,12 @@ class LocalQuery:
             )
         return position
 
-    def _first_position(self, commits: BufferedCommits, operators: list[Operator]) -> Position:
+    def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
         """Where a new query starts: at the beginning, or with the state and position that changelogs hold."""
         names = [operator.stage.name for operator in operators]
         points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
         if not points:
-            return Position(names)
+            return LocalPosition(names)
         cut, loaders = with_cut(points, lambda cut: (cut, self._load(commits, operators, cut)))
         position, with_position = restored_position(names, cut)
         if not with_position:
@@ -346,7 +352,7 @@ class LocalQuery:
         commits.commit()
         return position
 
-    def _load(self, commits: BufferedCommits, operators: list[Operator], cut: Cut) -> list[Loader]:
+    def _load(self, commits: BufferedCommits, operators: list[LocalOperator], cut: Cut) -> list[Loader]:
         """Load the key groups of all operators."""
         loaders: list[Loader] = []
         for operator in operators:
@@ -355,7 +361,7 @@ class LocalQuery:
         return loaders
 
 
-def _export_position(commits: BufferedCommits, operators: list[Operator], position: Position) -> None:
+def _export_position(commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
     """Log where the query stood after the last batch, as the checkpoint has it."""
     record = commits.read("run")
     if record is not None:

@@ -23,12 +23,12 @@ from keyed.engine.batch import Chunk
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, NullKeyError, TimestampError
 from keyed.rows import row_class
 from keyed.runtimes.local.consumed import ROWS, Tracker
-from keyed.runtimes.local.local_position import Position
+from keyed.runtimes.local.local_position import LocalPosition
 from keyed.sources import PAUSE, SeekableSource
 from keyed.streams import Keys, Source, Stage
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["Rows", "batches", "element_of", "key_getter", "timestamp_of"]
+__all__ = ["SourceRows", "batches", "element_of", "key_getter", "timestamp_of"]
 
 _log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,7 +36,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @attrs.define(eq=False)
-class Rows:
+class SourceRows:
     """A batch as it comes from the source.
 
     Attributes:
@@ -61,7 +61,7 @@ class Rows:
     bad: list[Any] = attrs.field(factory=list)
 
     @classmethod
-    def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> Rows:
+    def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
         """Rows out of lists, in arrival order."""
         highest = None
         if timestamps:
@@ -69,11 +69,11 @@ class Rows:
         return cls(lambda: ((keys, timestamps, values),), read=read, highest=highest, ordered=False)
 
 
-def batches(stage: Stage, position: Position, size: int, *, keeps: bool) -> Iterator[Rows]:
+def batches(stage: Stage, position: LocalPosition, size: int, *, keeps: bool) -> Iterator[SourceRows]:
     """The source's rows after a position, in batches; one without rows where a source that waits has none.
 
-    The position of the source is brought up to a batch (`Position.consumed`, `Position.source`) when it is handed over;
-    `Position.rows` is the caller's.
+    The position of the source is brought up to a batch (`LocalPosition.consumed`, `LocalPosition.source`) when it is
+    handed over; `LocalPosition.rows` is the caller's.
 
     Args:
         stage: The first stage of the chain.
@@ -111,10 +111,10 @@ def batches(stage: Stage, position: Position, size: int, *, keeps: bool) -> Iter
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        yield _checked(stage, list(map(element_of, taken))) if taken else Rows(waits=True)
+        yield _checked(stage, list(map(element_of, taken))) if taken else SourceRows(waits=True)
 
 
-def _seekable_batches(stage: Stage, data: SeekableSource, position: Position, size: int) -> Iterator[Rows]:
+def _seekable_batches(stage: Stage, data: SeekableSource, position: LocalPosition, size: int) -> Iterator[SourceRows]:
     if position.source is not None:
         data.seek(position.source)
     elif position.rows:
@@ -130,7 +130,7 @@ def _seekable_batches(stage: Stage, data: SeekableSource, position: Position, si
                 f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
                 "plain data: numbers, text, lists, dictionaries"
             )
-        yield _checked(stage, list(map(element_of, taken))) if taken else Rows(waits=True)
+        yield _checked(stage, list(map(element_of, taken))) if taken else SourceRows(waits=True)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
@@ -192,7 +192,7 @@ def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], 
     return elements, first, list(last)
 
 
-def _tracker(position: Position, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
+def _tracker(position: LocalPosition, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
     """Follows what is consumed, from where the source stands.
 
     Raises:
@@ -249,7 +249,9 @@ def _arrow(data: Any) -> Any:
     return data if isinstance(data, pa.Table) else None
 
 
-def _table_batches(stage: Stage, table: Any, position: Position, size: int, *, keeps: bool) -> Iterator[Rows]:
+def _table_batches(
+    stage: Stage, table: Any, position: LocalPosition, size: int, *, keeps: bool
+) -> Iterator[SourceRows]:
     source, keys = stage.source, stage.keys
     needed = () if callable(keys) else keys
     needed += (source.timestamp,) if isinstance(source.timestamp, str) else ()
@@ -297,7 +299,7 @@ def _check_length(there: int, consumed: int) -> None:
         )
 
 
-def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> Rows:
+def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
     """Rows of a table without bad ones, in the order in which they run."""
     import numpy as np
     import pyarrow as pa
@@ -311,7 +313,7 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
         if stage.order == "event_time" and bool((times[1:] < times[:-1]).any()):
             order = np.argsort(times, kind="stable")
             batch, times = batch.take(pa.array(order)), times[order]
-    return Rows(
+    return SourceRows(
         lambda: table_chunks(batch, keys, times),
         read=batch.num_rows,
         highest=highest,
@@ -319,7 +321,7 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
     )
 
 
-def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None = None) -> Rows:
+def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None = None) -> SourceRows:
     source = stage.source
     if source.timestamp is not None and timestamps is None:
         get = source.timestamp if callable(source.timestamp) else _field_getter(source.timestamp, "timestamp column")
@@ -329,12 +331,12 @@ def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | Non
 
 def _split(
     source: Source, operator: str, keys: list[Any], timestamps: list[int | None] | None, values: list[Any]
-) -> Rows:
+) -> SourceRows:
     """Divert or refuse the rows with a null key or without a timestamp."""
     bad = [i for i, key in enumerate(keys) if key is None or (isinstance(key, tuple) and None in key)]
     wrong = [] if timestamps is None else [i for i, t in enumerate(timestamps) if t is None]
     if not bad and not wrong:
-        return Rows.of(keys, timestamps, values, len(values))
+        return SourceRows.of(keys, timestamps, values, len(values))
     if source.on_bad_row is None:
         if bad:
             raise NullKeyError(
@@ -348,7 +350,7 @@ def _split(
         )
     diverted = {*bad, *wrong}
     good = [i for i in range(len(values)) if i not in diverted]
-    rows = Rows.of(
+    rows = SourceRows.of(
         [keys[i] for i in good],
         None if timestamps is None else [timestamps[i] for i in good],
         [values[i] for i in good],

@@ -18,7 +18,7 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
-from keyed.runtimes.local.source import Rows, timestamp_of
+from keyed.runtimes.local.source import SourceRows, timestamp_of
 from keyed.streams import Stage
 from keyed.tables.batches import check_keys, combined, event_times, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
@@ -26,7 +26,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, combines
 __all__ = ["output_rows", "routed", "source_rows"]
 
 
-def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], Rows]) -> Rows:
+def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], SourceRows]) -> SourceRows:
     """A batch of a source that is a table.
 
     Args:
@@ -45,7 +45,7 @@ def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], Rows]) 
     for column in [*map(table.column, stage.keys), *([] if times is None else [times])]:
         if column.null_count:
             good &= np.asarray(column.is_valid())
-    rows = Rows(read=table.num_rows)
+    rows = SourceRows(read=table.num_rows)
     if not good.all():
         rows.bad = bad(table.filter(~good)).bad
         table = table.filter(good)
@@ -57,7 +57,7 @@ def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], Rows]) 
     return rows
 
 
-def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) -> Rows:
+def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) -> SourceRows:
     """The main output of the stage before.
 
     Args:
@@ -65,7 +65,7 @@ def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) 
         stage: That stage.
         timed: Whether the stream has event time.
     """
-    rows = Rows()
+    rows = SourceRows()
     if isinstance(emitted, EmittedTables):
         tables = [_timed(table) if timed else _plain(table) for table in emitted.tables]
         if tables:
@@ -76,7 +76,7 @@ def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) 
     return rows
 
 
-def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
+def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
     """The table of each key group, with its rows in the order in which they are handed over.
 
     Returns:
@@ -105,7 +105,7 @@ def routed(spec: OperatorSpec, rows: Rows) -> tuple[list[Callable[[], pa.Table |
     return parts, key_type(first_key(table, spec.keys)), came - table.num_rows
 
 
-def _whole(spec: OperatorSpec, rows: Rows) -> pa.Table | None:
+def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
     """All rows of a batch."""
     if rows.table is not None:
         whole: pa.Table = rows.table()

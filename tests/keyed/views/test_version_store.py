@@ -6,15 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyed.views import version_store
-from keyed.views.version_store import Batch, Extent, VersionReader, VersionStore
+from keyed.views.version_store import Extent, VersionedBatch, VersionReader, VersionStore
 
 ADDRESSES = [(b"\x01" + bytes([key]), sub) for key in range(4) for sub in (b"", b"\x05")]
 FIRST, END = b"\x01", b"\x02"
 changes = st.lists(st.tuples(st.sampled_from(ADDRESSES), st.none() | st.binary(max_size=3)), max_size=5)
 
 
-def batch(commit: int, entries: int = 0) -> Batch:
-    return Batch(commit=commit, watermark=commit * 10, processing_time=commit * 1000, hashes=(), entries=entries)
+def batch(commit: int, entries: int = 0) -> VersionedBatch:
+    return VersionedBatch(
+        commit=commit, watermark=commit * 10, processing_time=commit * 1000, hashes=(), entries=entries
+    )
 
 
 def seen(store: VersionStore, commit: int) -> dict:

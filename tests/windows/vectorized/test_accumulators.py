@@ -30,7 +30,7 @@ from windows import (
     Variance,
 )
 from windows.definition import define
-from windows.vectorized.accumulators import Rows
+from windows.vectorized.accumulators import BatchRows
 from windows.vectorized.fold import fold_of
 from windows.vectorized.row_groups import Groups, concatenated
 
@@ -143,20 +143,20 @@ def test_columns_give_what_rows_give(case):
     table = pa.table({"v": pa.array(values, TYPES[type_][0]), "r": pa.array(ranks, TYPES[by][0])})
     numbers = np.array(ids)
     count = max(ids) + 1
-    at_once = fold.of_rows(Rows(table, np.array(times)), Groups(numbers, count))
+    at_once = fold.of_rows(BatchRows(table, np.array(times)), Groups(numbers, count))
     # In two pieces, each with its own groups, merged.
     pieces, owners = [], []
     for start, end in ((0, cut), (cut, len(ids))):
         if start < end:
             here, groups = np.unique(numbers[start:end], return_inverse=True)
-            rows = Rows(table.slice(start, end - start), np.array(times[start:end]))
+            rows = BatchRows(table.slice(start, end - start), np.array(times[start:end]))
             pieces.append(fold.of_rows(rows, Groups(groups, len(here))))
             owners.append(here)
     whole = [concatenated(columns) for columns in zip(*pieces, strict=True)]
     merged = fold.merged(whole, Groups(np.concatenate(owners), count))
     # Row by row, running: the last of each group is the whole.
     order = np.argsort(numbers, kind="stable")
-    each = fold.of_rows(Rows(table, np.array(times)), Groups(np.arange(len(ids)), len(ids)))
+    each = fold.of_rows(BatchRows(table, np.array(times)), Groups(np.arange(len(ids)), len(ids)))
     ordered = [part.take(pa.array(order)) for part in each]
     running = fold.running(ordered, numbers[order], np.arange(len(ids)))
     for position in range(len(ids)):
@@ -200,7 +200,7 @@ def test_parts_have_their_declared_types():
         chosen = aggregates(type_, "int")
         fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": type_, "r": "int"})
         table = pa.table({"v": pa.array([None], TYPES[type_][0]), "r": pa.array([1], pa.int32())})
-        parts = fold.of_rows(Rows(table, np.array([1])), Groups(np.array([0]), 1))
+        parts = fold.of_rows(BatchRows(table, np.array([1])), Groups(np.array([0]), 1))
         from keyed.arrow.write import arrow_type
 
         for (name, declared), part in zip(fold.columns, parts, strict=True):
@@ -212,8 +212,10 @@ def test_a_sum_beyond_64_bits_is_refused_only_as_a_result():
     table = pa.table({"v": [2**63 - 1, 2**63 - 1, -(2**63), 2**63 - 1]})
     one = Groups(np.zeros(4, dtype=np.int64), 1)
     with pytest.raises(OverflowError, match=f"the sum {3 * (2**63 - 1) - 2**63} does not fit into 64 bits"):
-        fold.results(fold.of_rows(Rows(table, None), one))
-    assert fold.results(fold.of_rows(Rows(table.slice(0, 3), None), one.of(slice(0, 3))))[0].to_pylist() == [2**63 - 2]
+        fold.results(fold.of_rows(BatchRows(table, None), one))
+    assert fold.results(fold.of_rows(BatchRows(table.slice(0, 3), None), one.of(slice(0, 3))))[0].to_pylist() == [
+        2**63 - 2
+    ]
 
 
 MOST = Decimal("9999999999999999999999999999999999999.9")
@@ -222,7 +224,7 @@ MOST = Decimal("9999999999999999999999999999999999999.9")
 @pytest.mark.parametrize("values", [[MOST] * 2, [MOST] * 3, [MOST, MOST.copy_negate(), MOST]])
 def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
     fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}), {"v": "decimal(38,1)"})
-    rows = Rows(pa.table({"v": pa.array(values, pa.decimal128(38, 1))}), None)
+    rows = BatchRows(pa.table({"v": pa.array(values, pa.decimal128(38, 1))}), None)
     one = Groups(np.zeros(len(values), dtype=np.int64), 1)
     each = fold.of_rows(rows, Groups(np.arange(len(values)), len(values)))
     for make in (lambda: fold.of_rows(rows, one), lambda: fold.merged(each, one)):
@@ -236,7 +238,7 @@ def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
 def test_means_of_large_integers_have_one_rounding():
     fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"m": Mean("v")}), {"v": "bigint"})
     values = [2**62 + 1, 2**62 + 3, 2**62 + 7]
-    parts = fold.of_rows(Rows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
+    parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
     assert fold.results(parts)[0].to_pylist() == [sum(values) / 3]
 
 
@@ -245,7 +247,7 @@ def test_nan_is_no_extreme_where_there_is_another_value():
     fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "double"})
     nan = math.nan
     for values in ([nan, 1.0, 2.0], [1.0, nan, 2.0], [nan, None, 1.0]):
-        parts = fold.of_rows(Rows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
+        parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
         found = [column.to_pylist()[0] for column in fold.results(parts)]
         assert found == list(row_results(chosen, values, values, [0, 0, 0]).values())
 
@@ -255,7 +257,7 @@ def test_running_merges_go_over_long_segments(length):
     fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}), {"v": "bigint"})
     values = list(range(length)) * 2
     segments = np.repeat([4, 7], length)
-    parts = fold.of_rows(Rows(pa.table({"v": values}), None), Groups(np.arange(2 * length), 2 * length))
+    parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.arange(2 * length), 2 * length))
     wanted = np.arange(0, 2 * length, 3)
     found = fold.results(fold.running(parts, segments, wanted))[0].to_pylist()
     sums = [sum(range(place % length + 1)) for place in wanted]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from keyed.changelog.model import Changelog
-from keyed.codec.frames import Record
+from keyed.codec.frames import RecordFormat
 from keyed.errors import ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import KeptFiles
@@ -37,7 +37,7 @@ class SparkPosition:
     queries: list[str] = attrs.field(factory=list)
 
 
-_RECORD: Record[SparkPosition] = Record(_KIND, 2, SparkPosition)
+_RECORD: RecordFormat[SparkPosition] = RecordFormat(_KIND, 2, SparkPosition)
 
 
 def encode_position(position: SparkPosition) -> bytes:

@@ -77,11 +77,11 @@ class Emitter:
     def _columns(self) -> tuple[tuple[str, str], ...]:
         return self.main.columns if self.main is not None else ()
 
-    def rows(self) -> Rows:
+    def rows(self) -> EmittedRows:
         """What takes the main output of a batch."""
-        return Rows(self)
+        return EmittedRows(self)
 
-    def frames(self, result: BatchResult, rows: Rows, passed_on: list[bytes], mark: GroupMark) -> Iterator[Any]:
+    def frames(self, result: BatchResult, rows: EmittedRows, passed_on: list[bytes], mark: GroupMark) -> Iterator[Any]:
         """The pandas frames of a batch: main outputs first, the group's mark last.
 
         Args:
@@ -169,7 +169,7 @@ class Emitter:
         return pd.DataFrame(dict(zip([*names, NOTE], columns, strict=True)), copy=False)
 
 
-class Rows:
+class EmittedRows:
     """Takes the main output of a batch in parts and keeps it as Arrow columns: `keyed.engine.batch.OutputTaker`."""
 
     def __init__(self, emitter: Emitter) -> None:

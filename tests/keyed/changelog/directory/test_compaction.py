@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from keyed.changelog.directory import DirectoryChangelog, compaction, group_folder
-from keyed.changelog.directory.compaction import BackgroundCompaction, Limits
+from keyed.changelog.directory.compaction import BackgroundCompaction, CompactionLimits
 from keyed.changelog.directory.disk import file_sizes, locked
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, DefinitionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
@@ -125,7 +125,7 @@ def test_positions_are_dropped_as_they_come(tmp_path):
     for sequence in range(1, 10):
         changelog.put_position(sequence, b"")
     (folder,) = [changelog._group(0)]
-    compaction.compact_group(folder, Limits(0))
+    compaction.compact_group(folder, CompactionLimits(0))
     changelog.put_position(255, b"")
     assert len(list(changelog.positions())) == 10
     changelog.put_position(256, b"")
@@ -177,7 +177,7 @@ def test_one_compacts_at_a_time(tmp_path):
     with ThreadPoolExecutor() as pool:
         with locked(folder.lock, wait=True):
             # Beside its writer a log is left to whoever compacts it; a command waits for its turn.
-            assert compaction.compact_group(folder, Limits(0), wait=False).base == 0
+            assert compaction.compact_group(folder, CompactionLimits(0), wait=False).base == 0
             commanded = pool.submit(changelog.compact)
             assert sequences(changelog) == [1, 2, 3, 4, 5, 6]
         assert commanded.result(60)[0].base == 5
@@ -333,7 +333,7 @@ def test_the_log_is_compacted_as_it_grows(tmp_path, monkeypatch):
 
 def test_compaction_beside_the_writer_waits_for_the_lag_and_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(compaction, "_LEAST_BYTES", 20_000)
-    for limits, bases in ((Limits(3600 * SECOND), 0), (Limits(3600 * SECOND, 50_000), 1)):
+    for limits, bases in ((CompactionLimits(3600 * SECOND), 0), (CompactionLimits(3600 * SECOND, 50_000), 1)):
         changelog, sample = made(tmp_path / str(bases))
         folder = changelog._group(0)
         background = BackgroundCompaction(folder, limits)
@@ -356,7 +356,7 @@ def test_a_compaction_that_is_given_up_leaves_the_log(tmp_path):
     names = files_of(changelog)
     for most in range(1, 200):
         calls = count()
-        compaction.compact_group(changelog._group(0), Limits(0), partial(_after, calls, most))
+        compaction.compact_group(changelog._group(0), CompactionLimits(0), partial(_after, calls, most))
         assert state_of(changelog.reader(0)) == sample.state
         if files_of(changelog) != names:
             break

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.runtimes.local import local_query as query
-from keyed.runtimes.local.source import Rows, batches
+from keyed.runtimes.local.source import SourceRows, batches
 
 LATE = OutputTag("late")
 DELAY = 6
@@ -145,7 +145,7 @@ def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: 
         for size in (*sizes, len(rows)):
             size = min(size, len(rows) - start)
             at = attrs.evolve(position, rows=start)
-            yield next(batches(stage, at, size, keeps=keeps)) if size else Rows()
+            yield next(batches(stage, at, size, keeps=keeps)) if size else SourceRows()
             start += size
 
     stream = keyed.stream(rows, timestamp="ts", watermark=keyed.bounded_out_of_orderness(delay))
