@@ -1,7 +1,5 @@
-"""``python -m keyed.cli``."""
+"""``python -m keyed.cli``, the same as ``keyed``."""
 
-import sys
+from keyed.cli.main import console
 
-from keyed.cli.main import main
-
-sys.exit(main(sys.argv[1:]))
+console()

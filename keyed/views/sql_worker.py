@@ -16,12 +16,9 @@ from typing import Any
 import msgspec
 
 from keyed.errors import KeyedError
+from keyed.views.json_values import as_json
 from keyed.views.sql import run_sql
 from keyed.views.state_tables import read_tables
-
-
-def _as_json(answer: Any) -> bytes:
-    return msgspec.json.encode(answer, enc_hook=repr)
 
 
 def _main() -> None:
@@ -51,11 +48,11 @@ def _main() -> None:
                         "more": found.num_rows > asked["rows"],
                         "positions": snapshot.positions,
                     }
-                written = _as_json(answer)
+                written = as_json(answer)
             except KeyedError as error:
-                written = _as_json({"error": {"type": type(error).__name__, "message": str(error)}})
+                written = as_json({"error": {"type": type(error).__name__, "message": str(error)}})
             except Exception as error:  # noqa: BLE001 - whatever a query can make fail
-                written = _as_json({"error": {"type": "QueryFailed", "message": f"sql: {error}"}})
+                written = as_json({"error": {"type": "QueryFailed", "message": f"sql: {error}"}})
             sys.stdout.buffer.write(written + b"\n")
             sys.stdout.buffer.flush()
 

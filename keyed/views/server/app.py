@@ -45,10 +45,10 @@ from keyed.errors import (
     QueryFailed,
     TableNotFound,
 )
+from keyed.views.json_values import as_json, key_of
 from keyed.views.operator_view import AsOf
 from keyed.views.server.access import ALL_TABLES, Access
 from keyed.views.server.event_stream import EventStream, Watch
-from keyed.views.server.json_values import as_json, key_of
 from keyed.views.server.openapi import OPENAPI
 from keyed.views.server.sql_process import SqlProcesses
 from keyed.views.state_table import NOT_GIVEN, StateTable

@@ -13,7 +13,7 @@ import attrs
 from starlette.types import Receive, Scope, Send
 
 from keyed.errors import KeyedError
-from keyed.views.server.json_values import as_json
+from keyed.views.json_values import as_json
 from keyed.views.state_tables import StateTables
 from keyed.views.subscription import Change, Subscription
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.views.server.json_values import as_json
+from keyed.views.json_values import as_json
 
 __all__ = ["SqlProcesses"]
 

@@ -1,0 +1,285 @@
+"""The commands that ask state tables: ``tables``, ``get``, ``scan``, ``history``, ``sql``, ``tail`` and ``serve``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from keyed.cli.changelog_arguments import KAFKA, add_settings, changelog_of, until_of
+from keyed.cli.command import Command
+from keyed.errors import DefinitionError
+from keyed.views import StateTable, StateTables, open_tables, read_tables
+from keyed.views.json_values import as_json, key_of
+from keyed.views.state_table import NOT_GIVEN
+
+__all__ = ["COMMANDS"]
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    """What all these commands have in common."""
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a changelog (a folder, or kafka://HOST:PORT/TOPIC), or the folder of tables that a program keeps level",
+    )
+    parser.add_argument("--tables", help="folder for the tables of a changelog, used again next time (a temporary one)")
+    parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
+    add_settings(parser)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("key", metavar="KEY", help="the key: text, or JSON where keys are not text")
+    parser.add_argument("--entry", help="which entry: the map key, or the other key columns of a table as JSON")
+
+
+def _add_as_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--as-of", help="a past state: number of a batch, or a time such as 2026-01-31T12:00:00Z")
+
+
+@contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
+    """The tables that the command line names, level with their changelog."""
+    path = Path(arguments.source)
+    if not arguments.source.startswith(KAFKA) and path.is_dir() and not (path / "header").is_file():
+        with read_tables(path) as tables:
+            yield tables
+        return
+    changelog = changelog_of(arguments.source, arguments)
+    with ExitStack() as stack:
+        folder = arguments.tables or stack.enter_context(tempfile.TemporaryDirectory(prefix="keyed-tables-"))
+        tables = stack.enter_context(open_tables(changelog, folder))
+        tables.poll()
+        yield tables
+
+
+def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any]:
+    first = table.first()
+    key = key_of(arguments.key, first and first.key, "KEY")
+    return key, NOT_GIVEN if arguments.entry is None else key_of(arguments.entry, first and first.entry, "--entry")
+
+
+def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
+    """Rows as JSON, an object a line, or as a table with aligned columns."""
+    if arguments.json:
+        for row in rows:
+            sys.stdout.write(as_json(row).decode() + "\n")
+            sys.stdout.flush()
+        return
+    shown = [{name: _text(value) for name, value in row.items()} for row in rows]
+    if not shown:
+        sys.stdout.write("nothing\n")
+        return
+    names = list(shown[0])
+    widths = [max(len(name), *(len(row[name]) for row in shown)) for name in names]
+    for line in (dict(zip(names, names, strict=True)), *shown):
+        text = "  ".join(line[name].ljust(width) for name, width in zip(names, widths, strict=True))
+        sys.stdout.write(text.rstrip() + "\n")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else as_json(value).decode()
+
+
+def _tables(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as tables:
+        named = ((name, table, table.schema) for name, table in tables.items())
+        _print(
+            arguments,
+            (
+                {
+                    "table": name,
+                    "operator": table.operator,
+                    "kind": schema.kind,
+                    "types": table.types,
+                    "entries": len(table),
+                    "batch": tables.batch,
+                }
+                for name, table, schema in named
+            ),
+        )
+    return 0
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as tables:
+        table = tables[arguments.table]
+        key, entry = _place(table, arguments)
+        answer = table.query(key, entry, as_of=until_of(arguments.as_of))
+        _print(arguments, [{"key": key, "value": answer.value, "batch": answer.position.batch}])
+    # As grep does: nothing found is not success.
+    return int(answer.value is None)
+
+
+def _scan(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as tables:
+        table = tables[arguments.table]
+        first = table.first()
+        bounds = {
+            parameter: key_of(text, first and first.key, f"--{parameter.rstrip('_')}")
+            for parameter, text in (
+                ("prefix", arguments.prefix),
+                ("from_", getattr(arguments, "from")),
+                ("to", arguments.to),
+            )
+            if text is not None
+        }
+        scan = table.scan(**bounds, limit=arguments.limit, as_of=until_of(arguments.as_of))
+        _print(arguments, (attrs.asdict(entry, recurse=False) for entry in scan))
+    return 0
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as tables:
+        table = tables[arguments.table]
+        key, entry = _place(table, arguments)
+        _print(arguments, (attrs.asdict(version, recurse=False) for version in table.history(key, entry)))
+    return 0
+
+
+def _sql(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as tables, tables.snapshot(until_of(arguments.as_of)) as snapshot:
+        _print(arguments, snapshot.sql(arguments.query).to_pylist())
+    return 0
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    """Print changes until interrupted, or until there were as many as asked for."""
+    arguments.json = True
+    with _opened(arguments) as tables:
+        subscription = tables[arguments.table].subscribe(prefix=arguments.prefix, after=arguments.after)
+        left = arguments.limit
+        try:
+            while left is None or left > 0:
+                changes = subscription.take(1.0)[:left]
+                _print(arguments, (attrs.asdict(change, recurse=False) for change in changes))
+                left = None if left is None else left - len(changes)
+        except KeyboardInterrupt:
+            pass
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from keyed.views.server import Access, serve
+
+    tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
+    hosts = (*Access().hosts, *arguments.host_name)
+    with _opened(arguments) as tables:
+        tables.start(every=arguments.every)
+        serve(
+            tables,
+            host=arguments.host,
+            port=arguments.port,
+            access=Access(tokens, hosts),
+            ready=lambda address: print(f"{address}/tables", flush=True),
+        )
+    return 0
+
+
+def _tokens(path: Path) -> dict[str, list[str]]:
+    """Tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"--token-file {str(path)!r} cannot be read: {error}") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            token, *tables = line.split()
+            if not tables:
+                raise DefinitionError(
+                    f"--token-file {str(path)!r}, line {number}: give TOKEN TABLE [TABLE ...], or TOKEN *"
+                )
+            found[token] = tables
+    return found
+
+
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    _add_place(parser)
+    _add_as_of(parser)
+
+
+def _add_history(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    _add_place(parser)
+
+
+def _add_scan(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--prefix", help="what the keys begin with")
+    parser.add_argument("--from", help="the least key")
+    parser.add_argument("--to", help="the key before which the range ends")
+    parser.add_argument("--limit", type=int, default=100, help="how many entries at most (100)")
+    _add_as_of(parser)
+
+
+def _add_sql(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("query", metavar="QUERY", help="a SELECT, in DuckDB's dialect")
+    _add_as_of(parser)
+
+
+def _add_tail(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--prefix", help="only keys that begin with this")
+    parser.add_argument("--after", help="now, beginning, or the token of a change: goes on behind it")
+    parser.add_argument("--limit", type=int, help="end after so many changes")
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8765, help="port (8765)")
+    parser.add_argument(
+        "--every", type=float, default=1.0, help="seconds from one look at the changelog to the next (1)"
+    )
+    parser.add_argument("--token-file", help="file with lines TOKEN TABLE [TABLE ...], or TOKEN *; needed off loopback")
+    parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
+
+
+def _command(
+    name: str,
+    help: str,
+    add: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int],
+    *examples: str,
+) -> Command:
+    return Command(name, help, add, run, tuple(f"keyed {name} {example}" for example in examples))
+
+
+COMMANDS: Sequence[Command] = (
+    _command("tables", "List the tables of a job: kinds, types, entries.", _add_source, _tables, "job-log"),
+    _command(
+        "get",
+        "Print what a table holds for a key. The status is 1 if it holds nothing.",
+        _add_get,
+        _get,
+        "job-log sold 'Die Hard'",
+        "job-log sold 'Die Hard' --as-of 2026-01-31T12:00:00Z",
+    ),
+    _command("scan", "Print the entries of a range of keys.", _add_scan, _scan, "job-log sold --prefix D --limit 10"),
+    _command("history", "Print what became of an entry.", _add_history, _history, "job-log sold 'Die Hard'"),
+    _command(
+        "sql",
+        "Run a SELECT over the tables.",
+        _add_sql,
+        _sql,
+        "job-log 'select key, value from sold order by value desc limit 3'",
+    ),
+    _command(
+        "tail", "Print a table, and then each change of it, as JSON.", _add_tail, _tail, "job-log sold --after now"
+    ),
+    _command("serve", "Serve the tables over HTTP.", _add_serve, _serve, "job-log --tables job-tables --port 8765"),
+)

@@ -1,0 +1,119 @@
+"""State tables on the command line."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+import keyed
+from docs.generate import ROOT
+from keyed.cli.main import main
+from keyed.testing import KeyedTestHarness
+
+
+class Sold(keyed.KeyedProcessFunction):
+    sold = keyed.ValueState(int)
+    by_day = keyed.MapState(str, int)
+
+    def process_element(self, value, ctx):
+        title, day, number = value
+        self.sold.update((self.sold.value() or 0) + number)
+        self.by_day.put(day, number)
+        yield title, number
+
+
+@pytest.fixture
+def log(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Sold(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness:
+        harness.process(("Die Hard", "monday", 2))
+        harness.process(("Heat", "monday", 1))
+        harness.process(("Die Hard", "tuesday", 3))
+    return str(tmp_path / "log")
+
+
+def said(capsys, *arguments, status=0):
+    assert main(arguments) == status
+    return capsys.readouterr().out
+
+
+def test_tables_are_printed_for_people_and_for_machines(log, capsys):
+    assert said(capsys, "tables", log).splitlines() == [
+        "table   operator  kind   types       entries  batch",
+        "sold    function  value  int         2        3",
+        "by_day  function  map    str -> int  3        3",
+    ]
+    assert said(capsys, "get", log, "sold", "Die Hard").splitlines() == ["key       value  batch", "Die Hard  5      3"]
+    assert json.loads(said(capsys, "get", log, "sold", "Die Hard", "--json", "--as-of", "1"))["value"] == 2
+    assert json.loads(said(capsys, "get", log, "by_day", "Die Hard", "--entry", "tuesday", "--json"))["value"] == 3
+    assert said(capsys, "get", log, "sold", "Alien", status=1)
+    lines = said(capsys, "scan", log, "sold", "--prefix", "D", "--json").splitlines()
+    assert [json.loads(line)["key"] for line in lines] == ["Die Hard"]
+    assert [
+        json.loads(line)["value"] for line in said(capsys, "history", log, "sold", "Die Hard", "--json").splitlines()
+    ] == [5, 2]
+    assert said(capsys, "sql", log, "select key, value from sold order by value").splitlines()[1:] == [
+        "Heat      1",
+        "Die Hard  5",
+    ]
+
+
+def test_changes_are_printed_as_they_come(log, capsys):
+    lines = [
+        json.loads(line)
+        for line in said(capsys, "tail", log, "sold", "--after", "beginning", "--limit", "3").splitlines()
+    ]
+    assert [(line["kind"], line["key"], line["new"]) for line in lines] == [
+        ("snapshot", "Die Hard", 2),
+        ("change", "Heat", 1),
+        ("change", "Die Hard", 5),
+    ]
+    token = lines[1]["token"]
+    after = json.loads(said(capsys, "tail", log, "sold", "--after", token, "--limit", "1"))
+    assert after == lines[2]
+
+
+def test_a_folder_of_tables_is_used_again_and_read_beside_its_follower(log, tmp_path, capsys):
+    folder = str(tmp_path / "tables")
+    said(capsys, "get", log, "sold", "Heat", "--tables", folder)
+    assert "Heat" in said(capsys, "get", folder, "sold", "Heat")
+    with keyed.open_tables(keyed.DirectoryChangelog(log), folder):
+        assert "Heat" in said(capsys, "get", folder, "sold", "Heat")
+        assert main(["get", log, "sold", "Heat", "--tables", folder]) == 1
+        assert "kept level by another program" in capsys.readouterr().err
+
+
+def test_mistakes_are_told(log, tmp_path, capsys):
+    for arguments, message in (
+        (["get", log, "nothing", "x"], "there is no table 'nothing'; the tables are: by_day, sold"),
+        (["sql", log, "drop table sold"], "give one SELECT"),
+        (["tables", str(tmp_path / "none")], "no changelog yet"),
+        (["tail", log, "sold", "--after", "nonsense"], "is no token"),
+        (["serve", log, "--host", "0.0.0.0"], "can be reached from other machines"),
+        (["serve", log, "--token-file", str(tmp_path / "none")], "cannot be read"),
+    ):
+        assert main(arguments) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_serve_answers_until_it_is_stopped(log):
+    command = [sys.executable, "-m", "keyed.cli", "serve", log, "--port", "0"]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().removesuffix("/tables\n")
+        with urllib.request.urlopen(f"{address}/tables/sold/keys/Heat") as answer:
+            assert json.load(answer)["value"] == 1
+        server.terminate()
+        assert server.wait(60) in (0, -15)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_help_has_examples(capsys):
+    with pytest.raises(SystemExit):
+        main(["get", "--help"])
+    assert "keyed get job-log sold 'Die Hard'" in capsys.readouterr().out
