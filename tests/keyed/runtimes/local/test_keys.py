@@ -210,34 +210,27 @@ def test_other_key_columns_on_a_checkpoint_are_refused(tmp_path, of_table, paral
 
 
 @pytest.mark.parametrize("parallelism", [1, 4])
-@pytest.mark.parametrize("of_table", [False, True], ids=["elements", "table"])
 @pytest.mark.parametrize(("old", "new", "message"), [(1, 1.0, "int.*float"), ("1", b"1", "str.*bytes")])
-def test_keys_of_another_type_are_refused_after_a_restart_and_a_restore(
-    tmp_path, old, new, message, of_table, parallelism
-):
-    def run(data, **options):
-        source = pa.table({"k": [row["k"] for row in data]}) if of_table else data
-        query = total(source, "k", parallelism=parallelism, **options)
+def test_keys_of_another_type_are_refused_after_a_restart_and_a_restore(tmp_path, old, new, message, parallelism):
+    def run(*keys, **options):
+        query = total([{"k": key} for key in keys], "k", parallelism=parallelism, **options)
         return query.run(checkpoint=tmp_path / ("new" if "restore_from" in options else "old"))
 
     log = DirectoryChangelog(tmp_path / "log")
-    run(rows(1, k=old), changelog=log)
+    run(old, changelog=log)
     for options in ({"changelog": log}, {"restore_from": log}):
         with pytest.raises(KeysChanged, match=f"{message}.*convert them"):
-            run(rows(2, k=new), **options)
-    assert run(rows(2, k=old), changelog=log).values == [(old, 2)]
-    assert run(rows(3, k=old), restore_from=log).values == [(old, 2), (old, 3)]
+            run(old, new, **options)
+    assert run(old, old, changelog=log).values == [(old, 2)]
+    assert run(old, old, old, restore_from=log).values == [(old, 2), (old, 3)]
 
 
-def test_a_vectorised_function_has_keys_of_one_type(tmp_path):
-    def run(table):
-        query = keyed.stream(table).key_by("k").process(Groups(), parallelism=2)
-        return query.run(checkpoint=tmp_path)
-
-    run(pa.table({"k": pa.array([1], pa.int32())}))
-    run(pa.table({"k": pa.array([1, 2], pa.int64())}))
+def test_a_vectorised_function_has_keys_of_one_type():
+    harness = KeyedTestHarness(Groups(), key="k", parallelism=2)
+    harness.process_batch(pa.table({"k": pa.array([1], pa.int32())}))
+    harness.process_batch(pa.table({"k": pa.array([1, 2], pa.int64())}))
     with pytest.raises(KeysChanged, match=r"int.*str"):
-        run(pa.table({"k": ["1", "2", "3"]}))
+        harness.process_batch(pa.table({"k": ["1", "2", "3"]}))
 
 
 def test_the_harness_refuses_keys_of_another_type_after_a_restore():
