@@ -67,6 +67,17 @@ class Row(tuple[Any, ...]):
                 raise KeyError(f"{key!r} is not a field of the row; its fields are {', '.join(self._fields)}") from None
         return tuple.__getitem__(self, key)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether the row has a field ``key``, as with rows of Spark; of what is no text, whether a field has it."""
+        if key.__class__ is str:
+            return key in self._positions
+        return tuple.__contains__(self, key)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of the field ``name``, or ``default`` if the row has no such field."""
+        position = self._positions.get(name)
+        return default if position is None else tuple.__getitem__(self, position)
+
     def _asdict(self) -> dict[str, Any]:
         """The row as a dict. Rows inside it, also inside lists, tuples and dicts, become dicts too."""
         return {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyed import TIMESTAMP_COLUMN, BatchContext, DefinitionError, Schema, TableState, VectorizedFunction
+from keyed import MIN_TIMESTAMP, TIMESTAMP_COLUMN, BatchContext, DefinitionError, Schema, TableState, VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,9 @@ class TopN(VectorizedFunction):
     timestamps, which is when no other row of the window can be missing, and are ranked together then: by ``by``
     descending (null last), those with equal values by ``item`` ascending. A row replaces one of the same key and item
     that still waits.
+
+    Rows without a timestamp, as results of processing-time windows are, do not wait: those that come in one batch are
+    ranked together, and all results of such a window come in one batch. Their ranks have no timestamp either.
 
     Outputs have all columns of the rows and ``rank``, as far as the declared output names them.
 
@@ -69,11 +72,9 @@ class TopN(VectorizedFunction):
         due = self.waiting.take((_TIME, "<=", watermark))
         table, self._table = self._table, None
         if table is not None:
-            if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
-                raise DefinitionError("TopN needs rows with timestamps: give keyed.stream(..., timestamp=...)")
-            times = table.column(TIMESTAMP_COLUMN)
+            times = _times(table)
             table = table.select(list(self._columns)).append_column(_TIME, times).cast(due.schema)
-            is_due = pc.less_equal(times, pa.scalar(watermark, pa.int64()))
+            is_due = pc.less_equal(table.column(_TIME), pa.scalar(watermark, pa.int64()))
             self.waiting.upsert(table.filter(pc.invert(is_due)))
             due = self._latest(pa.concat_tables([due, table.filter(is_due)]))
         if due.num_rows:
@@ -104,8 +105,20 @@ class TopN(VectorizedFunction):
         rank = np.arange(len(ids)) - np.searchsorted(ordered, ordered) + 1
         chosen = np.flatnonzero(rank <= self.n)
         first = rows.take(order.take(pa.array(chosen)))
+        times = first.column(_TIME)
+        is_timed = pc.not_equal(times, pa.scalar(MIN_TIMESTAMP, pa.int64()))
         return (
             first.drop_columns([_TIME])
             .append_column("rank", pa.array(rank[chosen]))
-            .append_column(TIMESTAMP_COLUMN, first.column(_TIME))
+            .append_column(TIMESTAMP_COLUMN, pc.if_else(is_timed, times, pa.scalar(None, pa.int64())))
         )
+
+
+def _times(table: pa.Table) -> Any:
+    """The timestamps of rows; where there is none, the least, at which nothing waits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if TIMESTAMP_COLUMN not in table.column_names:
+        return pa.repeat(MIN_TIMESTAMP, table.num_rows)
+    return pc.fill_null(table.column(TIMESTAMP_COLUMN), MIN_TIMESTAMP)

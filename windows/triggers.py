@@ -13,7 +13,7 @@ import datetime as dt
 import enum
 from typing import Any, Protocol
 
-from keyed import DefinitionError, ReducingState, ValueState, milliseconds_of
+from keyed import MAX_TIMESTAMP, DefinitionError, ReducingState, ValueState, milliseconds_of
 
 __all__ = [
     "ContinuousEventTimeTrigger",
@@ -214,6 +214,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         if state.get() != time:
             return TriggerResult.CONTINUE
         state.clear()
+        if ctx.get_current_watermark() == window.max_timestamp() == MAX_TIMESTAMP:
+            # The input has ended, and multiples would come for ever: what is left is to fire at the window's end.
+            return TriggerResult.CONTINUE
         self._set(time + self.interval_ms, ctx)
         return TriggerResult.FIRE
 
@@ -233,8 +236,9 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         ctx.delete_event_time_timer(window.max_timestamp())
 
     def _set(self, time: int, ctx: TriggerContext) -> None:
-        ctx.get_partitioned_state(self._next).add(time)
-        ctx.register_event_time_timer(time)
+        if time <= MAX_TIMESTAMP:
+            ctx.get_partitioned_state(self._next).add(time)
+            ctx.register_event_time_timer(time)
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):

@@ -19,6 +19,7 @@ from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.operators import OperatorSpec
+from keyed.outputs import OutputTag
 from keyed.ttl import TimeDomain
 
 __all__ = ["Driver"]
@@ -134,10 +135,14 @@ class Driver:
                     scope.timestamp = timestamp
                     result = process_element(element, context)
                     if result is not None:
-                        if not generator and result.__class__ in _NO_OUTPUTS:
-                            raise _not_outputs(result)
+                        if not generator:
+                            _check_returned(result)
                         for value in result:
-                            append(value if value.__class__ in as_they_are else take(value))
+                            cls = value.__class__
+                            if cls is tuple and value and value[0].__class__ is OutputTag:
+                                context.output_tagged(value)
+                            else:
+                                append(value if cls in as_they_are else take(value))
                     if tracks and len(values) != emitted:
                         emitted = len(values)
                         if runs[-1][0] != emitted:
@@ -197,9 +202,14 @@ class Driver:
         context.name = name
         result = self._on_timer(timestamp, context)
         if result is not None:
+            _check_returned(result)
             append, as_they_are, take = self._append, self._as_they_are, self._take
             for value in result:
-                append(value if value.__class__ in as_they_are else take(value))
+                cls = value.__class__
+                if cls is tuple and value and value[0].__class__ is OutputTag:
+                    context.output_tagged(value)
+                else:
+                    append(value if cls in as_they_are else take(value))
         if self._tracks:
             context.main.close_run(timestamp)
         heap = self._processing.heap
@@ -213,8 +223,9 @@ class Driver:
         context.domain, context.name = TimeDomain.PROCESSING_TIME, name
         result = self._on_timer(timestamp, context)
         if result is not None:
+            _check_returned(result)
             for value in result:
-                self._append(self._take(value))
+                context.collect(value)
         context.main.close_run(None)
         scope.in_processing_time = False
 
@@ -235,11 +246,17 @@ class Driver:
         raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _not_outputs(result: Any) -> OutputDefinitionError:
-    return OutputDefinitionError(
-        f"{_short(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
-        "yield it, or return a list of outputs"
-    )
+def _check_returned(result: Any) -> None:
+    """Check that what was returned is outputs, and not one that would be taken apart.
+
+    Raises:
+        OutputDefinitionError: It is a tuple, row, text or dictionary.
+    """
+    if result and (result.__class__ in _NO_OUTPUTS or isinstance(result, tuple)):
+        raise OutputDefinitionError(
+            f"{_short(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
+            "yield it, or return a list of outputs"
+        )
 
 
 def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:

@@ -179,7 +179,18 @@ class EngineContext:
         emitted.values.append(snapshot(value))
         emitted.close_run(self.default_timestamp())
 
+    def output_tagged(self, value: tuple[Any, ...]) -> None:
+        """Take ``yield tag, value``, as PyFlink has it: the value of a side output."""
+        if len(value) != 2:
+            raise OutputDefinitionError(
+                f"{value!r:.200} begins with an OutputTag and has {len(value)} parts; yield tag, value"
+            )
+        self.output(*value)
+
     def collect(self, value: Any, timestamp: int | None = None) -> None:
+        if value.__class__ is tuple and value and value[0].__class__ is OutputTag:
+            self.output_tagged(value)
+            return
         main = self.main
         if timestamp is None:
             main.values.append(self.taker.take(value))

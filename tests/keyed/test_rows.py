@@ -128,3 +128,17 @@ def test_names_that_occur_twice_or_are_no_text_are_refused():
         row_class(("a", "b", "a"))
     with pytest.raises(DefinitionError, match="field name 1 is a int"):
         row_class((1,))
+
+
+def test_in_asks_for_a_field_as_with_rows_of_spark():
+    made = row(carrier="UA", delay=4)
+    assert "carrier" in made
+    assert "UA" not in made
+    assert 4 in made
+    assert None not in made
+
+
+def test_get_gives_a_field_or_the_default():
+    made = row(carrier="UA", delay=None)
+    assert (made.get("carrier"), made.get("delay", 3), made.get("x"), made.get("x", 3)) == ("UA", None, None, 3)
+    assert row(get=1).get == 1

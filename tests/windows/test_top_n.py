@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import DefinitionError, TableState
 from keyed.testing import KeyedTestHarness
-from windows import Count, TopN, TumblingEventTimeWindows
+from windows import Count, TopN, TumblingEventTimeWindows, TumblingProcessingTimeWindows
 
 COLUMNS = "window_start bigint, window_end bigint, item string, count bigint"
 
@@ -92,6 +92,24 @@ def test_bad_definitions_are_refused():
     assert isinstance(TopN(1, by="count", item="item", columns=COLUMNS).waiting, TableState)
 
 
-def test_rows_without_timestamps_are_refused():
-    with harness(1) as h, pytest.raises(DefinitionError, match="TopN needs rows with timestamps"):
-        h.process_batch(rows(("a", 1)))
+def test_rows_without_timestamps_are_ranked_at_once():
+    with harness(1) as h:
+        h.process_batch(rows(("a", 1), ("b", 2)))
+        assert taken(h) == [(0, 1, "b", 2, None)]
+        assert h.metrics()["live_entries"] == 0
+
+
+def test_results_of_processing_time_windows_are_ranked():
+    clock = iter(range(0, 10_000, 10))
+    events = [{"item": item} for item in "aabcabbb"]
+    counts = (
+        keyed.stream(events)
+        .key_by("item")
+        .window(TumblingProcessingTimeWindows.of(20))
+        .aggregate({"count": Count()}, output=COLUMNS)
+    )
+    ranked = counts.key_by("window_start", "window_end").process(
+        TopN(1, by="count", item="item", columns=COLUMNS), output=f"{COLUMNS}, rank bigint"
+    )
+    found = ranked.run(rows_per_batch=2, processing_time=lambda: next(clock)).values
+    assert [(row.window_start, row.item, row.count, row.rank) for row in found] == [(0, "a", 2, 1), (20, "b", 3, 1)]

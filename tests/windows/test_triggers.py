@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+import keyed
 from keyed import DefinitionError, ReducingState
 from windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
+    Count,
     CountTrigger,
     EventTimeTrigger,
+    GlobalWindows,
     NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
@@ -17,6 +20,7 @@ from windows import (
     TimeWindow,
     Trigger,
     TriggerResult,
+    TumblingEventTimeWindows,
 )
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult
@@ -387,3 +391,14 @@ def test_a_trigger_that_does_not_merge_says_so():
         h.merge(BOTH, [A])
     with pytest.raises(NotImplementedError, match="on_element"):
         Trigger().on_element(1, 1, A, h)
+
+
+@pytest.mark.parametrize("assigner", [GlobalWindows.create(), TumblingEventTimeWindows.of(1_000)], ids=repr)
+def test_a_continuous_trigger_ends_at_the_end_of_time(assigner):
+    last = 2**63 - 1
+    for times in ([5, 7], [last - 3, last - 2]):
+        stream = keyed.stream([{"k": 1, "t": t} for t in times], timestamp="t")
+        windowed = stream.key_by("k").window(assigner).trigger(ContinuousEventTimeTrigger.of(400))
+        values = windowed.aggregate(n=Count()).run().values
+        assert values[-1].n == 2
+        assert len(values) <= 4
