@@ -83,7 +83,7 @@ class Emission:
         context = self._context
         context.current = window
         result = self._process.process(key, context, elements) or ()
-        if result and isinstance(result, str | bytes | dict | tuple):
+        if isinstance(result, str | bytes | dict):
             raise OutputDefinitionError(
                 f"{result!r} of type {type(result).__name__} was returned by {type(self._process).__name__}.process, "
                 "which would be taken apart into outputs; yield it, or return a list of outputs"

@@ -117,8 +117,8 @@ class TopN(VectorizedFunction):
 def _times(table: pa.Table) -> Any:
     """The timestamps of rows; where there is none, the least, at which nothing waits."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if TIMESTAMP_COLUMN not in table.column_names:
         return pa.repeat(MIN_TIMESTAMP, table.num_rows)
-    return pc.fill_null(table.column(TIMESTAMP_COLUMN), MIN_TIMESTAMP)
+    times: Any = table.column(TIMESTAMP_COLUMN)
+    return times.fill_null(MIN_TIMESTAMP)

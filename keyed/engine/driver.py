@@ -10,9 +10,12 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
 from itertools import repeat
 from typing import Any, NoReturn
 
+from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.engine.engine_context import EngineContext, EngineTimerService
@@ -28,6 +31,8 @@ __all__ = ["Driver"]
 _HAND_OVER = 8192
 #: What can be iterated but is one output, returned where it should have been yielded.
 _NO_OUTPUTS = frozenset({str, bytes, dict})
+#: What is part of an output, and not one, where it stands in a tuple that is returned.
+_PLAIN = STORED_AS_THEY_ARE | {float, datetime, Decimal}
 
 
 class Driver:
@@ -252,7 +257,9 @@ def _check_returned(result: Any) -> None:
     Raises:
         OutputDefinitionError: It is a tuple, row, text or dictionary.
     """
-    if result and (result.__class__ in _NO_OUTPUTS or isinstance(result, tuple)):
+    cls = result.__class__
+    # A tuple of rows is outputs; one with plain values in it is a row.
+    if cls in _NO_OUTPUTS or (isinstance(result, tuple) and not _PLAIN.isdisjoint(map(type, result))):
         raise OutputDefinitionError(
             f"{_short(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
             "yield it, or return a list of outputs"

@@ -141,4 +141,5 @@ def test_in_asks_for_a_field_as_with_rows_of_spark():
 def test_get_gives_a_field_or_the_default():
     made = row(carrier="UA", delay=None)
     assert (made.get("carrier"), made.get("delay", 3), made.get("x"), made.get("x", 3)) == ("UA", None, None, 3)
-    assert row(get=1).get == 1
+    field: Any = row(get=1).get
+    assert field == 1
