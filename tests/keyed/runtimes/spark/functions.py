@@ -277,3 +277,38 @@ class CountKeys(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield f"timer {ctx.get_current_key()}", self.n.value()
+
+
+class Changes(KeyedProcessFunction):
+    """Changes, stores and emits one list, and the list of its input."""
+
+    seen = ValueState(list[int], default=[])
+    named = MapState(str, list[int])
+
+    def process_element(self, value, ctx):
+        x = self.seen.value()
+        x.append(value.n)
+        self.seen.update(x)
+        self.named["last"] = value.tags
+        yield value.k, x
+        x.append(-1)
+        yield value.k, x
+        value.tags.append(-2)
+        for tags in self.named.values():
+            yield value.k, tags
+            tags.append(-3)
+
+
+class Gathered(KeyedProcessFunction):
+    """Keeps the lists that it gets, and changes them."""
+
+    lists = ValueState(in_place=True)
+
+    def process_element(self, value, ctx):
+        lists = self.lists.value()
+        if lists is None:
+            lists = []
+            self.lists.update(lists)
+        lists.append(list(value.x))
+        yield value.k, lists
+        value.x.clear()
