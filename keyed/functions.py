@@ -7,6 +7,7 @@ from typing import Any
 
 from keyed.context import Context, OnTimerContext, OpenContext
 from keyed.errors import StateDefinitionError, TimerDefinitionError
+from keyed.shown import Shown
 from keyed.state import KeyedState, State
 from keyed.table_state import TableState
 from keyed.vectorized import VectorizedFunction
@@ -16,13 +17,16 @@ __all__ = ["Function", "KeyedProcessFunction", "check_function", "declared_state
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
 
-class KeyedProcessFunction:
+class KeyedProcessFunction(Shown):
     """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
 
     State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`)
     or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each micro-batch: keep
     nothing on ``self`` but declared state and what `open` can make again.
     """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     def open(self, context: OpenContext) -> None:
         """Called before the first element of a key group (on Spark, of each micro-batch). State has no key here.

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import attrs
 
-__all__ = ["Progress", "Query", "RestoreProgress", "Restored", "RunResult"]
+__all__ = ["Progress", "Query", "RestoreProgress", "Restored", "RunResult", "shown_query"]
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ class RunResult:
         restored: What the query was restored with, if this run has restored it.
     """
 
-    values: list[Any]
+    values: list[Any] = attrs.field(repr=lambda values: f"<{len(values)}>")
     batches: int
     metrics: dict[str, dict[str, int]]
     restored: Restored | None = None
@@ -118,3 +118,8 @@ class Query(Protocol):
             KeyedError: What the query failed with.
         """
         ...
+
+
+def shown_query(name: str, progress: Progress | None) -> str:
+    """A query in short: the name of its last operator, and its last batch."""
+    return f"Query({name!r}, {'no batch yet' if progress is None else f'batch {progress.batch_id}'})"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import attrs
 
 from keyed.errors import DefinitionError, QueryFailed
+from keyed.shown import named
 
 __all__ = [
     "CollectSink",
@@ -61,7 +62,7 @@ class FunctionSink:
     As with Spark's ``foreachBatch`` a batch may come again with the same id: write to a place named by it.
     """
 
-    function: Callable[[Any, int], object]
+    function: Callable[[Any, int], object] = attrs.field(repr=named)
 
 
 @attrs.define(eq=False)
@@ -72,7 +73,7 @@ class CollectSink:
         batches: Batch id → values of that batch.
     """
 
-    batches: dict[int, list[Any]] = attrs.field(factory=dict)
+    batches: dict[int, list[Any]] = attrs.field(factory=dict, repr=lambda batches: f"<{len(batches)}>")
 
     @property
     def values(self) -> list[Any]:

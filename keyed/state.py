@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, overload
 
 from keyed.errors import StateAccessError, StateDefinitionError
+from keyed.shown import Shown, named
 from keyed.ttl import StateTtl
 
 __all__ = [
@@ -61,7 +62,18 @@ class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
         ...
 
 
-class State:
+def _type(type_: Any) -> Any:
+    """A declared type; `object` where there is none.
+
+    Raises:
+        StateDefinitionError: It is a name and not a type.
+    """
+    if isinstance(type_, str):
+        raise StateDefinitionError(f"{type_!r} is text and no type of a state; give the type itself, as in int")
+    return object if type_ is None else type_
+
+
+class State(Shown):
     """What all state declarations share.
 
     Args:
@@ -78,6 +90,15 @@ class State:
         self.name = ""
         if name is not None:
             self.set_name(name)
+
+    def __repr__(self) -> str:
+        types = ", ".join(map(named, self._types()))
+        ttl = f", ttl={self.ttl.milliseconds} ms" if self.ttl is not None else ""
+        return f"{type(self).__name__}({types}{', ' * bool(types)}name={self.name!r}{ttl})"
+
+    def _types(self) -> tuple[Any, ...]:
+        """What tells states of a kind apart: the types of their values."""
+        return ()
 
     def __set_name__(self, owner: type, name: str) -> None:
         if not self.name:
@@ -181,9 +202,12 @@ class ValueState(KeyedState, Generic[T]):
                 f"default={default!r} with in_place=True: changes of a default would be lost; leave the default out, "
                 "and update() with a new value where value() is None"
             )
-        self.type: Any = object if type is None else type
+        self.type: Any = _type(type)
         self.default: Any = default
         self.in_place = in_place
+
+    def _types(self) -> tuple[Any, ...]:
+        return (self.type,)
 
     def value(self) -> T:
         """The stored value, or the default. It is the caller's own: changing it changes no state."""
@@ -215,7 +239,10 @@ class ListState(KeyedState, Generic[T]):
     def __init__(self: ListState[Any], type: Any, *, name: str | None = None, ttl: StateTtl | None = None) -> None: ...
     def __init__(self, type: Any = None, *, name: str | None = None, ttl: StateTtl | None = None) -> None:
         super().__init__(name, ttl)
-        self.type: Any = object if type is None else type
+        self.type: Any = _type(type)
+
+    def _types(self) -> tuple[Any, ...]:
+        return (self.type,)
 
     def get(self) -> list[T]:
         """The elements in the order in which they were added; an empty list where there are none."""
@@ -268,8 +295,11 @@ class MapState(KeyedState, Generic[K, V]):
         self, key: Any = None, value: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
     ) -> None:
         super().__init__(name, ttl)
-        self.key_type: Any = object if key is None else key
-        self.value_type: Any = object if value is None else value
+        self.key_type: Any = _type(key)
+        self.value_type: Any = _type(value)
+
+    def _types(self) -> tuple[Any, ...]:
+        return (self.key_type, self.value_type)
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -374,7 +404,10 @@ class ReducingState(KeyedState, Generic[T]):
         if not callable(reduce):
             raise StateDefinitionError(f"reduce={reduce!r} is not callable; give a function (current, added) -> new")
         self.reduce = reduce
-        self.type: Any = object if type is None else type
+        self.type: Any = _type(type)
+
+    def _types(self) -> tuple[Any, ...]:
+        return (self.reduce, self.type)
 
     def get(self) -> T | None:
         """The reduced value, or ``None`` where nothing was added."""
@@ -408,7 +441,10 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
         if missing:
             raise StateDefinitionError(f"aggregate={aggregate!r} lacks {', '.join(missing)}; see AggregateFunction")
         self.aggregate = aggregate
-        self.accumulator_type: Any = object if accumulator is None else accumulator
+        self.accumulator_type: Any = _type(accumulator)
+
+    def _types(self) -> tuple[Any, ...]:
+        return (self.aggregate, self.accumulator_type)
 
     def get(self) -> OUT | None:
         """The result of what was added, or ``None`` where nothing was."""

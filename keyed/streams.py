@@ -24,6 +24,7 @@ from keyed.options import Options
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Query, RestoreProgress, RunResult
+from keyed.shown import Shown, named
 from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, sink_of
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps
@@ -68,6 +69,10 @@ class Source:
     ticks: bool
     on_bad_row: OutputTag | None
 
+    def __repr__(self) -> str:
+        time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""
+        return f"{type(self.data).__name__}{time}"
+
 
 @attrs.frozen(eq=False)
 class Stage:
@@ -83,6 +88,9 @@ class Stage:
     store: Store
     changelog: Changelog | None = None
     restore_from: RestorePoint | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.upstream!r} → {_shown_keys(self.keys)} → {self.name}"
 
     @property
     def source(self) -> Source:
@@ -113,10 +121,13 @@ class Stage:
 
 
 @attrs.frozen(eq=False)
-class Stream:
+class Stream(Shown):
     """Rows that are not keyed yet."""
 
     source: Source
+
+    def __repr__(self) -> str:
+        return f"Stream({self.source!r})"
 
     def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
         """Key the stream by columns (or, in the local runtime, by a function of the element).
@@ -128,11 +139,14 @@ class Stream:
 
 
 @attrs.frozen(eq=False)
-class KeyedStream:
+class KeyedStream(Shown):
     """A stream partitioned by key."""
 
     upstream: Source | Stage
     keys: Keys
+
+    def __repr__(self) -> str:
+        return f"KeyedStream({self.upstream!r} → {_shown_keys(self.keys)})"
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -246,11 +260,16 @@ class KeyedStream:
 
 
 @attrs.frozen(eq=False)
-class Output:
+class Output(Shown):
     """The main output of an operator, or one of its side outputs (``tag``)."""
 
     stage: Stage
     tag: OutputTag | None
+
+    def __repr__(self) -> str:
+        side = f", side output {self.tag.name!r}" if self.tag is not None else ""
+        columns = f": {self.schema.ddl}" if self.schema is not None else ""
+        return f"Output({self.stage!r}{side}{columns})"
 
     @property
     def schema(self) -> Schema | None:
@@ -359,11 +378,14 @@ class Output:
 
 
 @attrs.frozen(eq=False)
-class BoundOutput:
+class BoundOutput(Shown):
     """An output and its sink."""
 
     output: Output
     sink: Sink
+
+    def __repr__(self) -> str:
+        return f"BoundOutput({self.output!r} to {self.sink!r})"
 
 
 def stream(
@@ -521,6 +543,10 @@ def _runtime(source: Source) -> Any:
     """The module that runs chains over this kind of source; imported by name so that the API stays light."""
     spark = is_dataframe(source.data)
     return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
+
+
+def _shown_keys(keys: Keys) -> str:
+    return f"key_by({named(keys) if callable(keys) else ', '.join(map(repr, keys))})"
 
 
 def _keys(keys: tuple[str | Callable[[Any], Any], ...]) -> Keys:

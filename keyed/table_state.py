@@ -75,6 +75,9 @@ class TableState(State):
         if ttl is not None and ttl.update is not UpdateType.ON_CREATE_AND_WRITE:
             raise StateDefinitionError("table state: rows are refreshed by writes only; use ON_CREATE_AND_WRITE")
 
+    def _types(self) -> tuple[Any, ...]:
+        return (", ".join(self.schema.names), self.key)
+
     def _unbound(self) -> NoReturn:
         raise StateAccessError(
             f"table state {self.name!r} was used outside of a batch; use it inside process_batch, on_watermark or what "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from keyed.context import TaskContext
 from keyed.outputs import OutputTag
+from keyed.shown import Shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,13 +68,16 @@ class BatchContext(Protocol):
         ...
 
 
-class VectorizedFunction:
+class VectorizedFunction(Shown):
     """A function over a keyed stream that works on whole columns, with `keyed.TableState` as its state.
 
     Used in ``.process`` as a `keyed.KeyedProcessFunction` is, also beside those in one query. State is declared by
     class attributes, or set on the object in ``__init__``. A copy of the object serves each key group, on Spark a new
     one in each micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
     """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     def open(self, context: TaskContext) -> None:
         """Called before the first batch of a key group (on Spark, of each micro-batch). State cannot be used here.

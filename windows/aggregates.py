@@ -43,7 +43,8 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 #: Exact for all that a decimal(38,…) can hold and its mean.
 _WIDE = Context(prec=76)
 _PLACES = Decimal("1e-18")
-_INTEGRAL = {"tinyint", "smallint", "int", "integer", "bigint", "long"}
+_INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
+_NUMBERS = {*_INTEGRAL, "float", "double", "decimal"}
 
 
 @attrs.frozen
@@ -180,6 +181,20 @@ class ColumnAggregate(Aggregate):
             )
         return columns[self.column]
 
+    def _number_type(self, columns: Mapping[str, str]) -> str | None:
+        """Type of the column that is read, which holds numbers.
+
+        Raises:
+            OutputDefinitionError: The input has no such column, or it holds something else.
+        """
+        column = self._column_type(columns)
+        if column is not None and column.partition("(")[0] not in _NUMBERS:
+            raise OutputDefinitionError(
+                f"{self!r}: column {self.column!r} is of type {column}, and {type(self).__name__} needs numbers; "
+                f"give a column of numbers, or a function of the element, as in {type(self).__name__}(lambda row: ...)"
+            )
+        return column
+
     def output_type(self, columns: Mapping[str, str]) -> str | None:
         return self.type or self._column_type(columns)
 
@@ -235,6 +250,8 @@ class Sum(ColumnAggregate):
     def get_result(self, accumulator: Any) -> Any:
         if accumulator.__class__ is int and not _LEAST <= accumulator <= _MOST:
             raise OverflowError(f"{self!r}: the sum {accumulator} does not fit into 64 bits; sum a decimal or a float")
+        if accumulator.__class__ is str:
+            raise DefinitionError(f"{self!r} needs numbers, and the values are text, such as {accumulator[:40]!r}")
         return accumulator
 
     def algebra(self) -> Algebra | None:
@@ -243,7 +260,7 @@ class Sum(ColumnAggregate):
     def output_type(self, columns: Mapping[str, str]) -> str | None:
         if self.type:
             return self.type
-        column = self._column_type(columns)
+        column = self._number_type(columns)
         if column is None:
             return None
         if column in _INTEGRAL:
@@ -327,7 +344,7 @@ class Mean(ColumnAggregate):
         return self._algebra(Part("sum", "sum"), Part("count", "sum"))
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
-        column = self._column_type(columns)
+        column = self._number_type(columns)
         return self.type or ("decimal(38,18)" if column and column.startswith("decimal") else "double")
 
 
@@ -380,7 +397,7 @@ class Variance(ColumnAggregate):
         )
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
-        self._column_type(columns)
+        self._number_type(columns)
         return "double"
 
 

@@ -92,6 +92,9 @@ class WindowOperator(KeyedProcessFunction):
         if self.definition.process is not None:
             self.definition.process.open(context)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.definition.assigner!r})"
+
     def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         raise AssertionError("process_element before open")
 

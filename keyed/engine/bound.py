@@ -85,6 +85,9 @@ class BoundState:
         except EncodingError as error:
             raise EncodingError(f"{self.kind} state {self.name!r}: {error}") from error
 
+    def __repr__(self) -> str:
+        return f"{self.declaration!r} of the current key"
+
     def activate(self) -> None:
         """Allow access: the function is open and calls with a key follow."""
         raise NotImplementedError

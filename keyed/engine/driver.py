@@ -248,7 +248,18 @@ class Driver:
         where = f"operator {self._spec.name!r}, {call}, key {_short(scope.key)}"
         if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
             raise type(error)(f"{error} ({where})") from error
-        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error
+        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{_not_called(error)}") from error
+
+
+def _not_called(error: Exception) -> str:
+    """The remedy where a method of ours was used without calling it: ``ctx.timer_service.register_...``."""
+    if not isinstance(error, AttributeError):
+        return ""
+    # A method looks its attributes up in its function.
+    method = error.obj
+    if not inspect.isfunction(method) or not method.__module__.startswith("keyed."):
+        return ""
+    return f"; {method.__name__} is a method, so call it: {method.__name__}().{error.name}"
 
 
 def _check_returned(result: Any) -> None:

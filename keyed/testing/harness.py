@@ -32,6 +32,7 @@ from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
 from keyed.runtimes.local.source import element_of, key_getter
+from keyed.shown import Shown
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing.memory_changelog import MemoryChangelog
@@ -61,7 +62,7 @@ class Record(NamedTuple):
     timestamp: int | None
 
 
-class KeyedTestHarness:
+class KeyedTestHarness(Shown):
     """Runs a function over elements that a test gives it, one commit per call.
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
@@ -115,6 +116,10 @@ class KeyedTestHarness:
         self._start()
         if restore_from is not None:
             self._restore(restore_from if isinstance(restore_from, RestorePoint) else RestorePoint(restore_from))
+
+    def __repr__(self) -> str:
+        clocks = f"watermark {self._watermark}, processing time {self._processing_time}"
+        return f"KeyedTestHarness({self._spec.function!r}, {clocks})"
 
     # Driving ----------------------------------------------------------------------------------------------------
 

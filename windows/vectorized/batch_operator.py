@@ -88,6 +88,9 @@ class WindowBatchOperator(VectorizedFunction):
         self._logic: Any = None
         self._table: Any = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.definition.assigner!r})"
+
     def _state(self) -> TableState:
         """The state's declaration: key, time, accumulators."""
         from windows.vectorized.fold import fold_of

@@ -22,7 +22,7 @@ from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
-from keyed.results import Progress, Restored, RestoreProgress, RunResult
+from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
 from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
@@ -31,6 +31,7 @@ from keyed.runtimes.local.scratch import scratch_folder
 from keyed.runtimes.local.source import SourceRows, batches
 from keyed.runtimes.local.stop_signals import Interrupted, leave, watched
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
+from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
@@ -51,7 +52,7 @@ _NOT_HERE = {
 }
 
 
-class LocalQuery:
+class LocalQuery(Shown):
     """A query of the local runtime. `run` runs it here, `start` in a thread of its own."""
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
@@ -82,6 +83,9 @@ class LocalQuery:
         self._progress: Progress | None = None
 
     # The handle of a started query ------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return shown_query(self._last.name, self._progress)
 
     @property
     def is_active(self) -> bool:

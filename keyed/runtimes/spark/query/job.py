@@ -124,6 +124,11 @@ class Job:
         )
 
     @property
+    def name(self) -> str:
+        """The name of the last operator."""
+        return self._last.name
+
+    @property
     def first_batch(self) -> int:
         """What sinks get as the id of Spark's batch 0."""
         return self._begin.first_batch

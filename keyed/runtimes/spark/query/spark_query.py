@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.options import Options
-from keyed.results import Progress, Restored, RunResult
+from keyed.results import Progress, Restored, RunResult, shown_query
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import Job, frame_of
 from keyed.runtimes.spark.query.spark_sinks import Writer
+from keyed.shown import Shown
 from keyed.streams import BoundOutput, Output, Stage
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _restored(job: Job) -> SparkQuery | None:
     return query
 
 
-class SparkQuery:
+class SparkQuery(Shown):
     """A running query.
 
     Attributes:
@@ -108,6 +109,9 @@ class SparkQuery:
     def restored(self) -> Restored | None:
         """What the query was restored with, if this program has restored it."""
         return self._job.restored
+
+    def __repr__(self) -> str:
+        return shown_query(self._job.name, self._progress)
 
     @property
     def is_active(self) -> bool:

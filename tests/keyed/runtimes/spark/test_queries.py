@@ -218,7 +218,7 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
     with pytest.raises(ParallelismChanged, match="has 2 key groups, and the query asks for 3"):
         count(files_source(spark, tmp_path / "in"), parallelism=3).run(tmp_path / "out", checkpoint=tmp_path / "ck")
     other = count(files_source(spark, tmp_path / "in"), parallelism=5).df
-    writer = other.df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+    writer = other.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
     query = writer.trigger(availableNow=True).start()
     with pytest.raises(Exception, match="ParallelismChanged"):
         query.awaitTermination()

@@ -1,0 +1,26 @@
+"""Short representations: they say what a thing is, and show neither data nor addresses."""
+
+from __future__ import annotations
+
+import html
+import inspect
+from typing import Any
+
+__all__ = ["Shown", "named"]
+
+
+class Shown:
+    """Lets a notebook show what ``repr`` says."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+
+def named(thing: Any) -> str:
+    """A class or function by its name, another object without a ``repr`` of its own by its class."""
+    if inspect.isclass(thing) or inspect.isroutine(thing):
+        return thing.__name__
+    has_repr: Any = type(thing).__repr__
+    return type(thing).__name__ if has_repr is object.__repr__ else repr(thing)

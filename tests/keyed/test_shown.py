@@ -1,0 +1,124 @@
+"""Reprs are short and say what a thing is; typical mistakes get our errors."""
+
+import pytest
+
+import keyed
+from keyed import DefinitionError, StateDefinitionError
+from keyed.testing import KeyedTestHarness
+from windows import Count, EventTimeSessionWindows, Mean, Sum, TumblingEventTimeWindows, Variance
+
+
+class Outages(keyed.KeyedProcessFunction):
+    readings = keyed.ValueState(int, default=0)
+    recent = keyed.ListState(list[float], ttl=keyed.StateTtl(seconds=1))
+    by_name = keyed.MapState(str, int, name="names")
+    most = keyed.ReducingState(max, int)
+
+    def process_element(self, value, ctx):
+        yield value.k, repr(self.readings)
+
+
+class Columns(keyed.VectorizedFunction):
+    counts = keyed.TableState("k string, n bigint", key="k")
+
+    def process_batch(self, table, ctx): ...
+
+
+ROWS = [{"k": "secret", "t": n} for n in range(100_000)]
+STREAM = keyed.stream(ROWS, timestamp="t")
+KEYED = STREAM.key_by("k")
+OUTPUT = KEYED.process(Outages(), "k string, shown string")
+SINK = keyed.collect_sink()
+RESULT = OUTPUT.run(SINK)
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (STREAM, "Stream(list, timestamp='t')"),
+        (KEYED, "KeyedStream(list, timestamp='t' → key_by('k'))"),
+        (OUTPUT, "Output(list, timestamp='t' → key_by('k') → Outages: `k` string, `shown` string)"),
+        (OUTPUT.side_output("late"), "Output(list, timestamp='t' → key_by('k') → Outages, side output 'late')"),
+        (keyed.stream(ROWS).key_by(len), "KeyedStream(list → key_by(len))"),
+        (Outages(), "Outages()"),
+        (Outages.readings, "ValueState(int, name='readings')"),
+        (Outages.recent, "ListState(list[float], name='recent', ttl=1000 ms)"),
+        (Outages.by_name, "MapState(str, int, name='names')"),
+        (Outages.most, "ReducingState(max, int, name='most')"),
+        (Columns(), "Columns()"),
+        (Columns.counts, "TableState('k, n', ('k',), name='counts')"),
+        (OUTPUT.to(SINK), f"BoundOutput({OUTPUT!r} to CollectSink(batches=<2>))"),
+        (OUTPUT.to(print).sink, "FunctionSink(function=print)"),
+    ],
+)
+def test_what_is_described_is_shown_without_data_and_addresses(thing, said):
+    assert repr(thing) == said
+    if not isinstance(thing, keyed.sinks.FunctionSink):
+        assert thing._repr_html_().startswith("<code>")
+
+
+def test_html_is_escaped():
+    assert KEYED.process(Outages(), name="a")._repr_html_() == (
+        "<code>Output(list, timestamp=&#x27;t&#x27; → key_by(&#x27;k&#x27;) → a)</code>"
+    )
+
+
+def test_results_queries_and_harnesses_are_shown():
+    assert repr(RESULT).startswith("RunResult(values=<100000>, batches=2, metrics={'Outages': {")
+    # The state of a call is shown as its declaration.
+    assert RESULT.values[0].shown == "ValueState(int, name='readings') of the current key"
+    query = OUTPUT.start(keyed.collect_sink())
+    query.await_termination()
+    assert repr(query) == "Query('Outages', batch 1)"
+    with KeyedTestHarness(Outages(), key=len) as harness:
+        assert repr(harness) == f"KeyedTestHarness(Outages(), watermark {-(2**63)}, processing time 0)"
+
+
+def test_windows_are_shown():
+    windowed = KEYED.window(EventTimeSessionWindows.with_gap(5))
+    assert "secret" not in repr(windowed)
+    assert " at 0x" not in repr(windowed)
+    output = windowed.aggregate(n=Count())
+    assert repr(*output.operators.values()) == "WindowOperator(EventTimeSessionWindows(gap=5))"
+
+
+class Forgetful(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service.register_event_time_timer(5)
+
+    def on_timer(self, timestamp, ctx): ...
+
+
+def test_forgotten_parentheses_are_named():
+    said = pytest.raises(keyed.UserFunctionError, match=r"call it: timer_service\(\)\.register_event_time_timer")
+    with KeyedTestHarness(Forgetful(), key=len) as harness, said:
+        harness.process("a")
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda: keyed.ValueState("int"),
+        lambda: keyed.ListState("str"),
+        lambda: keyed.MapState(str, "int"),
+        lambda: keyed.ReducingState(max, "int"),
+    ],
+)
+def test_the_name_of_a_type_is_no_type(declare):
+    with pytest.raises(StateDefinitionError, match="is text and no type of a state; give the type itself"):
+        declare()
+
+
+@pytest.mark.parametrize("aggregate", [Sum("k"), Mean("k"), Variance("k")])
+def test_numbers_are_not_made_of_text(aggregate):
+    import pyarrow as pa
+
+    table = keyed.stream(pa.Table.from_pylist(ROWS[:3]), timestamp="t").key_by("t")
+    with pytest.raises(DefinitionError, match=r"\('k'\): column 'k' is of type string, and \w+ needs numbers"):
+        table.window(TumblingEventTimeWindows.of(5)).aggregate(n=aggregate)
+
+
+def test_a_sum_of_text_is_refused_where_types_are_not_known():
+    rows = keyed.stream(ROWS[:3], timestamp="t").key_by("k").window(TumblingEventTimeWindows.of(5))
+    with pytest.raises(keyed.KeyedError, match=r"Sum\('k'\) needs numbers, and the values are text"):
+        rows.aggregate(n=Sum("k")).run()
