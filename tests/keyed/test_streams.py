@@ -55,5 +55,7 @@ def test_every_option_is_a_keyword(call):
         for name, parameter in inspect.signature(call).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    options = {field.name for field in attrs.fields(Options)} - ({"trigger"} if call.__name__ == "run" else set())
-    assert keywords == dict.fromkeys(options)
+    options = {field.name: field.default for field in attrs.fields(Options)}
+    if call.__name__ == "run":
+        del options["trigger"]
+    assert keywords == options
