@@ -272,6 +272,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.delay": set(),
         "tests.benchmarks.kafka": set(),
         "tests.benchmarks.recovery": set(),
+        "tests.benchmarks.soak": {"--minutes", "--runtime"},
     }
     targets = makefile_targets()
     for page in PAGES:

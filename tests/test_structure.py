@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "runtimes": {*BASE, "api", "arrow", "content", "tables", "engine", "stores", "changelog", "recovery"},
     "testing": {*BASE, "keyed", "api", "content", "tables", "engine", "stores", "recovery", "runtimes", "changelog"},
     "pyflink": {*BASE, "keyed"},
-    "cli": {*BASE, "keyed", "api", "engine", "stores", "recovery", "runtimes", "changelog"},
+    "cli": {*BASE, "keyed", "api", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
 # Where the API reaches a runtime, by name: when a chain is run, and for what is asked of Spark beside that.
 IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes.", "keyed.spark": "keyed.runtimes.spark."}

@@ -1,4 +1,4 @@
-"""Runs a job for long, kills it again and again, and prints what it leaves: ``python -m tests.soak``.
+"""Runs a job for long, kills it again and again, and prints what it leaves: ``python -m tests.benchmarks.soak``.
 
 The job counts per key, with timers, a changelog, a Parquet sink and local stores on disk. It runs as a program of its
 own, which is killed at a moment that chance chooses, and started again on its checkpoint. Before each kill its memory
@@ -107,7 +107,7 @@ def main() -> None:
 
 def live(folder: Path, runtime: str, seconds: float) -> None:
     """Let the job live for some seconds, kill it, and say what there is."""
-    command = [sys.executable, "-m", "tests.soak", "--runtime", runtime, "--job", str(folder)]
+    command = [sys.executable, "-m", "tests.benchmarks.soak", "--runtime", runtime, "--job", str(folder)]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
