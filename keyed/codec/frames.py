@@ -38,13 +38,15 @@ class RecordFormat(Generic[T]):
 
     Args:
         kind: Four bytes that tell this kind of record from all others.
-        version: Version of the payload's layout; that and all before it are read alike.
+        version: Version of the payload's layout.
         type: Type of the values. Fields that a version adds need a default; readers pass over those they do not know.
+        oldest: The oldest version that is still read, in the same way.
     """
 
-    def __init__(self, kind: bytes, version: int, type: Any) -> None:
+    def __init__(self, kind: bytes, version: int, type: Any, oldest: int = 1) -> None:
         self.kind = kind
         self._version = version
+        self._oldest = oldest
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(type).decode
 
@@ -58,7 +60,9 @@ class RecordFormat(Generic[T]):
         Raises:
             CorruptionError: Another kind, an unknown version, a wrong checksum, or a payload of another type.
         """
-        _, payload = unframe(self.kind, record, where=where, newest=self._version)
+        version, payload = unframe(self.kind, record, where=where, newest=self._version)
+        if version < self._oldest:
+            raise CorruptionError(f"a {_name(self.kind)} record has version {version}, which is too old", where=where)
         try:
             value: T = self._decode(payload)
         except (ValueError, RecursionError) as error:

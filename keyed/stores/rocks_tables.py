@@ -2,7 +2,8 @@
 
 Keys and values, beside those of `keyed.stores.rocks_store`:
 
-    T | state id (u16 BE)                     directory: a frame of kind KTBL, version 1, with the msgpack of
+    T | state id (u16 BE)                     directory: a frame of kind KTBL, its version that of the
+                                              hash (`keyed.tables.row_hash`), with the msgpack of
                                               [key columns, next number, runs: [[chunk, ...], ...]], where a chunk is
                                               [number, rows, least hash, greatest hash, bounds, live rows]
     U | state id (u16 BE) | number (u32 BE)   rows: an Arrow IPC stream, the hash of each row's key before its columns
@@ -26,6 +27,7 @@ from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database
 from keyed.tables.chunks import Chunk, ChunkedTable, Sorted
 from keyed.tables.ranges import Mask
+from keyed.tables.row_hash import HASH_VERSION
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
@@ -40,7 +42,7 @@ _MEMORY = 32 << 20
 
 _Chunk = tuple[int, int, int, int, dict[str, tuple[int, int]], int]
 _Directory = tuple[tuple[str, ...], int, list[list[_Chunk]]]
-_DIRECTORY: RecordFormat[_Directory] = RecordFormat(b"KTBL", 1, _Directory)
+_DIRECTORY: RecordFormat[_Directory] = RecordFormat(b"KTBL", HASH_VERSION, _Directory, oldest=HASH_VERSION)
 
 
 class ChunkCache:

@@ -4,13 +4,19 @@ import random
 import re
 import shutil
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from keyed.codec.frames import RecordFormat
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CheckpointError, CorruptionError, LocalStoreError
-from keyed.stores import CommitStore, RocksStore, database, open_rocks_store
+from keyed.stores import CommitStore, RocksStore, database, open_rocks_store, rocks_tables
+from keyed.tables.chunks import TableDelta
+from keyed.tables.row_hash import HASH_VERSION
 from keyed.testing.store_conformance import ReferenceStore, assert_same, random_changes
 
 STEPS = 12
@@ -246,3 +252,19 @@ def test_an_undamaged_copy_is_whole(tmp_path):
         assert dict(store.group_log("op", 0).read(0, 99)) == states[b"%d" % last]
         store.close()
     assert len(files_of(Path(tmp_path / "original"))) > 4
+
+
+def test_a_table_whose_rows_have_hashes_of_another_version_is_not_read(tmp_path, monkeypatch):
+    rows = pa.table({"k": [1, 2], "v": [3, 4]})
+    with closing(open_rocks_store(tmp_path / "store")) as store:
+        store.apply("log", 1, [], [TableDelta(7, ("k",), upserts=rows)])
+    record = rocks_tables._DIRECTORY
+    newest = HASH_VERSION + 1
+    newer: Any = RecordFormat(record.kind, newest, rocks_tables._Directory, oldest=newest)
+    monkeypatch.setattr(rocks_tables, "_DIRECTORY", newer)
+    # What runs on the store resets it then, and builds it anew from the log.
+    with (
+        closing(open_rocks_store(tmp_path / "store")) as store,
+        pytest.raises(LocalStoreError, match="KTBL record has version 1, which is too old"),
+    ):
+        store.table(7)
