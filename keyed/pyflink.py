@@ -508,11 +508,11 @@ class EventTimeSessionWindows:
         return windows.EventTimeSessionWindows.with_dynamic_gap(gap)
 
 
-class OutputTag(keyed.OutputTag):
-    """Names a side output."""
+class OutputTag:
+    """Names a side output: makes a `keyed.OutputTag`."""
 
-    def __init__(self, tag_id: str, type_info: Any = None) -> None:
-        super().__init__(tag_id, _schema(type_info))
+    def __new__(cls, tag_id: str, type_info: Any = None) -> Any:  # noqa: D102
+        return keyed.OutputTag(tag_id, _schema(type_info))
 
 
 @attrs.frozen

@@ -274,6 +274,23 @@ def test_reduce_and_aggregate():
     assert list(counted.process(CountOnly()).execute_and_collect()) == [2]
 
 
+LARGE = OutputTag("large", Types.DOUBLE())
+
+
+class Split(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        if value[2] >= 10.0:
+            yield LARGE, value[2]
+        else:
+            yield value[1]
+
+
+def test_a_tag_with_a_value_is_a_side_output():
+    split = in_order(ROWS).key_by(FirstField()).process(Split())
+    assert list(split.execute_and_collect()) == [2, 7]
+    assert list(split.get_side_output(LARGE).execute_and_collect()) == [10.0, 20.0]
+
+
 class CountOnly(ProcessWindowFunction):
     def process(self, key, context, elements):
         yield len(elements)
