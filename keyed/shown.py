@@ -6,7 +6,9 @@ import html
 import inspect
 from typing import Any
 
-__all__ = ["Shown", "named"]
+__all__ = ["Shown", "named", "shown"]
+
+_LONGEST = 200
 
 
 class Shown:
@@ -24,3 +26,12 @@ def named(thing: Any) -> str:
         return thing.__name__
     has_repr: Any = type(thing).__repr__
     return type(thing).__name__ if has_repr is object.__repr__ else repr(thing)
+
+
+def shown(value: Any) -> str:
+    """The value's representation, as long as a message bears."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"<{type(value).__name__}, nested too deep to be shown>"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -10,12 +10,14 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import attrs
 
 from keyed.changelog.model import Changelog
 from keyed.column_types import of_arrow, of_spark
+from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, check_function
 from keyed.inference import inferred_output
@@ -68,6 +70,7 @@ class Source:
     watermark: WatermarkStrategy
     ticks: bool
     on_bad_row: OutputTag | None
+    max_ahead_ms: int | None
 
     def __repr__(self) -> str:
         time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""
@@ -395,6 +398,7 @@ def stream(
     watermark: WatermarkStrategy | None = None,
     ticks: bool = True,
     on_bad_row: OutputTag | None = None,
+    max_ahead: Duration | None = timedelta(days=365),
 ) -> Stream:
     """A stream of rows.
 
@@ -404,9 +408,14 @@ def stream(
         timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
             runtime also a function of the element. Without it the stream has no event time.
         watermark: The strategy; by default rows are taken to arrive in the order of their timestamps.
-        ticks: Whether idle key groups are woken at each batch for their processing-time timers (Spark, streaming).
-        on_bad_row: Where rows with a null key or a bad timestamp go, beside the first operator's outputs; without it
-            they fail the query.
+        ticks: Whether key groups are woken when something is due and no row comes: processing-time timers, changelogs,
+            the end of the input (Spark, streaming).
+        on_bad_row: Where bad rows go, beside the first operator's outputs; without it they fail the query. A row is bad
+            if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if a text in it is
+            no UTF-8 or a time one that Python has not.
+        max_ahead: How far a timestamp may be ahead of the processing time of its batch; ``None`` for any distance. One
+            timestamp in the far future would move the watermark there, and make all other rows late. With
+            ``processing_time=`` in the local runtime, and in the harness, there is no limit.
 
     Raises:
         DefinitionError: A watermark without a timestamp, or a parameter of the wrong type.
@@ -419,7 +428,9 @@ def stream(
         raise DefinitionError(f"timestamp={timestamp!r} must be a column name (or a function, in the local runtime)")
     if on_bad_row is not None and not isinstance(on_bad_row, OutputTag):
         raise DefinitionError(f"on_bad_row={on_bad_row!r} must be an OutputTag")
-    return Stream(Source(source, timestamp, watermark or ascending_timestamps(), ticks, on_bad_row))
+    # No sum with a processing time leaves int64.
+    max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
+    return Stream(Source(source, timestamp, watermark or ascending_timestamps(), ticks, on_bad_row, max_ahead_ms))
 
 
 def run(

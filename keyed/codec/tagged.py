@@ -37,6 +37,7 @@ from msgspec.msgpack import Decoder, Encoder, Ext
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row, row_class
+from keyed.shown import shown
 
 __all__ = ["MAX_VALUE_DEPTH", "decode_tagged", "encode_tagged", "offset_is_whole_minutes"]
 
@@ -72,7 +73,7 @@ def encode_tagged(value: Any) -> bytes:
             # An int beyond 64 bits. They are rare, so only now each int is looked at.
             return _pack(_prepare(value, _NATIVE_BUT_INT, 0))
     except OverflowError as error:
-        raise EncodingError(f"{value!r:.200} cannot be encoded: in UTC a datetime in it is out of range") from error
+        raise EncodingError(f"{shown(value)} cannot be encoded: in UTC a datetime in it is out of range") from error
     except UnicodeEncodeError as error:
         raise EncodingError(
             f"the text {error.object!r:.200} cannot be encoded: {error.reason}; remove lone surrogates"

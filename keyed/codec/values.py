@@ -29,6 +29,7 @@ from keyed.codec.shapes import Shape, shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row
+from keyed.shown import shown
 
 __all__ = ["WIDE", "KeyCodec", "ValueCodec", "map_key_codec", "value_codec"]
 
@@ -94,7 +95,7 @@ def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], 
     def recover(value: Any, error: Exception) -> bytes:
         if isinstance(error, OverflowError):
             return _pack(Ext(WIDE, encode_tagged(tree(value))))
-        raise EncodingError(f"{value!r:.200} cannot be encoded as {shape.name}: {error}") from error
+        raise EncodingError(f"{shown(value)} cannot be encoded as {shape.name}: {error}") from error
 
     def encode_leaf(value: Any) -> bytes:
         if value.__class__ is only:
@@ -152,7 +153,7 @@ def _tagged_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes],
             if check(value):
                 return encode_tagged(value if tree is None else tree(value))
         except (RecursionError, TypeError) as error:
-            raise EncodingError(f"{value!r:.200} cannot be encoded as {shape.name}: {error}") from error
+            raise EncodingError(f"{shown(value)} cannot be encoded as {shape.name}: {error}") from error
         raise shape.refusal(value)
 
     def decode(data: bytes) -> Any:
@@ -178,11 +179,11 @@ def _verified(encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], sh
             decoded = decode(data)
         except CorruptionError as error:
             raise EncodingError(
-                f"{value!r:.200} would be refused when it is read back as {shape.name}: {error.__cause__ or error}"
+                f"{shown(value)} would be refused when it is read back as {shape.name}: {error.__cause__ or error}"
             ) from error
         if decoded != value and encode(decoded) != data:
             raise EncodingError(
-                f"{value!r:.200} would change when it is read back as {shape.name}, to {decoded!r:.200}; its "
+                f"{shown(value)} would change when it is read back as {shape.name}, to {shown(decoded)}; its "
                 "__post_init__ must not change a finished value"
             )
         return data

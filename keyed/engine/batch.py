@@ -163,9 +163,13 @@ class BatchResult:
         side: Side outputs by tag name.
         watermark: The group's watermark after the batch.
         metrics: Cumulative counters of the group by name, see `keyed.engine.counters`.
+        changed: Whether the batch changed entries of the group.
+        due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
     """
 
     main: Emitted | EmittedTables
     side: dict[str, Emitted] | dict[str, EmittedTables]
     watermark: int
     metrics: dict[str, int]
+    changed: bool = False
+    due: int | None = None

@@ -9,6 +9,7 @@ from keyed.codec.keys import encode_key, normalised
 from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import EncodingError, StateAccessError
+from keyed.shown import shown
 from keyed.state import State
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 
@@ -84,6 +85,10 @@ class BoundState:
             return self.holding.take(value)
         except EncodingError as error:
             raise EncodingError(f"{self.kind} state {self.name!r}: {error}") from error
+        except RecursionError as error:
+            raise EncodingError(
+                f"{self.kind} state {self.name!r}: a value is nested too deep, or contains itself; flatten it"
+            ) from error
 
     def __repr__(self) -> str:
         return f"{self.declaration!r} of the current key"
@@ -183,8 +188,8 @@ class BoundState:
         payload = raw[8:]
         return (None if payload == NULL else decode(payload)), decode_time(raw[:8])
 
-    def wrap(self, item: Any, encode: Callable[[Any], bytes]) -> bytes:
-        """The bytes that store ``item``.
+    def wrap(self, item: Any, encode: Callable[[Any], bytes], key: Any) -> bytes:
+        """The bytes that store ``item`` of a key.
 
         Raises:
             EncodingError: The value does not fit the declared type.
@@ -195,4 +200,4 @@ class BoundState:
             value, due = item
             return encode_time(due) + (NULL if value is None else encode(value))
         except EncodingError as error:
-            raise EncodingError(f"{self.kind} state {self.name!r}: {error}") from error
+            raise EncodingError(f"{self.kind} state {self.name!r}, key {shown(key)}: {error}") from error

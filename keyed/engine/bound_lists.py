@@ -117,6 +117,6 @@ class BoundListState(BoundState, ListState[Any]):
                     self.write(changes, prefix, sub, None)
             elif self._refreshes and cell.stored:
                 for sub, item in cell.stored:
-                    self.write(changes, prefix, sub, self.wrap(item, encode))
+                    self.write(changes, prefix, sub, self.wrap(item, encode, key))
             for index, item in enumerate(cell.appended):
-                self.write(changes, prefix, list_sub(commit, index), self.wrap(item, encode))
+                self.write(changes, prefix, list_sub(commit, index), self.wrap(item, encode, key))

@@ -183,11 +183,11 @@ class BoundMapState(BoundState, MapState[Any, Any]):
 
     def _flush(self, changes: Changes) -> None:
         encode = self.encode
-        for cell in self._cells.values():
+        for key, cell in self._cells.items():
             prefix, written = cell.prefix, cell.written
             if cell.cleared:
                 for sub, _ in self._scope.store.scan(prefix):
                     if sub not in written:
                         self.write(changes, prefix, sub, None)
             for sub, item in written.items():
-                self.write(changes, prefix, sub, None if item is REMOVED else self.wrap(item, encode))
+                self.write(changes, prefix, sub, None if item is REMOVED else self.wrap(item, encode, key))

@@ -63,7 +63,7 @@ class _SingleValue(BoundState):
         if self.ttl is not None:
             clock = self._scope.clock(self._kind)
             for key, item in self._written.items():
-                changes.write_timed(prefix(key), b"", None if item is None else self.wrap(item, encode), clock)
+                changes.write_timed(prefix(key), b"", None if item is None else self.wrap(item, encode, key), clock)
             return
         for key, value in self._written.items():
             try:

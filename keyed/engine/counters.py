@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["COUNTERS", "GAUGES"]
 
-#: Counters that only grow; the operator's figure is the sum over its key groups. ``rows_bad`` are the rows with a null
-#: key or a bad timestamp that ``on_bad_row`` diverts; ``rows_late`` were at or below the watermark when their batch
+#: Counters that only grow; the operator's figure is the sum over its key groups. ``rows_bad`` are the bad rows that
+#: ``on_bad_row`` diverts; ``rows_late`` were at or below the watermark when their batch
 #: began, and the function got them all the same; ``rows_dropped`` are those that it dropped with ``ctx.drop()``, as
 #: windows do with late elements that no side output takes.
 COUNTERS = (

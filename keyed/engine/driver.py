@@ -23,6 +23,7 @@ from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
+from keyed.shown import shown
 from keyed.ttl import TimeDomain
 
 __all__ = ["Driver"]
@@ -241,11 +242,11 @@ class Driver:
             # An output that does not fit is found after the call that made it.
             raise error
         if context.domain is None:
-            call = f"process_element of element {_short(self._element)}, timestamp {scope.timestamp}"
+            call = f"process_element of element {shown(self._element)}, timestamp {scope.timestamp}"
         else:
-            named = f" {_short(context.name)}" if context.name is not None else ""
+            named = f" {shown(context.name)}" if context.name is not None else ""
             call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"
-        where = f"operator {self._spec.name!r}, {call}, key {_short(scope.key)}"
+        where = f"operator {self._spec.name!r}, {call}, key {shown(scope.key)}"
         if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
             raise type(error)(f"{error} ({where})") from error
         raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{_not_called(error)}") from error
@@ -272,7 +273,7 @@ def _check_returned(result: Any) -> None:
     # A tuple of rows is outputs; one with plain values in it is a row.
     if cls in _NO_OUTPUTS or (isinstance(result, tuple) and not _PLAIN.isdisjoint(map(type, result))):
         raise OutputDefinitionError(
-            f"{_short(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
+            f"{shown(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
             "yield it, or return a list of outputs"
         )
 
@@ -282,9 +283,3 @@ def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:
     if by_time and timestamps and timestamps[0] is not None:
         return bisect_right(timestamps, watermark)
     return sum(1 for timestamp in timestamps if timestamp is not None and timestamp <= watermark)
-
-
-def _short(value: Any) -> str:
-    """A representation that fits a message."""
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."

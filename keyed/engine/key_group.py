@@ -212,7 +212,9 @@ class KeyGroup:
         meta.processing_time = scope.processing_time
         meta.states = registry.described()
         self._commit(meta, changes, started, clock)
-        return BatchResult(done.main, done.side, scope.watermark, counters)
+        left = counters["live_entries"] or counters["timers_pending"]
+        changed = bool(changes.changes or changes.tables)
+        return BatchResult(done.main, done.side, scope.watermark, counters, changed, done.due if left else None)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
         """Append the segment, clean the oldest rows and write the meta record."""

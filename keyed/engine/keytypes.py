@@ -6,6 +6,7 @@ from typing import Any
 
 from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, key_type, normalised
 from keyed.errors import EncodingError, KeyTypeError, NullKeyError
+from keyed.shown import shown
 
 __all__ = ["KeyTypes"]
 
@@ -27,17 +28,20 @@ class KeyTypes:
             KeyTypeError: Its type, or a part's, differs from the first key's.
             EncodingError: It is of a type, or a value, that cannot be a key.
         """
-        kind = self.kind(key)
+        try:
+            kind = self.kind(key)
+        except RecursionError:
+            raise EncodingError(f"operator {self._operator!r}: a key has tuples nested too deep; flatten it") from None
         if kind is self._seen or kind == self._seen:
             return key if kind in STORED_AS_THEY_ARE else self._stored(key, element)
         if key is None or (isinstance(key, tuple) and None in key):
             raise NullKeyError(
-                f"operator {self._operator!r}: key {key!r} of element {element!r} is null; filter such rows, or give "
-                "keyed.stream(..., on_bad_row=OutputTag(...))"
+                f"operator {self._operator!r}: key {shown(key)} of element {shown(element)} is null; filter such rows, "
+                "or give keyed.stream(..., on_bad_row=OutputTag(...))"
             )
         if self._seen is not None:
             raise KeyTypeError(
-                f"operator {self._operator!r}: key {key!r} has type {kind!r}, the keys before it {self._seen!r}; "
+                f"operator {self._operator!r}: key {shown(key)} has type {kind!r}, the keys before it {self._seen!r}; "
                 "convert keys to one type"
             )
         key = self._stored(key, element)
@@ -50,7 +54,9 @@ class KeyTypes:
                 encode_key(key)
             return normalised(key)
         except EncodingError as error:
-            raise EncodingError(f"operator {self._operator!r}: key {key!r} of element {element!r}: {error}") from error
+            raise EncodingError(
+                f"operator {self._operator!r}: key {shown(key)} of element {shown(element)}: {error}"
+            ) from error
 
     def kind(self, key: Any) -> Any:
         """The type of a key; for a tuple the types of its parts."""

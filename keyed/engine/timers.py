@@ -24,6 +24,9 @@ __all__ = ["TimerQueue"]
 
 _UNNAMED = 0
 _NAMED = 1
+#: Stored timers that are passed over to find the earliest that is left. A store gives the first ones one by one, and
+#: they are gone from it at the next batch.
+_PASSED = 32
 
 
 class _Named:
@@ -326,6 +329,33 @@ class TimerQueue:
     def _order(self, timer: _Named) -> tuple[bytes, bytes]:
         """What orders timers of one timestamp."""
         return self._scope.encoded(timer.key), timer.name
+
+    def earliest(self) -> int | None:
+        """The timestamp of the earliest pending timer, or an earlier one; ``None`` if there is none."""
+        heap = self.heap
+        while heap and not self._unnamed.get(heap[0]):
+            time = heap[0]
+            if any(timer.waits == timer.at == time for timer in self._named.get(time, ())):
+                break
+            heappop(heap)
+            # None of them stands there: they are put where they do.
+            self._take_named(time)
+        earliest = heap[0] if heap else None
+        up_to = MAX_TIMESTAMP if earliest is None else earliest
+        for passed, (time, prefix, sub) in enumerate(self._scope.store.due(self._kind, up_to)):
+            if passed == _PASSED or not self._is_gone(time, prefix, sub):
+                return time
+        return earliest
+
+    def _is_gone(self, time: int, prefix: bytes, sub: bytes) -> bool:
+        """Whether the batch has fired, moved or deleted a stored timer."""
+        if time <= self._loaded_up_to:
+            return True
+        key = decode_key(prefix[1:])
+        if sub[0] == _NAMED:
+            timer = self._touched.get((key, sub[1:]))
+            return timer is not None and timer.at != time
+        return (time, key) in self._deleted and key not in self._unnamed.get(time, ())
 
     # At the end of the batch ------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class EngineBatchContext:
 
     Attributes:
         dropped: Rows that the function counted as dropped.
+        goes_by_clock: Whether the function has asked for the processing time.
     """
 
     def __init__(self, spec: OperatorSpec, scope: Scope, where: str) -> None:
@@ -35,6 +36,7 @@ class EngineBatchContext:
         self._ended = False
         self._late: pa.BooleanArray | None = None
         self.dropped = 0
+        self.goes_by_clock = False
         self.main = EmittedTables()
         self.side: dict[str, EmittedTables] = {}
 
@@ -52,6 +54,7 @@ class EngineBatchContext:
         return self._scope.watermark
 
     def current_processing_time(self) -> int:
+        self.goes_by_clock = True
         return self._scope.processing_time
 
     def previous_watermark(self) -> int:
@@ -148,7 +151,9 @@ class VectorizedWork:
             "rows_side_output": sum(emitted.num_rows for emitted in context.side.values()),
             "rows_dropped": context.dropped,
         }
-        return Done(context.main, context.side, counters)
+        # Such a function has no timers: one that goes by the clock has to look at it again and again.
+        due = scope.processing_time if context.goes_by_clock else None
+        return Done(context.main, context.side, counters, due)
 
     def _call(self, call: str, method: Callable[[], object]) -> None:
         returned: object = None

@@ -31,11 +31,13 @@ class Done:
         main: The main output.
         side: Side outputs by tag name.
         counters: What to add to the counters (`keyed.engine.counters`).
+        due: Processing time of the next work without rows, ``None`` if there is none.
     """
 
     main: Emitted | EmittedTables
     side: dict[str, Emitted] | dict[str, EmittedTables]
     counters: dict[str, int]
+    due: int | None
 
 
 class Work(Protocol):
@@ -99,4 +101,4 @@ class RowWork:
             "timers_registered": changes.timers + fired + deleted,
             "timers_fired": fired,
         }
-        return Done(context.main, context.side, counters)
+        return Done(context.main, context.side, counters, timers.processing.earliest())

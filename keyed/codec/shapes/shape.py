@@ -16,6 +16,7 @@ from msgspec import inspect
 
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import EncodingError
+from keyed.shown import shown
 
 __all__ = [
     "Build",
@@ -82,7 +83,7 @@ class Shape:
         hint = "" if cls in _PLAIN_CLASSES else f"; {remedy(cls, role='value')}"
         at = f", at value{place}," if place else ""
         return EncodingError(
-            f"{value!r:.200} of type {type_name(cls)}{at} does not match the declared type {shape.name}{hint}"
+            f"{shown(value)} of type {type_name(cls)}{at} does not match the declared type {shape.name}{hint}"
         )
 
 

@@ -23,6 +23,7 @@ from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
+from keyed.runtimes.local.bad_rows import Limit
 from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
@@ -35,7 +36,7 @@ from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
-from keyed.streams import BoundOutput, Output, Stage
+from keyed.streams import BoundOutput, Output, Source, Stage
 
 __all__ = ["LocalQuery", "dataframe", "run", "start"]
 
@@ -68,6 +69,7 @@ class LocalQuery(Shown):
         self._rows_per_batch = 100_000 if options.rows_per_batch is None else options.rows_per_batch
         if type(self._rows_per_batch) is not int or self._rows_per_batch < 1:
             raise DefinitionError(f"rows_per_batch={self._rows_per_batch!r} must be an int above 0")
+        self._has_own_clock = options.processing_time is not None
         self._now = options.processing_time or (lambda: time.time_ns() // 1_000_000)
         self._local_dir = None if options.local_dir is None else folder_path(options.local_dir, "local_dir")
         for bound in outputs:
@@ -221,7 +223,7 @@ class LocalQuery(Shown):
     ) -> RunResult:
         first = self._last.chain[0]
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
-        source = batches(first, position, self._rows_per_batch, keeps=keeps)
+        source = batches(first, position, self._rows_per_batch, keeps=keeps, limit=self._limit(first.source))
         before = position.batches
         while not self._stopping.is_set() and (rows := self._next(source)) is not None:
             if rows.waits and not any(operator.is_due(self._now()) for operator in operators):
@@ -245,6 +247,11 @@ class LocalQuery(Shown):
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         return RunResult(values, position.batches - before, metrics, self._restored)
+
+    def _limit(self, source: Source) -> Limit | None:
+        """What timestamps may not exceed; ``None`` where the clock is not the machine's, but the user's."""
+        ahead = source.max_ahead_ms
+        return None if ahead is None or self._has_own_clock else lambda: self._now() + ahead
 
     def _next(self, source: Iterator[SourceRows]) -> SourceRows | None:
         """The next batch of the source, ``None`` at its end."""

@@ -17,11 +17,13 @@ import attrs
 import msgspec
 
 from keyed.arrow.read import milliseconds, table_chunks, table_rows
+from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
-from keyed.errors import CheckpointError, DefinitionError, KeyedError, NullKeyError, TimestampError
+from keyed.errors import CheckpointError, DefinitionError, KeyedError
 from keyed.rows import row_class
+from keyed.runtimes.local.bad_rows import Limit, bad_keys, bad_times, refuse, without_unreadable
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition
 from keyed.sources import PAUSE, SeekableSource
@@ -48,7 +50,7 @@ class SourceRows:
         ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
         waits: Whether the source has no rows for now, so that no batch is needed.
         key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
-        bad: Elements with a null key or without a timestamp, where the stream diverts them.
+        bad: Bad rows, where the stream diverts them.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -69,7 +71,9 @@ class SourceRows:
         return cls(lambda: ((keys, timestamps, values),), read=read, highest=highest, ordered=False)
 
 
-def batches(stage: Stage, position: LocalPosition, size: int, *, keeps: bool) -> Iterator[SourceRows]:
+def batches(
+    stage: Stage, position: LocalPosition, size: int, *, keeps: bool, limit: Limit | None = None
+) -> Iterator[SourceRows]:
     """The source's rows after a position, in batches; one without rows where a source that waits has none.
 
     The position of the source is brought up to a batch (`LocalPosition.consumed`, `LocalPosition.source`) when it is
@@ -80,6 +84,7 @@ def batches(stage: Stage, position: LocalPosition, size: int, *, keeps: bool) ->
         position: What earlier runs have consumed.
         size: Rows a batch.
         keeps: Whether a checkpoint or changelog keeps the position.
+        limit: What timestamps may not exceed.
 
     Raises:
         DefinitionError: A column is missing, or the source cannot be iterated.
@@ -88,7 +93,7 @@ def batches(stage: Stage, position: LocalPosition, size: int, *, keeps: bool) ->
     """
     data = stage.source.data
     if isinstance(data, SeekableSource):
-        yield from _seekable_batches(stage, data, position, size)
+        yield from _seekable_batches(stage, data, position, size, limit)
         return
     if position.source is not None:
         raise CheckpointError(
@@ -97,7 +102,7 @@ def batches(stage: Stage, position: LocalPosition, size: int, *, keeps: bool) ->
         )
     table = _arrow(data)
     if table is not None:
-        yield from _table_batches(stage, table, position, size, keeps=keeps)
+        yield from _table_batches(stage, table, position, size, keeps=keeps, limit=limit)
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise DefinitionError(
@@ -111,10 +116,12 @@ def batches(stage: Stage, position: LocalPosition, size: int, *, keeps: bool) ->
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        yield _checked(stage, list(map(element_of, taken))) if taken else SourceRows(waits=True)
+        yield _checked(stage, list(map(element_of, taken)), None, limit) if taken else SourceRows(waits=True)
 
 
-def _seekable_batches(stage: Stage, data: SeekableSource, position: LocalPosition, size: int) -> Iterator[SourceRows]:
+def _seekable_batches(
+    stage: Stage, data: SeekableSource, position: LocalPosition, size: int, limit: Limit | None
+) -> Iterator[SourceRows]:
     if position.source is not None:
         data.seek(position.source)
     elif position.rows:
@@ -130,7 +137,7 @@ def _seekable_batches(stage: Stage, data: SeekableSource, position: LocalPositio
                 f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
                 "plain data: numbers, text, lists, dictionaries"
             )
-        yield _checked(stage, list(map(element_of, taken))) if taken else SourceRows(waits=True)
+        yield _checked(stage, list(map(element_of, taken)), None, limit) if taken else SourceRows(waits=True)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
@@ -250,7 +257,7 @@ def _arrow(data: Any) -> Any:
 
 
 def _table_batches(
-    stage: Stage, table: Any, position: LocalPosition, size: int, *, keeps: bool
+    stage: Stage, table: Any, position: LocalPosition, size: int, *, keeps: bool, limit: Limit | None
 ) -> Iterator[SourceRows]:
     source, keys = stage.source, stage.keys
     needed = () if callable(keys) else keys
@@ -263,21 +270,29 @@ def _table_batches(
     tracker = None
     if keeps or position.consumed:
         last = table.slice(max(0, count - ROWS), min(ROWS, count))
-        tracker = _tracker(position, table_rows(table.slice(0, min(ROWS, count))), table_rows(last))
+        tracker = _tracker(position, raw_rows(table.slice(0, min(ROWS, count))), raw_rows(last))
     for start in range(count, table.num_rows, size):
         batch = table.slice(start, size)
         if tracker is not None:
-            tracker.add(batch.num_rows, lambda first, end, batch=batch: table_rows(batch.slice(first, end - first)))  # type: ignore[misc]
+            tracker.add(batch.num_rows, lambda first, end, batch=batch: raw_rows(batch.slice(first, end - first)))  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        if isinstance(stage.function, VectorizedFunction):
+        read = batch.num_rows
+        batch, unreadable = without_unreadable(source, stage.name, batch)
+        if not batch.num_rows:
+            rows = SourceRows()
+        elif isinstance(stage.function, VectorizedFunction):
             from keyed.runtimes.local.table_rows import source_rows
 
-            yield source_rows(stage, batch, lambda bad: _checked(stage, table_rows(bad), _times(source, bad)))
-            continue
-        if callable(keys) or callable(source.timestamp) or any(batch.column(name).null_count for name in needed):
-            yield _checked(stage, table_rows(batch), _times(source, batch))
+            rows = source_rows(
+                stage, batch, lambda bad: _checked(stage, table_rows(bad), _times(source, bad), limit), limit
+            )
+        elif callable(keys) or callable(source.timestamp) or any(batch.column(name).null_count for name in needed):
+            rows = _checked(stage, table_rows(batch), _times(source, batch), limit)
         else:
-            yield _table_rows(stage, batch, keys, source.timestamp)
+            rows = _table_rows(stage, batch, keys, source.timestamp)
+            if limit is not None and rows.highest is not None and rows.highest > limit():
+                rows = _checked(stage, table_rows(batch), _times(source, batch), limit)
+        yield attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])
 
 
 def _times(source: Source, table: Any) -> list[int | None] | None:
@@ -321,34 +336,29 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
     )
 
 
-def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None = None) -> SourceRows:
+def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
     source = stage.source
     if source.timestamp is not None and timestamps is None:
         get = source.timestamp if callable(source.timestamp) else _field_getter(source.timestamp, "timestamp column")
         timestamps = [timestamp_of(get(value)) for value in values]
-    return _split(source, stage.name, list(map(key_getter(stage.keys), values)), timestamps, values)
+    return _split(source, stage.name, list(map(key_getter(stage.keys), values)), timestamps, values, limit)
 
 
 def _split(
-    source: Source, operator: str, keys: list[Any], timestamps: list[int | None] | None, values: list[Any]
+    source: Source,
+    operator: str,
+    keys: list[Any],
+    timestamps: list[int | None] | None,
+    values: list[Any],
+    limit: Limit | None,
 ) -> SourceRows:
-    """Divert or refuse the rows with a null key or without a timestamp."""
-    bad = [i for i, key in enumerate(keys) if key is None or (isinstance(key, tuple) and None in key)]
-    wrong = [] if timestamps is None else [i for i, t in enumerate(timestamps) if t is None]
-    if not bad and not wrong:
+    """Divert or refuse the bad rows."""
+    diverted = {*bad_keys(keys), *(bad_times(timestamps, limit) if timestamps is not None else ())}
+    if not diverted:
         return SourceRows.of(keys, timestamps, values, len(values))
     if source.on_bad_row is None:
-        if bad:
-            raise NullKeyError(
-                f"operator {operator!r}: key {keys[bad[0]]!r} of {values[bad[0]]!r} is null; filter such rows, or give "
-                "keyed.stream(..., on_bad_row=OutputTag(...))"
-            )
-        raise TimestampError(
-            f"operator {operator!r}: {values[wrong[0]]!r} has no usable timestamp in {source.timestamp!r}, which is "
-            "int milliseconds or a datetime with a time zone; filter such rows, or give keyed.stream(..., "
-            "on_bad_row=OutputTag(...))"
-        )
-    diverted = {*bad, *wrong}
+        first = min(diverted)
+        refuse(source, operator, values[first], keys[first], None if timestamps is None else timestamps[first])
     good = [i for i in range(len(values)) if i not in diverted]
     rows = SourceRows.of(
         [keys[i] for i in good],
@@ -366,7 +376,7 @@ def timestamp_of(value: Any) -> int | None:
         return value if MIN_TIMESTAMP <= value <= MAX_TIMESTAMP else None
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise TimestampError(f"timestamp {value!r} has no time zone; add one, for example .replace(tzinfo=UTC)")
+            return None
         return (value - _EPOCH) // _MILLISECOND
     return None
 

@@ -14,10 +14,12 @@ import pyarrow.compute as pc
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
 from keyed.codec.keys import key_type
+from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
+from keyed.runtimes.local.bad_rows import Limit
 from keyed.runtimes.local.source import SourceRows, timestamp_of
 from keyed.streams import Stage
 from keyed.tables.batches import check_keys, combined, event_times, first_key, group_indices, in_time_order
@@ -26,13 +28,16 @@ from keyed.vectorized import TIMESTAMP_COLUMN, combines
 __all__ = ["output_rows", "routed", "source_rows"]
 
 
-def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], SourceRows]) -> SourceRows:
+def source_rows(
+    stage: Stage, table: pa.Table, bad: Callable[[pa.Table], SourceRows], limit: Limit | None
+) -> SourceRows:
     """A batch of a source that is a table.
 
     Args:
         stage: The first stage, whose keys are columns.
         table: The rows.
-        bad: Diverts or refuses rows with a null key or without a timestamp.
+        bad: Diverts or refuses bad rows.
+        limit: What timestamps may not exceed.
     """
     timestamp = stage.source.timestamp
     assert not callable(stage.keys)
@@ -45,6 +50,8 @@ def source_rows(stage: Stage, table: pa.Table, bad: Callable[[pa.Table], SourceR
     for column in [*map(table.column, stage.keys), *([] if times is None else [times])]:
         if column.null_count:
             good &= np.asarray(column.is_valid())
+    if times is not None and limit is not None:
+        good &= times.fill_null(MIN_TIMESTAMP).to_numpy() <= limit()
     rows = SourceRows(read=table.num_rows)
     if not good.all():
         rows.bad = bad(table.filter(~good)).bad

@@ -154,9 +154,9 @@ def take_position(folder: CheckpointFolder, record: Begin) -> Begin:
         record: How the query began.
     """
     assert record.sources is not None
-    # The last line is that of the ticks. This may be done again, after a crash.
+    # The last line is that of the ticks, of which none was taken. This may be done again, after a crash.
     lines = (folder.read("offsets/0") or b"").decode().split("\n")
-    after = [*lines[:2], *record.sources, *(lines[-1:] if record.ticks else [])]
+    after = [*lines[:2], *record.sources, *(["-"] if record.ticks else [])]
     folder.write("offsets/0", "\n".join(after).encode())
     record = attrs.evolve(record, sources=None)
     _write(folder, record)

@@ -10,6 +10,7 @@ that this program reaches without Spark: a folder, or what `pyarrow.fs` knows.
     commits/<batch>     written when the batch is done
     sources/<i>/...     what source i keeps for itself: a file source its log (`source_files.py`)
     keyed-begin         how a query of keyed began (`keyed.runtimes.spark.checkpoint.begin`)
+    keyed-ticks/...     what wakes it (`keyed.runtimes.spark.checkpoint.ticks`)
 """
 
 from __future__ import annotations
@@ -123,6 +124,19 @@ class CheckpointFolder:
             self._files.move(f"{folder}/.{last}.new", f"{folder}/{last}")
         except OSError as error:
             raise self._failed("write", name, error) from error
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there.
+
+        Raises:
+            CheckpointError: It cannot be deleted.
+        """
+        try:
+            self._files.delete_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._failed("delete", name, error) from error
 
     def offsets(self, batch: int) -> list[str] | None:
         """The lines of the sources after a batch, ``None`` if they are not there any more.

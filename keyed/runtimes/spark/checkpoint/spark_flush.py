@@ -36,7 +36,7 @@ from keyed.stores import open_rocks_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["flush"]
+__all__ = ["export_last", "flush"]
 
 _RESULT = Schema((("name", "string"), ("commit", "bigint"), ("done", "boolean")))
 
@@ -58,12 +58,42 @@ def flush(session: SparkSession, checkpoint: str, changelogs: Mapping[str, Chang
         raise OperatorChanged(
             f"the checkpoint {checkpoint} has no operator {min(unknown)!r}; it has {sorted(operators.values())}"
         )
-    targets = {
+    targets = _targets(operators, changelogs)
+    _log_position(session, checkpoint, metas, {name: target.changelog for name, target in targets.items()})
+    return _export_all(session, checkpoint, operators, targets)
+
+
+def export_last(
+    session: SparkSession,
+    checkpoint: str,
+    operators: Mapping[StateOperator, str],
+    changelogs: Mapping[str, Changelog],
+) -> dict[str, int]:
+    """Export the last batch of a checkpoint, whose position is logged.
+
+    Args:
+        session: The session.
+        checkpoint: The checkpoint.
+        operators: Its operators, with their names.
+        changelogs: The changelogs, by name of the operator.
+
+    Returns:
+        As `flush`.
+    """
+    return _export_all(session, checkpoint, operators, _targets(operators, changelogs))
+
+
+def _targets(operators: Mapping[StateOperator, str], changelogs: Mapping[str, Changelog]) -> dict[str, _Target]:
+    return {
         name: _Target(changelogs[name], changelogs[name].prepare(name, operator.parallelism).log_id)
         for operator, name in operators.items()
         if name in changelogs
     }
-    _log_position(session, checkpoint, metas, {name: target.changelog for name, target in targets.items()})
+
+
+def _export_all(
+    session: SparkSession, checkpoint: str, operators: Mapping[StateOperator, str], targets: Mapping[str, _Target]
+) -> dict[str, int]:
     chosen = [operator for operator, name in operators.items() if name in targets]
     done: dict[tuple[int, int], Any] = {}
     for changes in (True, False):

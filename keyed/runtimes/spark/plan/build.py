@@ -19,7 +19,14 @@ from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
-from keyed.runtimes.spark.plan.inputs import hash_expression, key_columns, packed_ticks, schema_of_frame, time_column
+from keyed.runtimes.spark.plan.inputs import (
+    hash_expression,
+    key_columns,
+    packed_ticks,
+    schema_of_frame,
+    time_column,
+    too_far_ahead,
+)
 from keyed.runtimes.spark.plan.travelling import check_travels
 from keyed.runtimes.spark.query.metrics import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
@@ -104,6 +111,7 @@ def build(
     end: bool = False,
     cut: Cut | None = None,
     ticks_alone: bool = False,
+    tick_files: DataFrame | None = None,
 ) -> Plan:
     """Build the DataFrame of a chain.
 
@@ -116,6 +124,7 @@ def build(
         end: Whether the input ends with this batch.
         cut: What the key groups are restored from that have no state yet.
         ticks_alone: Whether the source is left out: the batch does nothing but wake the key groups.
+        tick_files: The ticks, where they are written when they are due.
 
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
@@ -127,7 +136,7 @@ def build(
     parcel = parcel_for(stage.function for stage in chain) if is_remote(source.data.sparkSession) else None
     for stage in chain:
         check_travels(stage.function, stage.name)
-    ticks = packed_ticks(source, parallelism, end=end, needed=ticks_alone)
+    ticks = packed_ticks(source, parallelism, end=end, needed=ticks_alone, files=tick_files)
     frame: DataFrame | None = None
     for index, stage in enumerate(chain):
         schema = schemas[index]
@@ -136,7 +145,9 @@ def build(
         time = time_column(source, schema) if index == 0 else (TIMESTAMP if source.timestamp is not None else None)
         hidden = [] if frame is None else [*([TIMESTAMP] if time is not None else []), NOTE]
         rows = (source.data if frame is None else frame).selectExpr(
-            *[quoted(name) for name in schema.names], hash_expression(keys, schema, stage.name), *hidden
+            *[quoted(name) for name in schema.names],
+            hash_expression(keys, schema, stage.name, too_far_ahead(source, schema) if index == 0 else None),
+            *hidden,
         )
         types = dict(schema.columns)
         packer = Packer(

@@ -19,7 +19,7 @@ from keyed.streams import Keys, Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["hash_expression", "key_columns", "packed_ticks", "schema_of_frame", "time_column"]
+__all__ = ["hash_expression", "key_columns", "packed_ticks", "schema_of_frame", "time_column", "too_far_ahead"]
 
 #: Column types of event time; integers are milliseconds since the epoch.
 _TIMES = ("timestamp", "bigint", "int")
@@ -62,8 +62,14 @@ def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
     return keys
 
 
-def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str) -> str:
-    """The SQL expression of the key's hash; null where a part of the key is null.
+def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: str | None = None) -> str:
+    """The SQL expression of the key's hash; null where a part of the key is null, and for bad rows.
+
+    Args:
+        keys: The key columns.
+        schema: All columns.
+        operator: Name of the operator, for messages.
+        bad: Condition of rows that are bad for another reason.
 
     Raises:
         DefinitionError: A key column has a type that a key cannot have.
@@ -73,7 +79,7 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str) -> str
         hashed = spark_hash_expression([(key, types[key]) for key in keys])
     except EncodingError as error:
         raise DefinitionError(f"operator {operator!r}: {error}") from None
-    null = " OR ".join(f"{quoted(key)} IS NULL" for key in keys)
+    null = " OR ".join([*(f"{quoted(key)} IS NULL" for key in keys), *([bad] if bad is not None else [])])
     return f"CASE WHEN {null} THEN CAST(NULL AS BIGINT) ELSE {hashed} END AS {HASH}"
 
 
@@ -100,14 +106,31 @@ def time_column(source: Source, schema: Schema) -> str | None:
     return name
 
 
-def packed_ticks(source: Source, parallelism: int, *, end: bool, needed: bool = False) -> DataFrame | None:
-    """A row a batch for every key group, packed already: it wakes the groups, and can end the input.
+def too_far_ahead(source: Source, schema: Schema) -> str | None:
+    """The SQL condition of rows whose timestamp is too far ahead of the batch's processing time; ``None`` for none."""
+    name = source.timestamp
+    if not isinstance(name, str) or source.max_ahead_ms is None:
+        return None
+    time = f"CAST({quoted(name)} AS BIGINT)"
+    if dict(schema.columns)[name] == "timestamp":
+        time = f"unix_millis({quoted(name)})"
+    # Spark writes numbers into the code that it generates, which would be compiled anew for each batch, but not the
+    # elements of an array. The place of the only one hangs on the row, or it would be a number as well.
+    now = f"element_at(array(unix_millis(current_timestamp())), CAST(pmod({time}, 1) AS INT) + 1)"
+    return f"{time} > {now} + {source.max_ahead_ms}"
+
+
+def packed_ticks(
+    source: Source, parallelism: int, *, end: bool, needed: bool = False, files: DataFrame | None = None
+) -> DataFrame | None:
+    """A row for every key group when a tick comes, packed already: it wakes the groups, and can end the input.
 
     Args:
         source: The source. A batch DataFrame always ends its input.
         parallelism: Number of key groups.
         end: Whether the input ends with the next batch.
         needed: Whether they are needed where the stream goes without ticks too.
+        files: The ticks of a query for which someone writes them when they are due. Otherwise every trigger has one.
 
     Returns:
         The rows, ``None`` if the stream goes without ticks.
@@ -119,6 +142,8 @@ def packed_ticks(source: Source, parallelism: int, *, end: bool, needed: bool = 
     session: Any = frame.sparkSession
     if not frame.isStreaming:
         tick = session.range(0, 1, 1, 1)
+    elif source.ticks and files is not None:
+        tick = files
     elif source.ticks or needed:
         # Of Spark's own sources only this one has a row for every batch and still lets availableNow end.
         reader = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)

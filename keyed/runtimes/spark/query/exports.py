@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
-from keyed.runtimes.spark.checkpoint.spark_flush import flush
+from keyed.runtimes.spark.checkpoint.spark_flush import export_last, flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
-from keyed.runtimes.spark.checkpoint.state_reader import committed_metas, state_operators
+from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
 from keyed.runtimes.spark.query.metrics import operator_commits
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Exports:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them. If not, no positions are logged.
+        operators: The names of the query's operators, in order.
         changelogs: The changelogs, by operator.
         ticks: Whether the last of the query's sources are the ticks.
         first_batch: What sinks get as the id of Spark's batch 0.
@@ -41,6 +42,7 @@ class Exports:
         session: SparkSession,
         checkpoint: str,
         folder: CheckpointFolder | None,
+        operators: Sequence[str],
         changelogs: Mapping[str, Changelog],
         *,
         ticks: bool,
@@ -50,7 +52,9 @@ class Exports:
         self._session = session
         self._checkpoint = checkpoint
         self._folder = folder
+        self._operators = operators
         self._changelogs = changelogs
+        self._parallelism = 0
         self._started = Event()
         self._query: StreamingQuery | None = None
         self._positions: PositionLog | None = None
@@ -75,9 +79,10 @@ class Exports:
         self._query = None
         self._started.clear()
 
-    def started(self, query: StreamingQuery) -> None:
-        """It has started, or its first batch has already."""
+    def started(self, query: StreamingQuery, parallelism: int) -> None:
+        """It has started with so many key groups, or its first batch has already."""
         self._query = query
+        self._parallelism = parallelism
         self._started.set()
 
     def before_batch(self, batch: int) -> None:
@@ -97,21 +102,39 @@ class Exports:
         """
         if not self._changelogs:
             return
-        if self._folder is not None:
-            if self._folder.last_commit() is None:
-                return
-        elif not state_operators(self._session, self._checkpoint):
+        if self._folder is None:
+            if state_operators(self._session, self._checkpoint):
+                flush(self._session, self._checkpoint, self._changelogs)
             return
-        flush(self._session, self._checkpoint, self._changelogs)
+        batch = self._folder.last_commit()
+        if batch is None:
+            return
+        if self._report(batch) is None:
+            # Not of a batch that this program has run, or has heard the end of.
+            flush(self._session, self._checkpoint, self._changelogs)
+        else:
+            self.before_batch(batch + 1)
+            # Spark counts the operators from the last one.
+            last = {
+                StateOperator(number, self._parallelism, batch): name
+                for number, name in enumerate(reversed(self._operators))
+            }
+            export_last(self._session, self._checkpoint, last, self._changelogs)
+
+    def _report(self, batch: int) -> Mapping[str, Any] | None:
+        """Spark's report of a batch, ``None`` if it has none."""
+        if self._query is None:
+            return None
+        reports = (self._query.lastProgress, *reversed(self._query.recentProgress))
+        # Triggers without a batch are reported as well, under the id of the next one.
+        return next((r for r in reports if r and r["batchId"] == batch and "addBatch" in r["durationMs"]), None)
 
     def _sequences(self, batch: int) -> Mapping[str, int]:
         """The sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it."""
         self._started.wait()
         assert self._query is not None
-        for reports in ([self._query.lastProgress], reversed(self._query.recentProgress)):
-            for report in reports:
-                # Triggers without a batch are reported as well, under the id of the next one.
-                commits = operator_commits(report) if report is not None and report["batchId"] == batch else {}
-                if commits.keys() >= self._changelogs.keys():
-                    return commits
+        report = self._report(batch)
+        commits = operator_commits(report) if report is not None else {}
+        if commits.keys() >= self._changelogs.keys():
+            return commits
         return {meta.operator: meta.commit for meta in committed_metas(self._session, self._checkpoint).values()}

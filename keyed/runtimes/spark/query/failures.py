@@ -15,7 +15,7 @@ from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
 from keyed.runtimes.spark.session.spark_log import name_log
 
-__all__ = ["raise_translated", "translated"]
+__all__ = ["is_gone", "raise_translated", "translated"]
 
 #: The last line of a Python traceback of ours: it starts a line and goes on until the JVM's words begin.
 _RAISED = re.compile(
@@ -93,6 +93,11 @@ def translated(error: BaseException, query: str) -> KeyedError:
             return failure
     hint = "".join(f"{hint}\n" for sign, hint in _HINTS.items() if sign in text)
     return QueryFailed(f"{query} failed: {hint}{_essence(error, text)}")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the JVM has ended before this process: it gets the signals of a terminal or process group as well."""
+    return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"
 
 
 def _is_sparks(error: BaseException) -> bool:

@@ -20,11 +20,13 @@ from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begun, take_posi
 from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.recorded import checked_parallelism
 from keyed.runtimes.spark.checkpoint.state_reader import check_path
+from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.metrics import operator_metrics, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
+from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.runtimes.spark.session.ship import carried
 from keyed.runtimes.spark.session.spark_session import is_here, settings
@@ -117,6 +119,7 @@ class Job:
             self._session,
             self._checkpoint,
             folder,
+            [stage.name for stage in last.chain],
             self._changelogs,
             ticks=last.source.ticks,
             first_batch=self._begin.first_batch,
@@ -154,15 +157,23 @@ class Job:
 
     def start(
         self, trigger: Mapping[str, Any], *, end: bool = False, ticks_alone: bool = False
-    ) -> tuple[StreamingQuery, Writer]:
+    ) -> tuple[StreamingQuery, Writer, Ticker | None]:
         """Start a query over the streaming source.
 
         Args:
             trigger: Arguments of Spark's ``trigger``.
             end: Whether the input ends with the query's first batch.
             ticks_alone: Whether the source is left out.
+
+        Returns:
+            The query, what writes its outputs, and what wakes it, if it goes on without rows.
         """
-        plan, parallelism = self._plan(end=end, ticks_alone=ticks_alone)
+        ticks = None
+        if self._last.source.ticks and not ticks_alone:
+            ticks = ticks_of(self._session, self._checkpoint, self._folder)
+        if ticks is not None:
+            ticks.begin()
+        plan, parallelism = self._plan(end=end, ticks=ticks, ticks_alone=ticks_alone)
         writer = self._writer(plan)
         if self._here:
             last = self._folder.last_commit() if self._folder is not None else None
@@ -178,8 +189,12 @@ class Job:
                 query = stream.trigger(**trigger).start()
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, self.title)
-        self._exports.started(query)
-        return query, writer
+        self._exports.started(query, parallelism)
+        ticker = None
+        if ticks is not None and "processingTime" in trigger:
+            ticker = Ticker(query, ticks, self._changelogs.keys())
+            ticker.start()
+        return query, writer, ticker
 
     def run_batch(self) -> RunResult:
         """Run over the batch source, whose end is the end of the input."""
@@ -237,7 +252,7 @@ class Job:
         watermark, processing_time = clocks[self._last.name]
         return Progress(batch_id, rows, watermark, processing_time, metrics)
 
-    def _plan(self, *, end: bool, ticks_alone: bool = False) -> tuple[Plan, int]:
+    def _plan(self, *, end: bool, ticks: Ticks | None = None, ticks_alone: bool = False) -> tuple[Plan, int]:
         """The plan, and its number of key groups."""
         parallelism = parallelism_of(self._last)
         if self.streaming:
@@ -253,6 +268,7 @@ class Job:
             end=end,
             cut=self._cut,
             ticks_alone=ticks_alone,
+            tick_files=None if ticks is None else ticks.frame(),
         )
         return plan, parallelism
 

@@ -6,12 +6,12 @@ An operator's observed metric ``keyed.<operator>`` has one field, ``marks``: the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["OBSERVED", "operator_commits", "operator_metrics", "summed"]
+__all__ = ["OBSERVED", "next_work", "operator_commits", "operator_metrics", "summed"]
 
 #: Observed metrics of an operator have this prefix and its name.
 OBSERVED = "keyed."
@@ -40,6 +40,26 @@ def operator_commits(progress: Any) -> dict[str, int]:
         By operator; those that did not run in the batch are left out.
     """
     return {name: min(json.loads(mark)["commit"] for mark in marks) for name, marks in _marks(progress).items()}
+
+
+def next_work(progress: Any, exported: Container[str]) -> int | None:
+    """The processing time at which a query has something to do though no row comes.
+
+    Args:
+        progress: The progress report of its last batch.
+        exported: The operators that have a changelog, which a batch that changed something is exported to by the next.
+
+    Returns:
+        Milliseconds, ``None`` if there is nothing to be done.
+    """
+    found = []
+    for operator, marks in _marks(progress).items():
+        for mark in map(json.loads, marks):
+            if mark["changed"] and operator in exported:
+                found.append(mark["clock"])
+            elif mark["due"] is not None:
+                found.append(mark["due"])
+    return min(found, default=None)
 
 
 def _marks(progress: Any) -> dict[str, list[str]]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import signal
+import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.options import Options
 from keyed.results import Progress, Restored, RunResult, shown_query
-from keyed.runtimes.spark.query.failures import raise_translated
+from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.job import Job, frame_of
+from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.shown import Shown
 from keyed.streams import BoundOutput, Output, Stage
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkQuery", "dataframe", "run", "start"]
 
+_log = logging.getLogger(__name__)
+#: Seconds for a query to stop after Ctrl-C or SIGTERM, with its last batch in its changelogs.
+_PATIENCE = 10
 #: How often a waiting program looks for progress, in seconds.
 _POLL = 0.2
 
@@ -38,7 +42,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
     job = Job(last, outputs, options)
     if not job.streaming:
         return job.run_batch()
-    with _stopped_by_sigterm():
+    with noted_signals():
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
         if options.drain and not query.has_drained:
@@ -57,8 +61,11 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
     if not job.streaming:
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
     trigger = _trigger("1 second" if options.trigger is None else options.trigger)
-    with _stopped_by_sigterm():
-        return SparkQuery(job, trigger, after=_restored(job))
+    with noted_signals() as signals:
+        query = SparkQuery(job, trigger, after=_restored(job))
+        if signals.received is not None:
+            query.leave()
+        return query
 
 
 def _restored(job: Job) -> SparkQuery | None:
@@ -103,7 +110,7 @@ class SparkQuery(Shown):
         self._flushed = False
         self._writer: Writer
         self.query: StreamingQuery
-        self.query, self._writer = job.start(trigger, end=end, ticks_alone=ticks_alone)
+        self.query, self._writer, self._ticker = job.start(trigger, end=end, ticks_alone=ticks_alone)
 
     @property
     def restored(self) -> Restored | None:
@@ -143,11 +150,13 @@ class SparkQuery(Shown):
         Raises:
             ChangelogError: The last batch cannot be exported. The query has stopped.
         """
+        if self._ticker is not None:
+            self._ticker.end()
         try:
             self.query.stop()
             failed = self.query.exception() is not None
         except Exception as error:
-            if not _is_gone(error):
+            if not is_gone(error):
                 raise
             return
         if not failed:
@@ -173,20 +182,48 @@ class SparkQuery(Shown):
     def wait(self, timeout: float | None = None) -> bool:
         """As `await_termination`, without the export."""
         waited = 0.0
-        with _stopped_by_sigterm():
+        with noted_signals() as signals:
             try:
-                while not self._has_ended():
+                while signals.received is None and not self._has_ended():
                     self._look()
                     waited += _POLL
                     if timeout is not None and waited >= timeout:
                         return False
-            except BaseException:
-                # Also Ctrl-C, SIGTERM, and what ``on_progress`` raises.
-                with suppress(Exception):
-                    self.stop()
+            except Stopped:
                 raise
+            except BaseException:
+                # A JVM that gets the signal as well has ended meanwhile. Otherwise it is what the query failed with, or
+                # what ``on_progress`` has raised.
+                if signals.received is None:
+                    with suppress(Exception):
+                        self.stop()
+                    raise
+            if signals.received is not None:
+                self.leave()
+                raise signals.stopped()
         self._look()
         return True
+
+    def leave(self) -> None:
+        """Stop for a signal, in ten seconds at most, and say how that went in one line."""
+        stopping = threading.Thread(target=self._stop_and_log, name="keyed-stopping", daemon=True)
+        stopping.start()
+        stopping.join(_PATIENCE)
+        if stopping.is_alive():
+            _log.warning(
+                "%s was to stop and has not in %d s; what its changelogs lack comes with the next run",
+                self._job.title,
+                _PATIENCE,
+            )
+
+    def _stop_and_log(self) -> None:
+        try:
+            self.stop()
+        except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
+            _log.warning("%s has stopped, and its changelogs lack its last batch: %s", self._job.title, error)
+            return
+        lacking = "" if self._flushed else "; what its changelogs lack comes with the next run"
+        _log.warning("%s has stopped%s", self._job.title, lacking)
 
     def _flush(self) -> None:
         with self._flushing:
@@ -210,7 +247,7 @@ class SparkQuery(Shown):
                 return
             found = [each for each in self.query.recentProgress if first + each["batchId"] not in self.batches]
         except Exception as error:
-            if not _is_gone(error):
+            if not is_gone(error):
                 raise
             return
         for progress in found:
@@ -228,25 +265,3 @@ def _trigger(trigger: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(trigger, Mapping):
         return trigger
     raise DefinitionError(f"trigger={trigger!r}: give an interval such as '5 seconds' or a dict of Spark's arguments")
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program like Ctrl-C does, with the query stopped, unless the program handles it itself."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _is_gone(error: Exception) -> bool:
-    """Whether the JVM has ended before this process: it gets the signals of a terminal or process group as well."""
-    return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"

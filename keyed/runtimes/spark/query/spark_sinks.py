@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.arrow.read import column_values
+from keyed.arrow.unreadable import raw_rows
 from keyed.errors import DefinitionError, KeyedError
-from keyed.rows import row_class
 from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
 from keyed.runtimes.spark.plan.build import Route
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, failed, local_folder
@@ -194,9 +193,8 @@ def batch_folder(path: str, batch_id: int) -> str:
 
 def collected(frame: DataFrame) -> list[Any]:
     """The rows of a DataFrame as `keyed.rows.Row`, with aware UTC times, in the order of its partitions."""
-    table = frame.toArrow()
-    make = row_class(tuple(table.column_names))
-    return list(map(make, zip(*[column_values(column) for column in table.columns], strict=True)))
+    # Bad rows may have what Python has no value for.
+    return raw_rows(frame.toArrow())
 
 
 def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:

@@ -9,11 +9,12 @@ for a sink is passed on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from keyed.errors import NullKeyError, TimestampError
+from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
+from keyed.errors import NullKeyError, RowError, TimestampError
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
@@ -51,8 +52,7 @@ class Packer:
         time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none. After another stage it
             is ``TIMESTAMP``.
         from_source: Whether the rows come from a source, and not from the stage before.
-        bad_rows: Id of the output that rows with a null key or timestamp go to; empty drops and counts them, ``None``
-            refuses them.
+        bad_rows: Id of the output that bad rows go to; empty drops and counts them, ``None`` refuses them.
         forward_rows: Id of the output as which the rows are passed on as well; for a main output that has a sink.
         combiner: The function, if it combines rows before they are sent.
     """
@@ -71,13 +71,12 @@ class Packer:
         """Pack the rows of one task.
 
         Args:
-            batches: Columns of the user, then the hidden ones: ``HASH``; after another stage ``TIMESTAMP`` if there
-                is event time, and ``NOTE``.
+            batches: Columns of the user, then the hidden ones: ``HASH``, null where the key is or the timestamp is too
+                far ahead; after another stage ``TIMESTAMP`` if there is event time, and ``NOTE``.
             partition: Number of the task's partition.
 
         Raises:
-            NullKeyError: A key is null, and such rows are refused.
-            TimestampError: A timestamp is null, and such rows are refused.
+            RowError: A row is bad, and such rows are refused.
         """
         return _Task(self, partition).run(batches)
 
@@ -170,40 +169,49 @@ class _Task:
         self._position += 1
 
     def _checked(self, batch: Any) -> Any:
-        """The rows that have a key and, where needed, a timestamp; the others are refused or diverted."""
-        import pyarrow.compute as pc
+        """The rows that are not bad; the others are refused or diverted."""
+        import numpy as np
+        import pyarrow as pa
 
         packer = self._packer
         needed = [HASH, packer.time] if packer.time is not None and packer.from_source else [HASH]
-        if not any(batch.column(name).null_count for name in needed):
+        nulls = [column for column in map(batch.column, needed) if column.null_count]
+        # What comes from a stage before was written by it.
+        unreadable = unreadable_rows(batch.select(packer.columns)) if packer.from_source else []
+        if not nulls and not unreadable:
             return batch
-        good = batch.column(needed[0]).is_valid()
-        for name in needed[1:]:
-            good = pc.and_(good, batch.column(name).is_valid())
-        bad = batch.filter(pc.invert(good)).select(packer.columns)
+        good: Any = np.ones(batch.num_rows, dtype="bool")
+        good[unreadable] = False
+        for column in nulls:
+            good &= column.is_valid().to_numpy(zero_copy_only=False)
+        bad = batch.filter(pa.array(~good))
         if packer.bad_rows is None:
-            self._refuse(batch.filter(pc.invert(good)))
+            self._refuse(bad.slice(0, 1))
         self._rows_bad += bad.num_rows
         if packer.bad_rows:
-            self._forward(chunk_note(packer.bad_rows, bad))
-        return batch.filter(good)
+            self._forward(chunk_note(packer.bad_rows, bad.select(packer.columns)))
+        return batch.filter(pa.array(good))
 
-    def _refuse(self, bad: Any) -> None:
-        """Raise for the first of the bad rows."""
+    def _refuse(self, row: Any) -> NoReturn:
+        """Raise for a bad row."""
         packer = self._packer
-        row = bad.slice(0, 1)
-        shown = str(row.select(packer.columns).to_pylist()[0])
+        columns = row.select(packer.columns)
+        shown = str(raw_rows(columns)[0])
         shown = shown if len(shown) <= 500 else shown[:497] + "..."
         remedy = "filter such rows"
         if packer.from_source:
             remedy += ", or give keyed.stream(..., on_bad_row=OutputTag(...))"
-        if row.column(HASH).null_count:
-            null = [name for name in packer.keys if row.column(name).null_count]
-            raise NullKeyError(
-                f"operator {packer.operator!r}: key column {', '.join(map(repr, null))} is null in row {shown}; "
-                f"{remedy}"
-            )
-        raise TimestampError(f"operator {packer.operator!r}: the timestamp is null in row {shown}; {remedy}")
+        where = f"operator {packer.operator!r}: "
+        if null := [name for name in packer.keys if row.column(name).null_count]:
+            raise NullKeyError(f"{where}key column {', '.join(map(repr, null))} is null in row {shown}; {remedy}")
+        if packer.time is not None and row.column(packer.time).null_count:
+            raise TimestampError(f"{where}the timestamp is null in row {shown}; {remedy}")
+        if (name := unreadable_column(columns)) is not None:
+            raise RowError(f"{where}column {name!r} {UNREADABLE} in row {shown}; {remedy}")
+        raise TimestampError(
+            f"{where}the timestamp in row {shown} is further ahead of the batch's processing time than max_ahead= "
+            f"allows; {remedy}, or give another max_ahead="
+        )
 
     def _cut(self) -> None:
         """Cut the rows that were kept into one chunk per key group."""

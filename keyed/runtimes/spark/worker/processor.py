@@ -133,7 +133,16 @@ class Processor(StatefulProcessor):
                 result = self._work(group, meta, log_id, replica, batch)
         after = self._meta(group)
         assert after is not None
-        mark = GroupMark(group, result.watermark, incoming.clock, incoming.end, result.metrics, after.commit)
+        mark = GroupMark(
+            group,
+            result.watermark,
+            incoming.clock,
+            incoming.end,
+            result.metrics,
+            after.commit,
+            result.changed,
+            result.due,
+        )
         return list(operation.emitter.frames(result, rows_out, incoming.notes, mark))
 
     def _work(self, group: int, meta: GroupMeta | None, log_id: str, replica: Replica, batch: Batch) -> BatchResult:

@@ -86,6 +86,8 @@ class GroupMark:
         end: Whether the input ends with this batch.
         metrics: Cumulative counters.
         commit: Number of its last commit.
+        changed: Whether that has changed anything, which a changelog is given with the next batch.
+        due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
     """
 
     group: int
@@ -94,6 +96,8 @@ class GroupMark:
     end: bool
     metrics: dict[str, int]
     commit: int = 0
+    changed: bool = False
+    due: int | None = None
 
     def note(self) -> bytes:
         return b"M" + json.dumps(attrs.asdict(self)).encode()

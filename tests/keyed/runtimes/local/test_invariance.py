@@ -140,12 +140,12 @@ def follow_chain(stream: Any, parallelism: int) -> list[Any]:
 def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: int, *, drain: bool) -> list[Any]:
     """The values of each output when the rows come in batches of the given sizes, and the rest in one batch."""
 
-    def cut(stage: Any, position: Any, _: int, *, keeps: bool) -> Iterator[Any]:
+    def cut(stage: Any, position: Any, _: int, *, keeps: bool, limit: Any) -> Iterator[Any]:
         start = 0
         for size in (*sizes, len(rows)):
             size = min(size, len(rows) - start)
             at = attrs.evolve(position, rows=start)
-            yield next(batches(stage, at, size, keeps=keeps)) if size else SourceRows()
+            yield next(batches(stage, at, size, keeps=keeps, limit=limit)) if size else SourceRows()
             start += size
 
     stream = keyed.stream(rows, timestamp="ts", watermark=keyed.bounded_out_of_orderness(delay))

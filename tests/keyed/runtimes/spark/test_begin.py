@@ -100,7 +100,7 @@ def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
     after = take_position(folder, record)
     assert after.queries == record.queries
     assert ids_apart(after) == Begin(first_batch=42, sequence=43, sources=None, with_position=True, ticks=ticks)
-    assert folder.offsets(0) == [*SOURCES, *([TICK] if ticks else [])]
+    assert folder.offsets(0) == [*SOURCES, *(["-"] if ticks else [])]
     assert begin(folder, found) == begin(folder, {}) == (after, None)
 
 
@@ -112,7 +112,7 @@ def test_a_crash_between_the_first_batch_and_its_position_is_made_up_for(folder)
     take_position(folder, found)
     # And between the two files.
     take_position(folder, found)
-    assert folder.offsets(0) == [*SOURCES, TICK]
+    assert folder.offsets(0) == [*SOURCES, "-"]
 
 
 def test_a_restore_that_has_not_happened_is_not_forgotten(folder):

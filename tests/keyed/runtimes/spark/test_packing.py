@@ -191,8 +191,8 @@ def test_outputs_of_the_stage_before_pass_through_one_group_each():
 @pytest.mark.parametrize(
     ("row", "error", "said"),
     [
-        ((None, 7, 5), NullKeyError, "key column 'k' is null in row {'k': None, 'v': 7, 't': 5}"),
-        (("a", 7, None), TimestampError, "the timestamp is null in row {'k': 'a', 'v': 7, 't': None}"),
+        ((None, 7, 5), NullKeyError, "key column 'k' is null in row Row(k=None, v=7, t=5)"),
+        (("a", 7, None), TimestampError, "the timestamp is null in row Row(k='a', v=7, t=None)"),
     ],
 )
 def test_a_bad_row_is_refused_and_named(row, error, said):

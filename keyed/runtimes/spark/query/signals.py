@@ -1,0 +1,84 @@
+"""Ctrl-C and SIGTERM while this program waits for a query of its own.
+
+A signal is noted, and acted upon between two calls into the JVM: an exception in the middle of one would leave the
+connection in disorder, and the query could not be stopped over it. The second one ends the program at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+__all__ = ["Signals", "Stopped", "noted_signals"]
+
+
+class Stopped(SystemExit, KeyboardInterrupt):
+    """Ctrl-C or SIGTERM has stopped the program. Unhandled it ends it without a traceback."""
+
+
+@attrs.define
+class Signals:
+    """What has come.
+
+    Attributes:
+        received: Number of the first signal.
+    """
+
+    received: int | None = None
+
+    def note(self, number: int, _: object) -> None:
+        """Take a signal."""
+        if self.received is not None:
+            raise Stopped(128 + number)
+        self.received = number
+
+    def stopped(self) -> Stopped:
+        """What to raise when everything is done."""
+        assert self.received is not None
+        return Stopped(128 + self.received)
+
+
+_noting: list[Signals] = []
+
+
+@contextmanager
+def noted_signals() -> Iterator[Signals]:
+    """Note signals, where the program leaves them to Python and pyspark.
+
+    Raises:
+        Stopped: At the end, if one has come.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        # They come to the main thread.
+        yield Signals()
+        return
+    if _noting:
+        yield _noting[-1]
+        return
+    signals = Signals()
+    taken: dict[int, Any] = {
+        number: signal.signal(number, signals.note)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if _is_usual(number, signal.getsignal(number))
+    }
+    _noting.append(signals)
+    try:
+        yield signals
+    finally:
+        _noting.pop()
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+    if signals.received is not None:
+        raise signals.stopped()
+
+
+def _is_usual(number: int, handler: Any) -> bool:
+    """Whether a handler is the one that a program has without doing anything, or with a Spark session."""
+    if number == signal.SIGTERM:
+        return bool(handler == signal.SIG_DFL)
+    return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark.")

@@ -1,0 +1,77 @@
+"""Writes the ticks of a running query when something is due."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from keyed.runtimes.spark.checkpoint.ticks import Ticks
+from keyed.runtimes.spark.query.failures import is_gone
+from keyed.runtimes.spark.query.metrics import next_work
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Ticker"]
+
+_log = logging.getLogger(__name__)
+#: How often the ticker looks at the query, in seconds: so much later than it is due something comes at most, beside the
+#: trigger's interval.
+_POLL = 0.2
+
+
+class Ticker(threading.Thread):
+    """Looks after the ticks of one query until that has ended.
+
+    Something is due when the time of a processing-time timer has come, and while a batch that changed something is not
+    in its changelogs: they get it with the next batch. There is never more than one tick that was not taken.
+
+    Args:
+        query: The query. It was started with a tick.
+        ticks: Its ticks.
+        exported: The operators that have a changelog.
+    """
+
+    def __init__(self, query: StreamingQuery, ticks: Ticks, exported: Collection[str]) -> None:
+        super().__init__(name="keyed-ticker", daemon=True)
+        self._query = query
+        self._ticks = ticks
+        self._exported = exported
+        self._ended = threading.Event()
+        self._batch = -1
+        self._offset: str | None = None
+        self._waits = True
+        self._due: int | None = None
+
+    def end(self) -> None:
+        """Write no more ticks."""
+        self._ended.set()
+
+    def run(self) -> None:
+        """Look at the query now and then."""
+        while not self._ended.wait(_POLL):
+            try:
+                if not self._query.isActive:
+                    return
+                self._look(self._query.lastProgress)
+            except Exception as error:  # noqa: BLE001 - the next look may succeed
+                if is_gone(error):
+                    return
+                _log.warning("the query's timers and changelogs wait for rows: %s", error)
+
+    def _look(self, report: Mapping[str, Any] | None) -> None:
+        # Triggers without a batch are reported as well, under the id of the next one.
+        if report is not None and report["batchId"] != self._batch and "addBatch" in report["durationMs"]:
+            self._batch = report["batchId"]
+            self._due = next_work(report, self._exported)
+            source = len(report["sources"]) - 1
+            offset = str(report["sources"][source]["endOffset"])
+            if offset != self._offset:
+                self._ticks.taken(source, offset)
+                self._offset, self._waits = offset, False
+        if self._due is not None and not self._waits and self._due <= time.time() * 1000:
+            self._ticks.write()
+            self._waits = True

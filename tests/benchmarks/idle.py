@@ -1,0 +1,83 @@
+"""What a Spark query costs while nothing comes and nothing is due: ``python -m tests.benchmarks.idle``, two minutes.
+
+Prints the CPU-seconds a second of all processes, the files that came into the checkpoint and the batches: with a
+trigger of a second, after a few rows, with and without a changelog, and as it was before with a tick at each trigger.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import keyed
+from keyed.changelog import DirectoryChangelog
+from keyed.runtimes.spark.query.spark_query import SparkQuery
+from tests.benchmarks.functions import J1, OUTPUT
+
+__all__ = ["main"]
+
+SECONDS = 30
+
+
+def main() -> None:
+    """Measure and print."""
+    spark = keyed.spark_session("idle", master="local[2]", parallelism=2)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "in").mkdir()
+        rows = [{"user_id": f"u{n}", "ts": n, "amount": 1} for n in range(100)]
+        (folder / "in" / "1.json").write_text("\n".join(map(json.dumps, rows)))
+        source = spark.readStream.schema("user_id string, ts long, amount long").json(str(folder / "in"))
+        stream = keyed.stream(source, timestamp="ts").key_by("user_id")
+        for number, changelog in enumerate((None, DirectoryChangelog(folder / "log"))):
+            counted = stream.process(J1(), OUTPUT, name="J1", changelog=changelog)
+            checkpoint = folder / f"checkpoint-{number}"
+            query = counted.start(folder / f"out-{number}", checkpoint=checkpoint, trigger="1 second")
+            assert isinstance(query, SparkQuery)
+            _measure("with a changelog" if changelog else "without a changelog", query.query, checkpoint)
+            _stopped("    stop()", query)
+        checkpoint = folder / "checkpoint-plain"
+        plain = stream.process(J1(), OUTPUT, name="J1").df.writeStream.format("noop")
+        started = plain.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second").start()
+        _measure("writeStream, with a tick at each trigger", started, checkpoint)
+        _stopped("    stop()", started)
+    spark.stop()
+
+
+def _measure(what: str, query: Any, checkpoint: Path) -> None:
+    while query.lastProgress is None:
+        query.awaitTermination(1)
+    query.awaitTermination(10)
+    batches, files, cpu = _batches(checkpoint), _files(checkpoint), _cpu()
+    query.awaitTermination(SECONDS)
+    cost = (_cpu() - cpu) / SECONDS
+    made = len(_files(checkpoint) - files)
+    print(f"{what}: {cost:.3f} core, {made} new files, {_batches(checkpoint) - batches} batches", flush=True)
+
+
+def _batches(checkpoint: Path) -> int:
+    return max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1)
+
+
+def _stopped(what: str, query: Any) -> None:
+    started = time.monotonic()
+    query.stop()
+    print(f"{what}: {time.monotonic() - started:.2f} s", flush=True)
+
+
+def _files(checkpoint: Path) -> set[Path]:
+    return {path for path in checkpoint.rglob("*") if path.is_file()}
+
+
+def _cpu() -> float:
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in [own, *own.children(recursive=True)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Bad rows of the local runtime: one list of what is bad, whatever the source, by row and by columns."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+import keyed
+from keyed import (
+    KeyedProcessFunction,
+    NullKeyError,
+    OutputTag,
+    RowError,
+    TimestampError,
+    ValueState,
+    VectorizedFunction,
+)
+
+BAD = OutputTag("bad")
+NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+#: Beyond a year from any day on which this is run.
+FAR = 2**62
+YEAR_10000 = 253402300800000000
+
+
+class Seen(KeyedProcessFunction):
+    """Counts rows per key."""
+
+    seen = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.seen.update(self.seen.value() + 1)
+        yield ctx.get_current_key(), self.seen.value()
+
+
+class Late(VectorizedFunction):
+    """Emits the keys of all rows that are not late."""
+
+    def process_batch(self, table, ctx):
+        import pyarrow.compute as pc
+
+        ctx.emit(table.filter(pc.invert(ctx.late)).select(["k"]))
+
+
+def run(source, key="k", timestamp="t", function=None, **options):
+    """The keys that came through, the bad rows, and the count of these."""
+    limit = {"max_ahead": options.pop("max_ahead")} if "max_ahead" in options else {}
+    stream = keyed.stream(source, timestamp=timestamp, on_bad_row=BAD, **limit)
+    good, bad = keyed.collect_sink(), keyed.collect_sink()
+    function = function or Seen()
+    output = "k string" if isinstance(function, VectorizedFunction) else None
+    processed = stream.key_by(key).process(function, output=output)
+    result = keyed.run(processed.to(good), processed.side_output(BAD).to(bad), **options)
+    assert result.metrics[type(function).__name__]["rows_bad"] == len(bad.values)
+    return [row[0] for row in good.values], bad.values
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_keys_that_cannot_be_stored_are_bad(parallelism):
+    keys = ["a", "\ud800", NOW, NOW.replace(tzinfo=None), ("a", "b\udfff"), None, ("a", None), "b"]
+    rows = [{"n": n} for n in range(len(keys))]
+    good, bad = run(rows[:2] + rows[5:6], key=lambda row: keys[row.n], timestamp=None)
+    assert (good, [row.n for row in bad]) == (["a"], [1, 5])
+    good, bad = run(rows[2:4], key=lambda row: keys[row.n], timestamp=None)
+    assert (good, [row.n for row in bad]) == ([NOW], [3])
+    good, bad = run([rows[4], rows[6]], key=lambda row: keys[row.n], timestamp=None)
+    assert (good, [row.n for row in bad]) == ([], [4, 6])
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "said"),
+    [
+        ("\ud800", RowError, "cannot be stored.*lone surrogates.*on_bad_row"),
+        (NOW.replace(tzinfo=None), RowError, "cannot be stored.*time zone.*on_bad_row"),
+        (("a", "\ud800"), RowError, "cannot be stored"),
+        (("a", None), NullKeyError, "is null"),
+    ],
+)
+def test_without_a_side_output_such_a_key_is_refused(key, error, said):
+    with pytest.raises(error, match=said):
+        keyed.stream([1]).key_by(lambda value: key).process(Seen()).run()
+
+
+def test_a_time_without_a_zone_is_a_bad_timestamp():
+    rows = [{"k": "a", "t": NOW}, {"k": "b", "t": NOW.replace(tzinfo=None)}, {"k": "c", "t": "noon"}]
+    good, bad = run(rows)
+    assert (good, [row.k for row in bad]) == (["a"], ["b", "c"])
+    with pytest.raises(TimestampError, match="datetime with a time zone"):
+        keyed.stream(rows[1:], timestamp="t").key_by("k").process(Seen()).run()
+
+
+def poisoned():
+    """A table with a row for each kind of value that Python has not."""
+    return pa.table(
+        {
+            "k": pa.array([b"a", b"b", b"c", b"caf\xe9", b"e"], pa.binary()).view(pa.string()),
+            "t": pa.array(range(5), pa.int64()),
+            "at": pa.array([0, YEAR_10000, 1, 2, 3], pa.int64()).view(pa.timestamp("us", "UTC")),
+            "day": pa.array([0, 0, 10**7, 0, 0], pa.int32()).view(pa.date32()),
+        }
+    )
+
+
+@pytest.mark.parametrize("function", [Seen(), Late()], ids=["rows", "columns"])
+def test_rows_of_a_table_with_what_python_has_no_value_for_are_bad(function):
+    good, bad = run(poisoned(), function=function)
+    assert good == ["a", "e"]
+    assert [row.k for row in bad] == ["b", "c", "caf\\xe9"]
+    assert (bad[0].at, bad[1].day) == (YEAR_10000, 10**7)
+    with pytest.raises(RowError, match=r"column 'at' holds text that is no UTF-8, or a time.*on_bad_row"):
+        keyed.stream(poisoned(), timestamp="t").key_by("k").process(Seen()).run()
+
+
+@pytest.mark.parametrize("make", [list, pa.Table.from_pylist], ids=["elements", "table"])
+@pytest.mark.parametrize("function", [Seen(), Late()], ids=["rows", "columns"])
+def test_a_timestamp_in_the_far_future_is_bad_and_moves_no_watermark(make, function):
+    rows = make([{"k": "a", "t": 1}, {"k": "far", "t": FAR}, {"k": "b", "t": 2}])
+    good, bad = run(rows, function=function, rows_per_batch=2)
+    assert (sorted(good), [row.k for row in bad]) == (["a", "b"], ["far"])
+    # With a clock of the user's there is nothing to go by, and everything may be allowed.
+    for options in ({"processing_time": lambda: 0}, {"max_ahead": None}):
+        good, bad = run(rows, function=function, rows_per_batch=3, **options)
+        assert (sorted(good), bad) == (["a", "b", "far"], [])
+    with pytest.raises(TimestampError, match=r"ahead of the processing time.*max_ahead="):
+        keyed.stream(rows, timestamp="t").key_by("k").process(Seen()).run()
+
+
+def test_the_limit_goes_by_the_clock_alone():
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(days=2)
+    rows = [{"k": "past", "t": dt.datetime(1, 1, 1, tzinfo=dt.UTC)}, {"k": "soon", "t": soon}]
+    assert run(rows)[1] == []
+    assert [row.k for row in run(rows, max_ahead=dt.timedelta(days=1))[1]] == ["soon"]
+    with pytest.raises(keyed.DefinitionError, match="max_ahead=-1"):
+        keyed.stream([], max_ahead=-1)

@@ -1,0 +1,121 @@
+"""Ctrl-C and SIGTERM: the query stops with its last batch in its changelog, in ten seconds and one line."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from keyed.runtimes.spark.query.signals import Stopped, noted_signals
+from tests.keyed.runtimes.spark.functions import write_file
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[4]
+
+
+def come(number):
+    os.kill(os.getpid(), number)
+
+
+def got_while_noting(noted, *numbers):
+    """Get signals one after the other, and put down what is noted."""
+    with noted_signals() as signals:
+        for number in numbers:
+            come(number)
+            noted.append(signals.received)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_noted_and_ends_the_program_in_the_end(number):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    noted: list[int] = []
+    with pytest.raises(Stopped) as caught:
+        got_while_noting(noted, number)
+    assert noted == [number]
+    assert caught.value.code == 128 + number
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_the_second_signal_is_not_put_off():
+    noted: list[int] = []
+    with pytest.raises(Stopped):
+        got_while_noting(noted, signal.SIGINT, signal.SIGTERM)
+    assert noted == [signal.SIGINT]
+
+
+def got_in_a_wait_inside_of_another(noted):
+    with noted_signals() as outer:
+        got_while_noting(noted, signal.SIGINT)
+        noted.append(outer.received)
+
+
+def test_who_waits_inside_of_another_wait_hears_of_the_same_signal():
+    noted: list[int] = []
+    with pytest.raises(Stopped):
+        got_in_a_wait_inside_of_another(noted)
+    assert noted == [signal.SIGINT] * 2
+
+
+def test_a_handler_of_the_programs_own_stays():
+    got = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    try:
+        with noted_signals() as signals:
+            come(signal.SIGTERM)
+            assert signals.received is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert got == [signal.SIGTERM]
+
+
+def test_in_another_thread_nothing_is_noted():
+    found = []
+
+    def work():
+        with noted_signals() as signals:
+            found.append(signals.received)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [None]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)])
+def test_a_waiting_program_stops_in_time_with_its_changelog_complete(tmp_path, number, to_all):
+    for file in range(40):
+        write_file(tmp_path / "in", file, [(key, file, 1) for key in "abcdefg"])
+    output = tmp_path / "output"
+    with output.open("w") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.keyed.runtimes.spark.waiting", str(tmp_path)],
+            cwd=ROOT,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    until(
+        lambda: output.read_text().count("BATCH") >= 3 or process.poll() is not None,
+        seconds=300,
+        told=output.read_text,
+    )
+    assert process.poll() is None, output.read_text()
+    before = len(output.read_text().splitlines())
+    (os.killpg if to_all else os.kill)(process.pid, number)
+    started = time.monotonic()
+    assert process.wait(120) == 128 + number
+    # Ten seconds to stop, and some for Python and the JVM to end.
+    assert time.monotonic() - started < 20
+    said = [line for line in output.read_text().splitlines()[before:] if not line.startswith("BATCH")]
+    committed = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    exported = {len(list(group.glob("*.segment"))) for group in (tmp_path / "log" / "groups").iterdir()}
+    assert any("the query 'count' has stopped" in line for line in said), said
+    assert exported == {committed + 1}
+    assert len(said) <= 3, said

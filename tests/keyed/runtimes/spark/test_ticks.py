@@ -1,0 +1,187 @@
+"""Ticks: a query runs a batch when something is due, and nothing otherwise."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from keyed import CheckpointError, KeyedProcessFunction
+from keyed.changelog import DirectoryChangelog
+from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
+from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
+from keyed.runtimes.spark.query.metrics import next_work
+from keyed.runtimes.spark.session.spark_session import settings
+from tests.keyed.runtimes.spark.functions import COUNTED, Count, count, files_source, parquet_rows, write_file
+
+
+def folder_of(path):
+    folder = open_checkpoint(str(path))
+    assert folder is not None
+    return folder
+
+
+def ticks_of_folder(folder):
+    """Where this program reaches the checkpoint, writing and clearing away needs no Spark."""
+    session: Any = None
+    return Ticks(session, folder.path, folder)
+
+
+class Metronome(KeyedProcessFunction):
+    """Emits a row every few milliseconds of processing time."""
+
+    def process_element(self, value, ctx):
+        self.again(ctx)
+
+    def on_timer(self, timestamp, ctx):
+        self.again(ctx)
+        yield "tick", timestamp, 0
+
+    def again(self, ctx):
+        service = ctx.timer_service()
+        service.register_processing_time_timer(service.current_processing_time() + 50)
+
+
+def eventually(query, condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        assert not query.await_termination(0.2)
+
+
+def ticks_in(checkpoint):
+    return [path for path in (checkpoint / "keyed-ticks").iterdir() if not path.name.startswith((".", "_"))]
+
+
+def test_while_nothing_is_due_a_query_makes_no_batch_and_no_file(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    query = count(files_source(spark, tmp_path / "in")).start(
+        tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds"
+    )
+    eventually(query, lambda: query.batches and not ticks_in(tmp_path / "ck"))
+    files = sorted((tmp_path / "ck").rglob("*"))
+    assert not query.await_termination(3)
+    assert sorted((tmp_path / "ck").rglob("*")) == files
+    write_file(tmp_path / "in", 1, [("a", 2, 1)])
+    eventually(query, lambda: len(query.batches) == 2)
+    query.stop()
+    assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 2, 2)]
+
+
+def test_a_batch_that_changed_something_is_in_its_changelog_though_no_row_comes(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    log = DirectoryChangelog(tmp_path / "log")
+    counted = files_source(spark, tmp_path / "in").key_by("k").process(Count(), COUNTED, name="count", changelog=log)
+    query = counted.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
+    eventually(query, lambda: list(tmp_path.glob("log/groups/*/*1.segment")))
+    # The batch that exported it has changed nothing, and calls for no other one.
+    eventually(query, lambda: query.batches == {0, 1} and not ticks_in(tmp_path / "ck"))
+    assert not query.await_termination(2)
+    assert query.batches == {0, 1}
+    query.stop()
+
+
+def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    beat = files_source(spark, tmp_path / "in").key_by("k").process(Metronome(), COUNTED)
+    # Every third file of the log holds all before it as well; by default it is every tenth.
+    with settings(spark, {"spark.sql.streaming.fileSource.log.compactInterval": "3"}):
+        query = beat.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="50 milliseconds")
+    eventually(query, lambda: len(query.batches) > 7)
+    query.stop()
+    assert len(ticks_in(tmp_path / "ck")) <= 2
+    for compacted in ("2.compact", "5.compact"):
+        assert len((tmp_path / "ck" / "sources" / "1" / compacted).read_text().splitlines()) == 2
+    # The next run reads the log, and clears away what is left.
+    beat.run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    assert len(ticks_in(tmp_path / "ck")) <= 2
+
+
+def test_a_checkpoint_with_a_tick_at_each_trigger_goes_on_so(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    counted = count(files_source(spark, tmp_path / "in"))
+    plain = counted.df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+    plain.trigger(availableNow=True).start().awaitTermination()
+    write_file(tmp_path / "in", 1, [("a", 2, 1)])
+    counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    assert parquet_rows(tmp_path / "out") == [("a", 2, 2)]
+    query = counted.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
+    eventually(query, lambda: len(query.batches) > 2)
+    query.stop()
+    assert not (tmp_path / "ck" / "keyed-ticks").exists()
+
+
+def entry(name, batch):
+    return json.dumps({"path": f"file:///ck/keyed-ticks/{name}", "timestamp": 1, "batchId": batch})
+
+
+def test_what_spark_has_taken_is_cleared_away(tmp_path):
+    folder = folder_of(tmp_path)
+    ticks = ticks_of_folder(folder)
+    for _ in range(3):
+        ticks.write()
+    first, second, third = sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir())
+    folder.write("sources/1/8", f"v1\n{entry(first, 8)}".encode())
+    folder.write("sources/1/9.compact", "\n".join(["v1", entry(first, 8), entry(second, 9)]).encode())
+    ticks.taken(1, '{"logOffset":9}')
+    assert sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir()) == [first, third]
+    assert folder.read("sources/1/9.compact") == f"v1\n{entry(second, 9)}".encode()
+    ticks.taken(1, '{"logOffset":8}')
+    ticks.taken(1, '{"logOffset":8}')
+    assert [path.name for path in (tmp_path / "keyed-ticks").iterdir()] == [third]
+    assert folder.read("sources/1/8") == f"v1\n{entry(first, 8)}".encode()
+    ticks.taken(1, "-")
+
+
+def test_a_query_begins_with_a_tick_and_keeps_those_of_a_batch_that_is_not_done(tmp_path):
+    folder = folder_of(tmp_path)
+    ticks = ticks_of_folder(folder)
+    ticks.begin()
+    (done,) = (path.name for path in (tmp_path / "keyed-ticks").iterdir())
+    folder.write("sources/1/0", f"v1\n{entry(done, 0)}".encode())
+    folder.write("offsets/0", b'v1\n{}\n{"logOffset":5}\n{"logOffset":0}')
+    ticks.begin()
+    assert len(list((tmp_path / "keyed-ticks").iterdir())) == 2
+    folder.write("commits/0", b"v1\n{}")
+    ticks.begin()
+    assert len(list((tmp_path / "keyed-ticks").iterdir())) == 2
+    assert not (tmp_path / "keyed-ticks" / done).exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "in_files"),
+    [(None, True), ("-", True), ('{"logOffset":3}', True), ('{"offset":3,"timestamp":1767225600000}', False)],
+)
+def test_the_offsets_say_of_which_kind_the_ticks_are(tmp_path, line, in_files):
+    folder = folder_of(tmp_path)
+    if line is not None:
+        folder.write("offsets/9", b'v1\n{}\n-\n{"offset":1,"timestamp":1}')
+        folder.write("offsets/10", f"v1\n{{}}\n-\n{line}".encode())
+    session: Any = None
+    assert (ticks_of(session, str(tmp_path), folder) is not None) is in_files
+
+
+def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"'\[' in its path"):
+        ticks_of_folder(folder_of(tmp_path / "[1]"))
+
+
+def report(**marks):
+    rows = {
+        f"keyed.{operator}": {"marks": [json.dumps({"clock": 5, "changed": c, "due": d}) for c, d in each]}
+        for operator, each in marks.items()
+    }
+    return {"observedMetrics": rows}
+
+
+def test_work_is_due_at_the_earliest_timer_and_at_once_for_a_changelog():
+    assert next_work(report(a=[(True, None), (False, None)]), ["b"]) is None
+    assert next_work(report(a=[(True, 30), (False, 20)], b=[(False, 25)]), ["b"]) == 20
+    assert next_work(report(a=[(False, 30)], b=[(True, None)]), ["b"]) == 5
+
+
+def test_without_ticks_there_is_one_source(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    count(files_source(spark, tmp_path / "in", ticks=False)).run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    assert not (tmp_path / "ck" / "keyed-ticks").exists()
+    assert len((tmp_path / "ck" / "offsets" / "0").read_text().splitlines()) == 3

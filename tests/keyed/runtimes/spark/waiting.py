@@ -1,0 +1,32 @@
+"""A started query with a changelog that waits for its end: ``python -m tests.keyed.runtimes.spark.waiting FOLDER``.
+
+Reads ``FOLDER/in``, one file a batch. Prints the id of each batch.
+"""
+
+import sys
+from pathlib import Path
+
+import keyed
+from keyed.changelog import DirectoryChangelog
+from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, Count
+
+
+def say(progress: keyed.Progress) -> None:
+    sys.stdout.write(f"BATCH {progress.batch_id}\n")
+    sys.stdout.flush()
+
+
+def main(folder: Path) -> None:
+    session = keyed.spark_session("waiting", master="local[2]", config={"spark.local.dir": str(folder / "tmp")})
+    source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    counted = (
+        keyed.stream(source, timestamp="t")
+        .key_by("k")
+        .process(Count(), COUNTED, name="count", parallelism=2, changelog=DirectoryChangelog(folder / "log"))
+    )
+    query = counted.start(folder / "out", checkpoint=folder / "checkpoint", trigger="200 milliseconds", on_progress=say)
+    query.await_termination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
