@@ -2,12 +2,14 @@
 
 Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``. State, all under the window as namespace:
 ``window_contents`` (all elements, with timestamps if there is an evictor) or ``window_contents_<number of aggregates>``
-(the accumulators as a list), the trigger's and the window function's own; without a namespace ``merging_windows``, a
-dict from the windows in flight, as tuples, to their state windows, where windows merge.
+(the accumulators as a list), the trigger's and the window function's own; without a namespace ``merging_windows``, the
+sorted list of pairs of a window in flight and its state window, both as tuples, where windows merge (earlier a
+dict of the same).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +24,7 @@ from keyed import (
     TimeDomain,
     ValueState,
 )
-from windows.assigners import MergingWindowAssigner
+from windows.assigners import MergingWindowAssigner, SessionWindows
 from windows.cells import Cells
 from windows.definition import Definition
 from windows.emission import Emission
@@ -133,9 +135,11 @@ class GeneralWindows:
         window = self._assigner.window_type(*(name[1:] if name else ()))
         state_window = window
         if self._merging is not None:
-            state_window = (self._merging.value() or {}).get(tuple(window))
-            if state_window is None:
+            pairs = self._in_flight()
+            at = _place(pairs, tuple(window))
+            if at is None:
                 return  # a timer that the trigger of a merged window left behind
+            state_window = pairs[at][1]
         contents = self._contents.namespace(tuple(state_window))
         self._triggering.current = window
         is_event = ctx.time_domain() is TimeDomain.EVENT_TIME
@@ -249,8 +253,14 @@ class GeneralWindows:
         assigner = self._assigner
         assert isinstance(assigner, MergingWindowAssigner)
         make = assigner.window_type
-        stored = self._merging.value() or {}
-        in_flight = {make(*key): make(*value) for key, value in stored.items()}
+        pairs = self._in_flight()
+        first, last = 0, len(pairs)
+        if type(assigner).merge_windows is SessionWindows.merge_windows:
+            # None overlap, so only a stretch of them can be touched. Other rules see all windows.
+            first = last = bisect_left(pairs, window.start, key=lambda pair: pair[0][1])
+            while last < len(pairs) and pairs[last][0][0] <= window.end:
+                last += 1
+        in_flight = {make(*key): make(*value) for key, value in pairs[first:last]}
         plan = plan_merge(in_flight, window, assigner.merge_windows)
         for merge in plan.merges:
             self._check_merge(merge.result, watermark, now)
@@ -262,7 +272,8 @@ class GeneralWindows:
             state_windows.pop(plan.window)
             state_window = None
         if state_windows != in_flight:
-            self._keep(state_windows)
+            pairs[first:last] = sorted((tuple(key), tuple(value)) for key, value in state_windows.items())
+            self._merging.update(pairs or None)
         return plan.window, state_window
 
     def _check_merge(self, result: Any, watermark: int, now: int) -> None:
@@ -308,13 +319,21 @@ class GeneralWindows:
             target.update(cells if self._single is None else cells[0])
 
     def _retire(self, window: Any) -> None:
-        state_windows = dict(self._merging.value() or {})
-        state_windows.pop(tuple(window), None)
-        self._keep(state_windows)
+        pairs = self._in_flight()
+        at = _place(pairs, tuple(window))
+        if at is not None:
+            del pairs[at]
+            self._merging.update(pairs or None)
 
-    def _keep(self, state_windows: dict[Any, Any]) -> None:
-        plain = {tuple(window): tuple(state_window) for window, state_window in state_windows.items()}
-        self._merging.update(plain or None)
+    def _in_flight(self) -> list[Any]:
+        stored = self._merging.value() or []
+        return sorted(stored.items()) if isinstance(stored, dict) else stored
+
+
+def _place(pairs: list[Any], window: tuple[Any, ...]) -> int | None:
+    """Where a window stands among those in flight."""
+    at = bisect_left(pairs, (window,))
+    return at if at < len(pairs) and pairs[at][0] == window else None
 
 
 def divert(element: Any, late_tag: OutputTag | str | None, ctx: Context) -> None:

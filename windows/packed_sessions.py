@@ -7,6 +7,7 @@ early it is set again for the end that it has by then. So an element that contin
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -103,13 +104,10 @@ class PackedSessions:
     def _join(self, sessions: list[Any], time: int, end: int, clock: int) -> int:
         """Find, merge or open the session of an element. Its position, −1 if the element is too late for any."""
         stride, start = self._stride, time
-        place = 0
-        joined = []
-        for at in range(0, len(sessions), stride):
-            if sessions[at + _START] <= end and sessions[at + _END] >= time:
-                joined.append(at)
-            elif sessions[at + _START] < time:
-                place = at + stride
+        place = following = self._first_from(sessions, time)
+        while following < len(sessions) and sessions[following + _START] <= end:
+            following += stride
+        joined = range(place, following, stride)
         if joined:
             start = min(start, sessions[joined[0]])
             end = max(end, sessions[joined[-1] + _END])
@@ -125,8 +123,14 @@ class PackedSessions:
             sessions[target + _TIMER] = min(sessions[target + _TIMER], sessions[at + _TIMER])
             self._cells.merge(sessions, target + _CELLS, sessions, at + _CELLS)
         if len(joined) > 1:
-            del sessions[joined[1] : joined[-1] + stride]
+            del sessions[joined[1] : following]
         return target
+
+    def _first_from(self, sessions: list[Any], time: int) -> int:
+        """The position of the first session that ends at ``time`` or later: no two overlap, so ends ascend too."""
+        stride = self._stride
+        count = bisect_left(range(len(sessions) // stride), time, key=lambda at: sessions[at * stride + _END])
+        return count * stride
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         """Fire and clean up the sessions that this timer was set for, or set it again where they have grown."""
@@ -138,11 +142,7 @@ class PackedSessions:
         # At the end of the input timers in processing time that are set now do not fire any more.
         is_over = not self._event_time and timers.current_watermark() == MAX_TIMESTAMP
         is_changed = False
-        at = 0
-        while at < len(sessions):
-            if sessions[at + _TIMER] != timestamp:
-                at += stride
-                continue
+        for at in self._due(sessions, timestamp):
             is_changed = True
             last = sessions[at + _END] - 1
             if last == timestamp or is_over:
@@ -160,9 +160,24 @@ class PackedSessions:
                 timers.register_event_time_timer(following)
             else:
                 timers.register_processing_time_timer(following)
-            at += stride
         if is_changed:
             self._state.update(sessions or None)
+
+    def _due(self, sessions: list[Any], timer: int) -> list[int]:
+        """The positions of the sessions whose timer is set for this time, the last first.
+
+        It was set for the last time that the session had then, or that and the lateness; sessions only grow. So the
+        session holds one of the two, unless the lateness was another one then, or cleanup was cut at the end of time.
+        """
+        stride = self._stride
+        holder = self._first_from(sessions, timer + 1)
+        near = {holder, self._first_from(sessions, timer - self._lateness + 1)}
+        found = [at for at in near if at < len(sessions) and sessions[at + _TIMER] == timer]
+        if timer == MAX_TIMESTAMP or not found:
+            found = [
+                at for at in range(0, min(holder + stride, len(sessions)), stride) if sessions[at + _TIMER] == timer
+            ]
+        return sorted(found, reverse=True)
 
     def _outputs(self, sessions: list[Any], at: int, ctx: Context) -> Iterable[Any]:
         self._context.enter(ctx)

@@ -226,12 +226,14 @@ class KeySource(Source):
             yield {"k": key, "label": repr(key), "ts": i}
 
 
-def windowed(assigner: Any, path: str) -> Callable[[Any, Options], list[Any]]:
+def windowed(assigner: Any, path: str, trigger: Any = None) -> Callable[[Any, Options], list[Any]]:
     """The outputs of a window job."""
 
     def build(stream: Any, options: Options) -> list[Any]:
         late = OutputTag("late", "i bigint, item string, ts bigint")
         stream = stream.key_by("item").window(assigner).path(path).side_output_late_data(late)
+        if trigger is not None:
+            stream = stream.trigger(trigger)
         output = stream.aggregate({"n": w.Count(), "total": w.Sum("i")}, **options("WindowOperator"))
         return [output, output.side_output("late")]
 
@@ -266,6 +268,10 @@ JOBS: dict[str, tuple[str, Callable[[Any, Options], list[Any]]]] = {
     "tables": ("Buckets", _buckets),
     "tumbling": ("WindowOperator", windowed(w.TumblingEventTimeWindows.of(50), "row")),
     "sessions": ("WindowOperator", windowed(w.EventTimeSessionWindows.with_gap(13), "row")),
+    "sessions-triggered": (
+        "WindowOperator",
+        windowed(w.EventTimeSessionWindows.with_gap(13), "row", w.PurgingTrigger.of(w.EventTimeTrigger())),
+    ),
     "count": ("WindowOperator", _counted),
     "tumbling-columns": ("WindowOperator", windowed(w.TumblingEventTimeWindows.of(50), COLUMNS)),
     "sessions-columns": ("WindowOperator", windowed(w.EventTimeSessionWindows.with_gap(13), COLUMNS)),

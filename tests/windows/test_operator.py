@@ -1,9 +1,12 @@
 """The window operator in the harness (Flink's WindowOperatorTest and WindowOperatorContractTest)."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import windows
 from keyed import (
     MAX_TIMESTAMP,
     DefinitionError,
@@ -801,3 +804,43 @@ def test_two_states_of_one_name_in_a_trigger_are_refused():
 
 def test_global_window_is_one():
     assert GlobalWindow() == GlobalWindow()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="packed"),
+        pytest.param({"allowed_lateness_ms": 10**6}, id="packed, late elements allowed"),
+        pytest.param({"trigger": PurgingTrigger.of(EventTimeTrigger())}, id="general"),
+    ],
+)
+def test_many_open_sessions_of_a_key_cost_no_quadratic_time(options):
+    few, many = (_steps_of_open_sessions(options, count) for count in (100, 800))
+    assert many < 12 * few
+
+
+def _steps_of_open_sessions(options, count):
+    """How many lines of `windows` run until sessions of one key are open, out of order, and all have fired."""
+    folder = str(Path(windows.__file__).parent)
+    steps = 0
+
+    def trace(frame, event, _):
+        nonlocal steps
+        if not frame.f_code.co_filename.startswith(folder):
+            return None
+        steps += event == "line"
+        return trace
+
+    operator = WindowOperator(assigner=EventTimeSessionWindows.with_gap(10), aggregate=Count(), **options)
+    with KeyedTestHarness(operator, key=lambda row: "k") as harness:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with harness.batch():
+                for at in range(count):
+                    harness.process(at, at * 7919 % count * 100)
+            harness.advance_watermark(count * 100)
+        finally:
+            sys.settrace(before)
+        assert len(harness.take_output()) == count
+    return steps

@@ -1,0 +1,102 @@
+"""One key with very many open sessions, or entries of a map: ``python -m tests.benchmarks.crowded``.
+
+On the local runtime, in this process. The time for each one has to stay about the same as their number grows.
+"""
+
+# ruff: noqa: T201 - a program that prints
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keyed
+from windows import Count, EventTimeSessionWindows, EventTimeTrigger, PurgingTrigger, Sum
+
+__all__ = ["main"]
+
+_GAP_MS = 50
+
+
+class Event(NamedTuple):
+    """A row that opens a session of its own."""
+
+    key: int
+    at: int
+    amount: int
+
+
+class Filled(keyed.KeyedProcessFunction):
+    """Fills a map, reads one entry, and clears it, a batch each."""
+
+    entries = keyed.MapState(int, int)
+
+    def process_element(self, value: tuple[int, str, int], ctx: keyed.Context) -> None:
+        _, step, count = value
+        if step == "fill":
+            for at in range(count):
+                self.entries.put(at, at)
+        elif step == "get":
+            self.entries.get(count // 2)
+        else:
+            self.entries.clear()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.crowded", description=__doc__)
+    parser.add_argument("--counts", default="10000,100000", help="how many sessions and entries, separated by commas")
+    options = parser.parse_args(arguments)
+    print("| of one key | how many | CPU µs each |")
+    print("|---|--:|--:|")
+    for count in map(int, options.counts.split(",")):
+        for name, change in _SESSIONS.items():
+            print(f"| {name} | {count:,} | {_sessions(count, change) / count * 1e6:.1f} |", flush=True)
+        for step, seconds in _map_steps(count).items():
+            print(f"| map: {step} | {count:,} | {seconds / count * 1e6:.1f} |", flush=True)
+    return 0
+
+
+_SESSIONS: dict[str, Callable[[Any], Any]] = {
+    "sessions": lambda stream: stream,
+    "sessions, late rows allowed": lambda stream: stream.allowed_lateness(86_400_000),
+    "sessions, own trigger": lambda stream: stream.trigger(PurgingTrigger.of(EventTimeTrigger())),
+}
+
+
+def _sessions(count: int, change: Callable[[Any], Any]) -> float:
+    """CPU seconds until all sessions are open, out of order, and have fired."""
+    rows = [Event(1, at * 2 * _GAP_MS, 1) for at in range(count)]
+    random.Random(1).shuffle(rows)
+    delay = keyed.bounded_out_of_orderness(days=365)
+    stream = keyed.stream(rows, timestamp="at", watermark=delay).key_by("key")
+    windowed = change(stream.window(EventTimeSessionWindows.with_gap(_GAP_MS)).path("row"))
+    output = windowed.aggregate({"rows": Count(), "total": Sum("amount")})
+    sink = keyed.collect_sink()
+    before = time.process_time()
+    keyed.run(output.to(sink), rows_per_batch=10_000)
+    assert len(sink.values) == count
+    return time.process_time() - before
+
+
+def _map_steps(count: int) -> dict[str, float]:
+    """CPU seconds of each step."""
+    marks = []
+
+    def steps() -> Iterator[tuple[int, str, int]]:
+        for step in ("fill", "get", "clear"):
+            marks.append((step, time.process_time()))
+            yield 1, step, count
+
+    output = keyed.stream(steps()).key_by(lambda value: value[0]).process(Filled())
+    keyed.run(output.to(keyed.collect_sink()), rows_per_batch=1)
+    ends = [at for _, at in marks[1:]] + [time.process_time()]
+    return {step: end - start for (step, start), end in zip(marks, ends, strict=True)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
