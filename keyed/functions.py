@@ -43,7 +43,8 @@ class KeyedProcessFunction(Shown):
             ctx: Key, timestamp, timers and outputs.
 
         Returns:
-            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``.
+            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``. A pair with
+            an `OutputTag` first, ``yield tag, value``, goes to that side output, as ``ctx.output(tag, value)`` does.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 

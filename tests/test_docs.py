@@ -269,7 +269,9 @@ def test_commands_in_the_docs_exist():
     known = {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
     known |= {
         "tests.benchmarks.tables": flags(tables()),
+        "tests.benchmarks.crowded": set(),
         "tests.benchmarks.delay": set(),
+        "tests.benchmarks.idle": set(),
         "tests.benchmarks.kafka": set(),
         "tests.benchmarks.recovery": set(),
         "tests.benchmarks.soak": {"--minutes", "--runtime"},

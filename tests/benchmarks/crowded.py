@@ -3,8 +3,6 @@
 On the local runtime, in this process. The time for each one has to stay about the same as their number grows.
 """
 
-# ruff: noqa: T201 - a program that prints
-
 from __future__ import annotations
 
 import argparse
