@@ -43,6 +43,8 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 #: Exact for all that a decimal(38,…) can hold and its mean.
 _WIDE = Context(prec=76)
 _PLACES = Decimal("1e-18")
+#: The most that a decimal of Arrow or Spark has.
+_DIGITS = 38
 _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
 _NUMBERS = {*_INTEGRAL, "float", "double", "decimal"}
 
@@ -252,7 +254,7 @@ class Sum(ColumnAggregate):
             raise OverflowError(f"{self!r}: the sum {accumulator} does not fit into 64 bits; sum a decimal or a float")
         if accumulator.__class__ is str:
             raise DefinitionError(f"{self!r} needs numbers, and the values are text, such as {accumulator[:40]!r}")
-        return accumulator
+        return fitting(accumulator, self, "sum") if accumulator.__class__ is Decimal else accumulator
 
     def algebra(self) -> Algebra | None:
         return self._algebra(Part("sum", "sum"))
@@ -338,7 +340,7 @@ class Mean(ColumnAggregate):
         if accumulator is None:
             return None
         total, count = accumulator
-        return decimal_mean(total, count) if total.__class__ is Decimal else total / count
+        return decimal_mean(total, count, self) if total.__class__ is Decimal else total / count
 
     def algebra(self) -> Algebra | None:
         return self._algebra(Part("sum", "sum"), Part("count", "sum"))
@@ -485,9 +487,30 @@ def _plus(a: Any, b: Any) -> Any:
     return a + b if b.__class__ is not Decimal else _WIDE.add(a, b)
 
 
-def decimal_mean(total: Decimal, count: int) -> Decimal:
-    """The mean of decimals, rounded half up to the 18 places that its column has."""
-    return _WIDE.divide(total, count).quantize(_PLACES, ROUND_HALF_UP, _WIDE)
+def decimal_mean(total: Decimal, count: int, aggregate: object) -> Decimal:
+    """The mean of decimals, rounded half up to the 18 places that its column has.
+
+    Raises:
+        OverflowError: The sum has more than 38 digits, or the mean does not fit into its column.
+    """
+    fitting(total, aggregate, "sum")
+    return fitting(_WIDE.divide(total, count).quantize(_PLACES, ROUND_HALF_UP, _WIDE), aggregate, "mean")
+
+
+def fitting(value: Decimal, aggregate: object, what: str) -> Decimal:
+    """A decimal that has at most 38 digits, counted with its places, as Arrow's and Spark's decimals.
+
+    Raises:
+        OverflowError: It has more.
+    """
+    if value.is_finite():
+        places = max(0, -int(value.as_tuple().exponent))
+        if max(value.adjusted() + 1, 0) + places > _DIGITS:
+            raise OverflowError(
+                f"{aggregate}: the {what} {value} has more than 38 digits, {places} of them places; "
+                "aggregate decimals with fewer digits or a float"
+            )
+    return value
 
 
 def decimal_of(type_: str) -> tuple[int, int]:

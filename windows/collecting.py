@@ -46,23 +46,30 @@ class CollectList(ColumnAggregate):
 
 
 class CollectSet(ColumnAggregate):
-    """The distinct values as a list in ascending order."""
+    """The distinct values as a list in ascending order. NaN is one value, the last; there is one zero."""
 
     def create_accumulator(self) -> Any:
         return set()
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
+        if value.__class__ is float:
+            # Of zeros the positive one. Sets know NaN by its object only, and what was stored is another one.
+            if value != value and any(other != other for other in accumulator):
+                return accumulator
+            value += 0.0
         if value is not None:
             accumulator.add(value)
         return accumulator
 
     def merge(self, a: Any, b: Any) -> Any:
+        if any(value != value for value in a):
+            b = {value for value in b if value == value}
         return a | b
 
     def get_result(self, accumulator: Any) -> Any:
         try:
-            return sorted(accumulator)
+            return sorted(accumulator, key=lambda value: (value != value, value))
         except TypeError:  # values of several types
             return sorted(accumulator, key=lambda value: (type(value).__name__, repr(value)))
 

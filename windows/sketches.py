@@ -147,6 +147,8 @@ def _hash_input(value: Any) -> bytes:
     if cls is bool:
         return b"p1" if value else b"p0"
     if cls is float:
+        if math.isnan(value):
+            value = math.nan  # whatever its bits
         return b"i%d" % value if math.isfinite(value) and value == int(value) else b"f" + struct.pack(">d", value)
     if cls is bytes:
         return b"b" + value  # type: ignore[no-any-return]

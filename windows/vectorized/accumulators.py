@@ -13,7 +13,6 @@ rows, so that a sum is exact, and refused only if it is itself beyond 64 bits wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -165,6 +164,7 @@ class MeanColumn(_Simple):
     """Arithmetic mean: a sum and a number."""
 
     def __init__(self, column: str, type_: str, name: str) -> None:
+        self._name = name
         self._count = CountColumn(column)
         self._sum = SumColumn(column, type_, name)
         self.parts = self._sum.parts + self._count.parts
@@ -178,7 +178,7 @@ class MeanColumn(_Simple):
         *total, count = parts
         if pa.types.is_decimal(total[0].type):
             pairs = zip(total[0].to_pylist(), count.to_pylist(), strict=True)
-            means: list[Decimal | None] = [None if whole is None else decimal_mean(whole, n) for whole, n in pairs]
+            means = [None if whole is None else decimal_mean(whole, n, self._name) for whole, n in pairs]
             return pa.array(means, pa.decimal128(38, 18))
         if not self._sum.is_integer:
             return pc.divide(total[0], count.cast(pa.float64()))

@@ -7,6 +7,7 @@ A part is a list column. Merging takes the lists apart into rows, treats those l
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,11 @@ class DistinctValues(_Lists):
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
+        if pa.types.is_floating(column.type):
+            # Arrow tells zeros and NaN apart by their signs.
+            column = pc.if_else(
+                pc.is_nan(column), pa.scalar(math.nan, column.type), pc.add(column, pa.scalar(0, column.type))
+            )
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         return self._of_items(taken([column], present), groups.of(present))
 

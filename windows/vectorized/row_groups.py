@@ -213,5 +213,6 @@ def _checked_sums(column: Any, groups: Groups) -> Any:
         return sums.cast(column.type)
     except pa.ArrowInvalid as error:
         raise OverflowError(
-            f'a sum of decimals has more than {column.type.precision} digits ({error}); sum floats, or use .path("row")'
+            f"a sum of decimals has more than {column.type.precision} digits ({error}); "
+            "sum decimals with fewer digits or a float"
         ) from error

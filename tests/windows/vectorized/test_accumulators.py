@@ -233,6 +233,37 @@ def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
             continue
         with pytest.raises(OverflowError, match="more than 38 digits"):
             make()
+    by_rows = row_results({"s": Sum("v")}, values, values, values)["s"]
+    assert by_rows == MOST if values[1] < 0 else "more than 38 digits" in by_rows
+
+
+@pytest.mark.parametrize("values", [[MOST], [Decimal("1e20")], [Decimal("1e20") - 1], [Decimal("1e20"), Decimal(0)]])
+def test_means_of_wide_decimals_are_equal_or_refused_on_both_paths(values):
+    chosen = {"m": Mean("v")}
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "decimal(38,1)"})
+    table = pa.table({"v": pa.array(values, pa.decimal128(38, 1))})
+    parts = fold.of_rows(BatchRows(table, None), Groups(np.zeros(len(values), dtype=np.int64), 1))
+    found = column_results(fold, chosen, parts)["m"]
+    by_rows = row_results(chosen, values, values, values)["m"]
+    if sum(values) / len(values) < 10**20:
+        assert found == [by_rows]
+    else:
+        assert found == by_rows
+        assert "more than 38 digits" in found
+
+
+def test_nan_and_zero_are_one_value_each_whatever_their_bits():
+    chosen = {"set": CollectSet("v"), "count": CountDistinct("v"), "about": ApproxCountDistinct("v")}
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "double"})
+    values = [math.nan, 2.0, -0.0, -math.nan, 0.0, float("nan"), -1.0]
+    rows = BatchRows(pa.table({"v": values}), None)
+    at_once, each = Groups(np.zeros(7, dtype=np.int64), 1), Groups(np.arange(7), 7)
+    for parts in (fold.of_rows(rows, at_once), fold.merged(fold.of_rows(rows, each), at_once)):
+        found = [column.to_pylist()[0] for column in fold.results(parts)]
+        assert repr(found) == "[[-1.0, 0.0, 2.0, nan], 4, 4]"
+    assert repr(list(row_results(chosen, values, values, values).values())) == repr(found)
+    halves = [{math.nan, 1.0}, {float("nan"), 1.0}]
+    assert chosen["count"].get_result(chosen["count"].merge(*halves)) == 2
 
 
 def test_means_of_large_integers_have_one_rounding():
