@@ -153,8 +153,8 @@ class WindowedStream:
     def aggregate(
         self,
         aggregate: Any,
-        process: ProcessWindowFunction | None = None,
         /,
+        process: ProcessWindowFunction | None = None,
         *,
         output: Any = None,
         name: str | None = None,
@@ -194,7 +194,9 @@ class WindowedStream:
                     f"{', '.join(_OPTIONS)}: "
                     f"{wrong[0]!r} is none; columns go into the dict: aggregate({{'orders': Count()}}, name='orders')"
                 )
-            return self._build(aggregate, process, **named)
+            if process is not None and "process" in named:
+                raise DefinitionError("aggregate has two functions, its second argument and process=; give one of them")
+            return self._build(aggregate, named.pop("process", process), **named)
         if not named or process is not None:
             raise DefinitionError(
                 "aggregate takes one aggregate, or aggregates by name: aggregate(orders=Count(), revenue=Sum('amount'))"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter
 from keyed.content.local_store import ReadStore
 from keyed.engine.export import check_course, export
 from keyed.engine.group_log import GroupLog
@@ -81,13 +81,13 @@ def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:
     return store
 
 
-def check_changelog(changelog: Changelog, meta: GroupMeta, where: str) -> None:
-    """Check that a changelog is that of a key group's checkpoint, before anything is written to it.
+def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, where: str) -> None:
+    """Check that a key group's changelog is that of its checkpoint, before anything is written to it.
 
     Raises:
         ChangelogDiverged: It is another one's.
     """
-    last = changelog.reader(meta.group).last()
+    last = group.last()
     # One that has the last commit already, or of a running query the next one, is looked at when it is written.
     if last is not None and (last.source_log != meta.log_id or last.sequence < meta.commit):
         check_course(last, meta, where)
@@ -115,7 +115,7 @@ def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog
             groups = opened.groups(operator)
             changelog.prepare(operator, len(groups))
             for meta, _ in groups:
-                check_changelog(changelog, meta, f"checkpoint {opened.path}, operator {operator!r}")
+                check_changelog(changelog.reader(meta.group), meta, f"checkpoint {opened.path}, operator {operator!r}")
             done[operator] = groups[0][0].commit
             if position is not None:
                 changelog.put_position(done[operator], position)

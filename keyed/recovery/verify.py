@@ -60,11 +60,11 @@ def verify_changelog(changelog: Changelog) -> list[Verified]:
     """
     header = header_of(changelog)
     try:
-        # A running job goes on meanwhile: it has exported the batches before this one.
-        newest = max((sequence for sequence, _ in changelog.positions()), default=0)
+        # Before the commits: a running job goes on meanwhile.
+        before = [sequence for sequence, _ in changelog.positions()]
         groups = range(header.parallelism)
         found = [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
-        return _with_positions(found, newest, {sequence for sequence, _ in changelog.positions()})
+        return _with_positions(found, before, {sequence for sequence, _ in changelog.positions()})
     except CorruptionError as error:
         return [Verified(header.operator, 0, problem=str(error))]
 
@@ -115,14 +115,20 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
     return attrs.evolve(found, problem=problem, note=note)
 
 
-def _with_positions(found: list[Verified], newest: int, kept: set[int]) -> list[Verified]:
-    """What was found, with what the positions say: a group has all batches before the newest position."""
+def _with_positions(found: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
+    """What was found, with what the positions say, those from before the commits were read and those from after it.
+
+    The position after a batch is logged before the batch is exported, and the next one when all groups have it. A
+    restored query logs where it begins besides, and exports its first batch as a snapshot.
+    """
     cut = min(group.last for group in found)
     result = []
     for group in found:
         problem = group.problem
-        if not problem and group.last < newest - 1:
-            problem = f"its last commit is {group.last}, and there is a position of the sources after batch {newest}"
+        missing = [sequence for sequence in before if sequence > group.last]
+        if not problem and len(missing) > (1 if group.last else 2):
+            batches = f"from batch {missing[0]} to {missing[-1]}"
+            problem = f"its last commit is {group.last}, and there are positions of the sources {batches}"
         elif not problem and group.last == cut and cut not in kept and any(sequence < cut for sequence in kept):
             problem = f"there is no position of the sources after batch {cut}, and there are positions before it"
         result.append(attrs.evolve(group, problem=problem))

@@ -174,6 +174,18 @@ def test_columns_and_options_share_no_names():
         minutes(keyed_rows("user")).aggregate({"n": Count()}, orders=Count())  # type: ignore[call-overload]
 
 
+def test_the_function_beside_an_aggregate_goes_by_position_or_name():
+    class Named(ProcessWindowFunction):
+        def process(self, key, context, elements):
+            yield key, list(elements)
+
+    by_position = minutes(keyed_rows("user")).aggregate(Count(), Named())
+    by_name = minutes(keyed_rows("user")).aggregate(Count(), process=Named())
+    assert by_name.run().values == by_position.run().values != []
+    with pytest.raises(DefinitionError, match="two functions"):
+        minutes(keyed_rows("user")).aggregate(Count(), Named(), process=Named())  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("make", [lambda w: w.aggregate(), lambda w: w.aggregate(Count(), n=Count())])
 def test_one_aggregate_or_named_ones(make):
     with pytest.raises(DefinitionError, match="one aggregate, or aggregates by name"):

@@ -14,9 +14,11 @@ from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
+from keyed.engine.meta import decode_meta
 from keyed.engine.replica import Replica
 from keyed.engine.taker import Taker
 from keyed.recovery.cut import Restoration
+from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
 from keyed.runtimes.local.output_rows import as_rows
@@ -62,10 +64,13 @@ class LocalOperator:
                 store = open_rocks_store(folder / stage.name / str(index))
             self._closing.callback(store.close)
             writer = None
+            log = commits.group_log(stage.name, index)
             if changelog is not None:
                 writer = changelog.writer(index)
                 self._closing.callback(writer.close)
-            log = commits.group_log(stage.name, index)
+                where = f"operator {stage.name!r}, key group {index}"
+                if (record := log.read_meta()) is not None:
+                    check_changelog(writer, decode_meta(record, f"{where}, meta record"), where)
             self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
             self._closing.callback(self.groups[-1].close)
         self._exported = 0

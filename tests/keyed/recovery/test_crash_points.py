@@ -2,12 +2,16 @@
 
 The process kills itself by SIGKILL at the given occurrence of the point; then it is recovered from the checkpoint, or
 from the changelog alone, and has written in the end what an undisturbed run writes.
+
+Between any two steps of the runner (commit, position, export) a run is only broken off: what it leaves is sound.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +19,18 @@ from typing import Any
 
 import pytest
 
+import keyed
 from keyed.changelog.directory import DirectoryChangelog, compaction
 from keyed.changelog.directory import directory_writer as writer
 from keyed.changelog.directory import disk as files
 from keyed.engine import loader
+from keyed.errors import ChangelogError
+from keyed.recovery import flush, verify_changelog
+from keyed.recovery.cut import header_of, newest_sequence
 from keyed.stores import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
+from tests.keyed.recovery.test_restore import Count
 
 CONTEXT = multiprocessing.get_context("forkserver")
 JOB, ROWS = "functions", 1_200
@@ -129,3 +138,92 @@ def test_recovery_from_a_crash(tmp_path, undisturbed, point, recovered_from):
     jobs.run(life, rows=ROWS)
     assert jobs.written(life.folder) == undisturbed[0]
     assert jobs.final_state(life) == undisturbed[1]
+
+
+class Stop(BaseException):
+    """Ends a run as a kill does: nothing is flushed."""
+
+
+class Steps:
+    """Stops before the nth step of what commits a batch and writes changelogs."""
+
+    def __init__(self, monkeypatch: Any, nth: int) -> None:
+        self._left = nth
+        for place, name in (
+            (CommitStore, "make_durable"),
+            (DirectoryChangelog, "put_position"),
+            (writer.DirectoryWriter, "append"),
+        ):
+            monkeypatch.setattr(place, name, self._counted(getattr(place, name)))
+
+    def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._left -= 1
+            if not self._left:
+                raise Stop
+            return step(*arguments)
+
+        return call
+
+
+def counted(folder: Path, rows: int, checkpoint: Path, *, changelogs: str = "", restore_from: str = "") -> Any:
+    """Count numbers, and the numbers of each count, in two operators."""
+
+    def options(name: str) -> dict[str, Any]:
+        at = {"changelog": changelogs, "restore_from": restore_from}
+        return {"name": name} | {key: log_of(folder / to / name) for key, to in at.items() if to}
+
+    numbers = keyed.stream(range(rows)).key_by(lambda number: number % 10)
+    counts = numbers.process(Count(), "n bigint, count bigint", parallelism=2, **options("numbers"))
+    output = counts.key_by("count").process(Count(), **options("counts"))
+    return output.run(rows_per_batch=10, checkpoint=checkpoint, drain=False)
+
+
+def log_of(folder: Path) -> DirectoryChangelog:
+    return DirectoryChangelog(folder, auto_compact=False)
+
+
+def logs_in(folder: Path) -> dict[str, DirectoryChangelog]:
+    logs = {name: log_of(folder / name) for name in ("numbers", "counts")}
+    return {name: log for name, log in logs.items() if log.header() is not None}
+
+
+BEGINNINGS: dict[str, Callable[[Path], Any]] = {
+    "a new query": lambda folder: counted(folder, 20, folder / "ck", changelogs="new"),
+    "one that goes on": lambda folder: counted(folder, 40, folder / "with", changelogs="new"),
+    "one that is restored": lambda folder: counted(folder, 40, folder / "ck", changelogs="new", restore_from="old"),
+    "one that had no changelog": lambda folder: counted(folder, 40, folder / "without", changelogs="new"),
+    "a flush into empty changelogs": lambda folder: flush(
+        folder / "without", {name: log_of(folder / "new" / name) for name in ("numbers", "counts")}
+    ),
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_what_is_left_between_two_steps_is_sound_and_is_restored(tmp_path, beginning):
+    before = tmp_path / "before"
+    counted(before, 30, before / "old-checkpoint", changelogs="old")
+    counted(before, 30, before / "without")
+    if beginning == "one that goes on":
+        counted(before, 30, before / "with", changelogs="new")
+    whole = counted(before, 50, tmp_path / "whole").values
+    for nth in itertools.count(1):
+        folder = tmp_path / str(nth)
+        shutil.copytree(before, folder)
+        with pytest.MonkeyPatch.context() as patched:
+            Steps(patched, nth)
+            try:
+                BEGINNINGS[beginning](folder)
+                break
+            except Stop:
+                pass
+        logs = logs_in(folder / "new")
+        assert [group.problem for log in logs.values() for group in verify_changelog(log) if group.problem] == []
+        if len(logs) < 2 or any(newest_sequence(log, header_of(log)) is None for log in logs.values()):
+            with pytest.raises(ChangelogError, match=r"is no changelog yet|not have a commit of each key group yet"):
+                counted(folder, 50, folder / "restored", restore_from="new")
+        else:
+            result = counted(folder, 50, folder / "restored", restore_from="new")
+            assert result.restored.with_position
+            assert result.values == whole[-len(result.values) :]
+    assert nth > 5

@@ -28,6 +28,7 @@ from keyed import (
 )
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.engine.loader import Loader
+from keyed.recovery import verify_changelog
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
@@ -205,6 +206,19 @@ def run_count(rows: Any, changelog: Any = None, restore_from: Any = None, functi
     )
     times = iter(range(0, 10_000_000, 1000))
     return output.run(rows_per_batch=10, processing_time=lambda: next(times), drain=False, **options)
+
+
+def test_a_run_leaves_the_changelog_of_another_checkpoint_as_it_is(tmp_path):
+    log = MemoryChangelog()
+    run_count(range(60), log, checkpoint=tmp_path / "one")
+    positions = list(log.positions())
+    run_count(range(100), checkpoint=tmp_path / "other")
+    with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
+        run_count(range(110), log, checkpoint=tmp_path / "other")
+    assert list(log.positions()) == positions
+    # So its own goes on beyond that batch.
+    run_count(range(200), log, checkpoint=tmp_path / "one")
+    assert [group.problem for group in verify_changelog(log)] == [""]
 
 
 def test_the_source_goes_on_and_the_sinks_are_not_written_again(tmp_path):

@@ -79,7 +79,7 @@ def test_the_first_commit_that_is_wrong_is_named(log, change, match):
 def test_a_lost_tail(log):
     del log._groups[1][-2:]
     assert problems(verify_changelog(log)) == {
-        1: "its last commit is 8, and there is a position of the sources after batch 10"
+        1: "its last commit is 8, and there are positions of the sources from batch 9 to 10"
     }
 
 

@@ -120,7 +120,8 @@ def _log_position(
     """Log where the query stood after its last batch, into changelogs that are this query's."""
     for meta in metas.values():
         if meta.operator in changelogs:
-            check_changelog(changelogs[meta.operator], meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
+            reader = changelogs[meta.operator].reader(meta.group)
+            check_changelog(reader, meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
     folder = reached(session, checkpoint)
     record = None if folder is None else read_begin(folder)
     # Of a restored query that was killed right after its first batch the checkpoint does not say it yet.

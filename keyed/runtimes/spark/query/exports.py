@@ -8,6 +8,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
+from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
@@ -130,11 +131,20 @@ class Exports:
         return next((r for r in reports if r and r["batchId"] == batch and "addBatch" in r["durationMs"]), None)
 
     def _sequences(self, batch: int) -> Mapping[str, int]:
-        """The sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it."""
+        """The sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it.
+
+        Raises:
+            ChangelogDiverged: A changelog is not this checkpoint's.
+        """
         self._started.wait()
         assert self._query is not None
         report = self._report(batch)
         commits = operator_commits(report) if report is not None else {}
         if commits.keys() >= self._changelogs.keys():
             return commits
-        return {meta.operator: meta.commit for meta in committed_metas(self._session, self._checkpoint).values()}
+        metas = committed_metas(self._session, self._checkpoint).values()
+        for meta in metas:
+            if meta.operator in self._changelogs:
+                reader = self._changelogs[meta.operator].reader(meta.group)
+                check_changelog(reader, meta, f"operator {meta.operator!r}, key group {meta.group}")
+        return {meta.operator: meta.commit for meta in metas}

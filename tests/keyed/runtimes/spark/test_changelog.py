@@ -304,12 +304,16 @@ def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
     with pytest.raises(ChangelogDiverged, match="its checkpoint is new"):
         job.run(checkpoint=tmp_path / "other")
     assert total(changelog)[0] == 1
-    # Nor does a flush leave anything in it, not even a position.
+    # Nor does a flush, or a run, leave anything in it, not even a position.
     positions = list(changelog.positions())
-    write_files(tmp_path, [1])
-    count(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "third")
+    for file in (1, 2):
+        write_files(tmp_path, [file])
+        count(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "third")
     with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
         keyed.spark_flush(spark, tmp_path / "third", {"count": changelog})
+    write_files(tmp_path, [3])
+    with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
+        job.run(checkpoint=tmp_path / "third")
     assert list(changelog.positions()) == positions
 
 
