@@ -12,6 +12,7 @@ import datetime as dt
 import keyword
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputDefinitionError, snapshot
@@ -22,6 +23,8 @@ from windows.window_context import WindowContext
 
 __all__ = ["Emission", "row_maker"]
 
+#: What is part of an output, and not one, where it stands in a tuple that is returned.
+_PLAIN = (int, float, str, bytes, Decimal, dt.date, type(None))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MOST_CACHED = 4096
 
@@ -83,7 +86,9 @@ class Emission:
         context = self._context
         context.current = window
         result = self._process.process(key, context, elements) or ()
-        if isinstance(result, str | bytes | dict):
+        # A tuple of rows is outputs; one with plain values in it is a row.
+        is_row = isinstance(result, tuple) and any(isinstance(item, _PLAIN) for item in result)
+        if is_row or isinstance(result, str | bytes | dict):
             raise OutputDefinitionError(
                 f"{result!r} of type {type(result).__name__} was returned by {type(self._process).__name__}.process, "
                 "which would be taken apart into outputs; yield it, or return a list of outputs"

@@ -777,7 +777,7 @@ def test_errors_of_user_functions_name_the_key():
         h.process(("k", 1), 1)
 
 
-@pytest.mark.parametrize("returned", ["text", b"bytes", {"a": "dict"}])
+@pytest.mark.parametrize("returned", ["text", b"bytes", {"a": "dict"}, ("k", 1), TimeWindow(0, 1), (None,)])
 def test_a_window_function_returns_a_list_of_outputs(returned):
     class Returns(ProcessWindowFunction):
         def process(self, key, context, elements):

@@ -195,7 +195,6 @@ ROW_BY_ROW = [
     (lambda: windows_of().aggregate(n=Sum(lambda row: 1)), "is not a built-in aggregate of a column"),
     (lambda: windows_of().aggregate(n=First("number")), "depends on the order of arrival"),
     (lambda: windows_of().aggregate(n=CollectList("number")), "is not a built-in aggregate of a column"),
-    (lambda: windows_of().aggregate(n=Sum("text")), "Sum('text') of a column of type string"),
     (lambda: windows_of().aggregate(n=CountDistinct("real")), "CountDistinct('real') of a column of type double"),
     (lambda: windows_of().aggregate(n=Max("many")), "Max('many') of a column of type None"),
     (lambda: windows_of().aggregate({"n": Count()}, order="arrival"), "order='arrival'"),
