@@ -144,8 +144,8 @@ class Driver:
                         if not generator:
                             _check_returned(result)
                         for value in result:
-                            cls = value.__class__
-                            if cls is tuple and value and value[0].__class__ is OutputTag:
+                            cls = type(value)
+                            if cls is tuple and value and type(value[0]) is OutputTag:
                                 context.output_tagged(value)
                             else:
                                 append(value if cls in as_they_are else take(value))

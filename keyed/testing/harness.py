@@ -138,10 +138,11 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"process: {type(self._spec.function).__name__} takes tables; use process_batch")
         if timestamp is not None and not _is_time(timestamp):
             raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
+        element = element_of(value)
         if self._collecting is not None:
-            self._collecting.append((value, timestamp))
+            self._collecting.append((element, timestamp))
         else:
-            self._run([(value, timestamp)])
+            self._run([(element, timestamp)])
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -328,8 +329,7 @@ class KeyedTestHarness(Shown):
 
     def _run(self, rows: list[tuple[Any, int | None]]) -> None:
         routed: list[list[tuple[Any, Any, int | None]]] = [[] for _ in self._groups]
-        for element, timestamp in rows:
-            value = element_of(element)
+        for value, timestamp in rows:
             key = self._key_types.check(self._key(value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
             routed[index].append((key, value, timestamp))

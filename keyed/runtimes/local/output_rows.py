@@ -27,6 +27,8 @@ def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any
     names = schema.names
     make = row_class(names)
     width = len(names)
+    if set(map(type, values)) == {tuple} and set(map(len, values)) == {width}:
+        return list(map(make, values))
     rows = []
     for value in values:
         kind = value.__class__

@@ -116,7 +116,7 @@ def batches(
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        yield _checked(stage, list(map(element_of, taken)), None, limit) if taken else SourceRows(waits=True)
+        yield _checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
 
 
 def _seekable_batches(
@@ -137,7 +137,7 @@ def _seekable_batches(
                 f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
                 "plain data: numbers, text, lists, dictionaries"
             )
-        yield _checked(stage, list(map(element_of, taken)), None, limit) if taken else SourceRows(waits=True)
+        yield _checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
@@ -163,13 +163,16 @@ def _is_plain(position: Any) -> bool:
 
 
 def _cut(elements: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Elements in lists of at most so many, the list being shorter where the source pauses."""
+    """Elements in lists of at most so many, the list being shorter where the source pauses.
+
+    They are taken when they come, because a source may use one dictionary for all.
+    """
     while True:
         taken = []
         for element in elements:
             if element is PAUSE:
                 break
-            taken.append(element)
+            taken.append(element_of(element))
             if len(taken) == size:
                 break
         else:
@@ -188,7 +191,7 @@ def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], 
     if isinstance(data, list | tuple):
         _check_length(min(len(data), count), count)
         return islice(data, count, None), list(data[: min(ROWS, count)]), list(data[max(0, count - ROWS) : count])
-    elements = (element for element in data if element is not PAUSE) if count else iter(data)
+    elements = (element_of(element) for element in data if element is not PAUSE) if count else iter(data)
     first = list(islice(elements, min(ROWS, count)))
     last = deque(first, ROWS)
     there = len(first)

@@ -19,6 +19,7 @@ from keyed.codec.frames import frame
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.stores import CommitStore
+from keyed.testing import KeyedTestHarness
 
 
 class Count(KeyedProcessFunction):
@@ -80,6 +81,23 @@ def test_the_same_rows_may_come_by_another_way(tmp_path):
             shutil.copytree(tmp_path / str(number), tmp_path / "copy")
             assert counts(later, None).run(checkpoint=tmp_path / "copy").values == [("a", 4, 4)]
             shutil.rmtree(tmp_path / "copy")
+
+
+def test_a_source_may_use_one_dictionary_for_all_rows(tmp_path):
+    def reusing(last):
+        element: dict[str, Any] = {"k": "a"}
+        for value in range(last):
+            element["v"] = value
+            yield element
+
+    for last in (3, 5):
+        result = counts(reusing(last)).run(rows_per_batch=2, checkpoint=tmp_path / "checkpoint")
+    assert result.values == [("a", 3, 4), ("a", 4, 5)]
+    harness = KeyedTestHarness(Count(), key="k")
+    with harness.batch():
+        for element in reusing(3):
+            harness.process(element)
+    assert [record.value for record in harness.take_output()] == [("a", 0, 1), ("a", 1, 2), ("a", 2, 3)]
 
 
 def test_digests_are_those_of_values():
