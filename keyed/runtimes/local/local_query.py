@@ -246,6 +246,7 @@ class LocalQuery(Shown):
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
+        self._warn_of_dropped(metrics)
         return RunResult(values, position.batches - before, metrics, self._restored)
 
     def _limit(self, source: Source) -> Limit | None:
@@ -341,6 +342,22 @@ class LocalQuery(Shown):
                 "use the same chain and names, or a new checkpoint"
             )
         return position
+
+    def _warn_of_dropped(self, metrics: dict[str, dict[str, int]]) -> None:
+        """Say, once, why rows were dropped as late where no delay was given: hardly anyone means that."""
+        source = self._last.source
+        if source.timestamp is None or source.watermark.delay_ms:
+            return
+        for name, counters in metrics.items():
+            if dropped := counters["rows_dropped"]:
+                _log.warning(
+                    "operator %r dropped %d rows as late: without a delay of the watermark each row is late that "
+                    "comes in a later batch than one with a greater timestamp; give stream(..., watermark="
+                    "keyed.bounded_out_of_orderness(...)), or allow lateness",
+                    name,
+                    dropped,
+                )
+                return
 
     def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
         """Where a new query starts: at the beginning, or with the state and position that changelogs hold."""
