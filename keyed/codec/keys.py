@@ -284,8 +284,10 @@ def _normalised_float(key: float) -> float:
 
 
 def _in_utc(key: dt.datetime) -> dt.datetime:
-    if key.tzinfo is dt.UTC or key.utcoffset() is None:
+    if key.utcoffset() is None:
         return key
+    if key.tzinfo is dt.UTC:
+        return key.replace(fold=0) if key.fold else key
     try:
         return key.astimezone(dt.UTC)
     except OverflowError:

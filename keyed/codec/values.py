@@ -90,6 +90,7 @@ def _make_codec(type_: Any) -> ValueCodec:
 
 def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     unpack, tree, check = Decoder(type_).decode, shape.tree or _as_it_is, shape.check
+    _forget_caches(inspect_type(type_), set())
     only = next(iter(shape.classes)) if shape.classes and len(shape.classes) == 1 and not shape.parts else None
 
     def recover(value: Any, error: Exception) -> bytes:
@@ -132,6 +133,26 @@ def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], 
 
     encode = encode_leaf if only is not None else encode_direct if shape.direct else encode_tree
     return (_verified(encode, decode, shape) if shape.verify else encode), decode
+
+
+def _forget_caches(node: Any, seen: set[Any]) -> None:
+    """Take off classes what msgspec has left on them: it cannot be pickled, and so the classes of a program could not.
+
+    Decoders that were made keep what they need.
+    """
+    if isinstance(node, list | tuple):
+        for each in node:
+            _forget_caches(each, seen)
+        return
+    cls = getattr(node, "cls", None)
+    if isinstance(cls, type):
+        if cls in seen:
+            return
+        seen.add(cls)
+        if "__msgspec_cache__" in vars(cls):
+            del cls.__msgspec_cache__  # type: ignore[attr-defined]
+    for part in ("fields", "type", "types", "item_type", "item_types", "key_type", "value_type"):
+        _forget_caches(getattr(node, part, ()), seen)
 
 
 def _decode_wide(data: bytes, type_: Any, shape: Shape, error: Exception) -> Any:

@@ -397,7 +397,7 @@ def test_a_trigger_that_does_not_merge_says_so():
 def test_a_continuous_trigger_ends_at_the_end_of_time(assigner):
     last = 2**63 - 1
     for times in ([5, 7], [last - 3, last - 2]):
-        stream = keyed.stream([{"k": 1, "t": t} for t in times], timestamp="t")
+        stream = keyed.stream([{"k": 1, "t": t} for t in times], timestamp="t", max_ahead=None)
         windowed = stream.key_by("k").window(assigner).trigger(ContinuousEventTimeTrigger.of(400))
         values = windowed.aggregate(n=Count()).run().values
         assert values[-1].n == 2

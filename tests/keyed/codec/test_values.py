@@ -573,3 +573,17 @@ def test_the_layout_is_as_documented(type_, value, encoded):
 def test_the_bytes_of_untyped_sets_do_not_depend_on_their_history(texts):
     codec = value_codec(object)
     assert codec.encode(set(texts[0])) == codec.encode(set(texts[1]))
+
+
+def test_a_class_of_the_program_can_still_be_pickled_after_it_was_encoded():
+    # As Spark does it. What msgspec leaves on a class cannot be pickled.
+    from pyspark import cloudpickle
+
+    @attrs.frozen
+    class Inner:
+        number: int
+
+    codec = value_codec(list[Inner])
+    assert codec.decode(codec.encode([Inner(1)])) == [Inner(1)]
+    cloudpickle.dumps(Inner)
+    assert codec.decode(codec.encode([Inner(2)])) == [Inner(2)]

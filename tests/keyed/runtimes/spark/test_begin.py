@@ -131,7 +131,12 @@ def test_a_checkpoint_in_which_another_query_has_begun_is_not_restored_into(fold
         begin(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
 
 
-@pytest.mark.parametrize("positions", [{}, {42: encode_position(POSITION)}, {43: b"KRUN of the local runtime"}])
+def test_a_position_that_is_lost_is_told(folder):
+    with pytest.raises(CorruptionError, match="a position of the sources after batch 42 and none after batch 43"):
+        begin(folder, points(op=changelog_at(43, {42: encode_position(POSITION)})))
+
+
+@pytest.mark.parametrize("positions", [{}, {43: b"KRUN of the local runtime"}])
 def test_without_a_position_state_alone_is_restored_and_that_is_said(folder, caplog, positions):
     with caplog.at_level(logging.WARNING):
         record, cut = begin(folder, points(op=changelog_at(43, positions)))
