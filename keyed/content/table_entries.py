@@ -15,7 +15,7 @@ in the unit of the column. The types of the columns are in the description of th
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,7 +38,7 @@ from keyed.errors import CorruptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TableEntries"]
+__all__ = ["TableEntries", "value_converters"]
 
 _DUE_BYTES = 8
 _KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
@@ -168,6 +168,23 @@ class TableEntries:
             due = [decode_time(value) for _, _, value in changes if value is not None]
             columns[_DUE_COLUMN] = pa.array(due, pa.int64())
         return pa.table({name: columns[name] for name in self._schema.names})
+
+
+def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Callable[[Any], Any]]:
+    """What makes the values that entries have for columns into those of the columns' types, where they differ.
+
+    Args:
+        schema: The columns.
+        back: Whether it is the other way round: from values of the columns' types into those that entries have.
+    """
+    import pyarrow as pa
+
+    def converter(before: Any, after: Any) -> Callable[[Any], Any]:
+        return lambda value: None if value is None else pa.array([value], before).cast(after)[0].as_py()
+
+    types = {field.name: (_plain_type(field.type), field.type) for field in schema}
+    differing = {name: found for name, found in types.items() if found[0] != found[1]}
+    return {name: converter(*(found[::-1] if back else found)) for name, found in differing.items()}
 
 
 def _plain_type(type_: Any) -> Any:

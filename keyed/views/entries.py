@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from struct import Struct
 from typing import Any
@@ -16,6 +17,7 @@ from keyed.codec.stand_ins import value_reader
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time
+from keyed.content.table_entries import value_converters
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.state import AggregatingState, MapState, State
 
@@ -76,13 +78,36 @@ class EntryReader:
         self._decode_sub: Callable[[bytes], Any] = decode_key if schema.kind in ("map", "table") else _LIST_SUB.unpack
         self._result: Callable[[Any], Any] | None = None
         if schema.kind == "table":
-            self._decode: Callable[[bytes], Any] = _decode_row
+            self._decode: Callable[[bytes], Any] = self._row_decoder()
             if type_ is not None:
                 raise StateSchemaChanged(f"types: the {schema} has columns, which have their types")
         elif type_ is None:
             self._decode = value_reader(schema.value)
         else:
             self._take(type_)
+
+    def _row_decoder(self) -> Callable[[bytes], Any]:
+        """What decodes the columns of a table that are not its key; takes care of those of the key beside it."""
+        import pyarrow as pa
+
+        value = self.schema.value
+        columns = pa.ipc.read_schema(pa.py_buffer(b64decode(value["arrow"])))
+        names = self.schema.key[value["stream_keys"] :]
+        read, write = value_converters(columns), value_converters(columns, back=True)
+
+        def converted(parts: tuple[Any, ...], convert: dict[str, Callable[[Any], Any]]) -> tuple[Any, ...]:
+            return tuple(
+                convert[name](part) if name in convert else part for name, part in zip(names, parts, strict=True)
+            )
+
+        if read.keys() & set(names):
+            self._decode_sub = lambda sub: converted(decode_key(sub), read)
+            self._encode_sub = lambda parts: encode_key(converted(parts, write))
+
+        def decode(stored: bytes) -> dict[str, Any]:
+            return {name: read[name](part) if name in read else part for name, part in _decode_row(stored).items()}
+
+        return decode
 
     def _take(self, type_: Any) -> None:
         """Read values, and keys of a map, in the user's types."""

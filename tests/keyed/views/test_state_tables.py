@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -384,3 +387,30 @@ def test_what_is_closed_says_so(tmp_path):
     tables.close()
     with pytest.raises(keyed.StateAccessError, match="the tables are closed"):
         live.get("a")
+
+
+class Totals(keyed.VectorizedFunction):
+    totals = keyed.TableState("shop string, day date, amount decimal(10,2), seen timestamp", key=("shop", "day"))
+
+    def process_batch(self, table, ctx):
+        self.totals.upsert(table)
+
+
+def test_rows_of_a_table_state_have_the_types_of_their_columns(tmp_path):
+    day, seen, amount = dt.date(2026, 1, 31), datetime(2026, 1, 31, 12, tzinfo=UTC), Decimal("1.50")
+    types: Any = [pa.string(), pa.date32(), pa.decimal128(10, 2), pa.timestamp("us", "UTC")]
+    schema = pa.schema(list(zip(["shop", "day", "amount", "seen"], types, strict=True)))
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    row = {"shop": "a", "day": day, "amount": amount, "seen": seen}
+    with (
+        KeyedTestHarness(Totals(), key="shop", changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process_batch(pa.Table.from_pylist([row], schema))
+        tables.poll()
+        totals = tables["totals"]
+        assert totals.get("a") == {(day,): {"amount": amount, "seen": seen}}
+        assert totals.get("a", day) == {"amount": amount, "seen": seen}
+        assert [(entry.key, entry.entry) for entry in totals] == [("a", (day,))]
+        assert totals.dataset().to_table().to_pylist() == [row]
+        assert tables.sql("select amount from totals where shop = 'a'").to_pylist() == [{"amount": amount}]
