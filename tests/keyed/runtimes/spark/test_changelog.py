@@ -283,7 +283,7 @@ def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp
     count(source, changelog=changelog).run(out, checkpoint=tmp_path / "ck")
     count(source, restore_from=changelog).run(out, checkpoint=tmp_path / "ck2")
     write_files(tmp_path, [2])
-    for module in ("job", "folder"):
+    for module in ("query.job", "checkpoint.folder"):
         monkeypatch.setattr(f"keyed.runtimes.spark.{module}.is_here", lambda _: False)
     seen: list[keyed.Progress] = []
     new = DirectoryChangelog(tmp_path / "new")

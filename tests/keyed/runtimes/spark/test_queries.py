@@ -80,7 +80,7 @@ def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tm
     assert parquet_rows(out) == expected_counts([row for batch in rows for row in batch])
     # Flat files, no partition columns, nothing left of the staging.
     assert pq.read_schema(next(iter(out.glob("*.parquet")))).names == ["k", "n", "total"]
-    assert all(path.name.startswith("part-") for path in out.iterdir())
+    assert all(path.name.startswith(("part-", "_keyed-")) for path in out.iterdir())
 
     # The checkpoint is finished now: without new rows nothing happens, with new rows it refuses.
     result = counted.run(out, checkpoint=checkpoint, drain=True)
