@@ -35,6 +35,11 @@ def check_travels(function: object, operator: str) -> None:
             break
         path, value = f"{path}{bad[0]}", bad[1]
         seen.add(id(value))
+    if isinstance(value, type) and "__msgspec_cache__" in vars(value):
+        # What msgspec leaves on a class that it has looked at cannot be pickled, and is made again when it is needed.
+        del value.__msgspec_cache__  # type: ignore[attr-defined]
+        check_travels(function, operator)
+        return
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise DefinitionError(
         f"operator {operator!r}: {path} is a {kind}, which cannot be sent to Spark's workers ({trouble}); make it in "

@@ -1,5 +1,7 @@
 """Keys on Spark are compared by what is stored, over batches, timers, changelogs and restore."""
 
+import os
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +21,10 @@ NAN = float("nan")
 def write(folder, number, rows):
     folder.mkdir(exist_ok=True)
     keys, times = zip(*rows, strict=True)
-    pq.write_table(pa.table({"k": pa.array(keys, pa.float64()), "t": times}), folder / f"{number:03}.parquet")
+    path = folder / f"{number:03}.parquet"
+    pq.write_table(pa.table({"k": pa.array(keys, pa.float64()), "t": times}), path)
+    # Spark reads files in the order of their times, which may be one millisecond.
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
 def source(spark, folder):
