@@ -32,7 +32,7 @@ demo: setup ## the main job: the ten busiest destinations of each hour, computed
 	@rm -rf $(DEMO)
 	$(BIN)/python -m examples.top_n --output $(DEMO)/top_n $(ARGS)
 
-test: setup ## the tests, without the slow ones, in five minutes (ARGS="-k name" and so on)
+test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices

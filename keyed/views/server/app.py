@@ -18,9 +18,9 @@ batch it is. An error is ``{"error": {"type": ..., "message": ...}}`` with a sta
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -113,7 +113,6 @@ class _Server:
         self.sql = sql
         self.watch = Watch(tables)
         self.requests: Counter[tuple[str, int]] = Counter()
-        self.started = time.monotonic()
 
     # Answers ----------------------------------------------------------------------------------------------------
 
@@ -375,9 +374,15 @@ def make_app(
         server.route("/timers", server.timers),
         server.route("/sql", server.run_sql, "POST"),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(_Guard, access=access)])
-    app.state.keyed = server
-    return app
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await sql.close()
+
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, access=access)], lifespan=lifespan)
 
 
 async def _answer(work: Callable[[], Any]) -> Response:
