@@ -61,6 +61,8 @@ class WindowAssigner:
 
     event_time: ClassVar[bool] = True
     window_type: Callable[..., Any] = TimeWindow
+    #: What `windowed` makes; `windows.stream`, which is built on this module, says what that is.
+    _stream_type: ClassVar[Callable[[KeyedStream, WindowAssigner], WindowedStream]]
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
         """The windows of an element. Called once per element; must depend on its arguments alone.
@@ -82,9 +84,7 @@ class WindowAssigner:
 
     def windowed(self, stream: KeyedStream) -> WindowedStream:
         """The stream cut into these windows; what ``stream.window(assigner)`` returns."""
-        from windows.stream import WindowedStream
-
-        return WindowedStream(stream, self)
+        return WindowAssigner._stream_type(stream, self)
 
 
 class MergingWindowAssigner(WindowAssigner):

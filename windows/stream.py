@@ -311,6 +311,9 @@ class WindowedStream:
         )
 
 
+WindowAssigner._stream_type = WindowedStream  # noqa: SLF001 - the one place where the two meet
+
+
 def explain(output: Output) -> str:
     """How the windows of a chain are computed and kept, and why: a line for each window operator up to ``output``."""
     return "\n".join(

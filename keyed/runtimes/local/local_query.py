@@ -23,13 +23,13 @@ from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
-from keyed.runtimes.local.bad_rows import Limit
 from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.scratch import scratch_folder
-from keyed.runtimes.local.source import SourceRows, batches
+from keyed.runtimes.local.source import batches
+from keyed.runtimes.local.source_rows import Limit, SourceRows
 from keyed.runtimes.local.stop_signals import Interrupted, leave, watched
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
 from keyed.shown import Shown

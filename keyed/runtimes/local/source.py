@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -19,56 +18,22 @@ import msgspec
 from keyed.arrow.read import milliseconds, table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.engine.batch import Chunk
-from keyed.errors import CheckpointError, DefinitionError, KeyedError
-from keyed.rows import row_class
-from keyed.runtimes.local.bad_rows import Limit, bad_keys, bad_times, refuse, without_unreadable
+from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition
+from keyed.runtimes.local.source_rows import (
+    Limit,
+    SourceRows,
+    checked,
+    column_times,
+    element_of,
+    without_unreadable,
+)
 from keyed.sources import PAUSE, SeekableSource
-from keyed.streams import Keys, Source, Stage
+from keyed.streams import Stage
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["SourceRows", "batches", "element_of", "key_getter", "timestamp_of"]
-
 _log = logging.getLogger(__name__)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-
-
-@attrs.define(eq=False)
-class SourceRows:
-    """A batch as it comes from the source.
-
-    Attributes:
-        chunks: The rows, as `keyed.engine.batch.Batch` has them.
-        table: The same as an Arrow table, for a vectorized operator, in arrival order and with
-            `keyed.TIMESTAMP_COLUMN`; ``None`` if it is to be made of ``chunks``.
-        read: Number of rows read from the source, bad ones included.
-        highest: Highest timestamp, ``None`` if there is none.
-        ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
-        waits: Whether the source has no rows for now, so that no batch is needed.
-        key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
-        bad: Bad rows, where the stream diverts them.
-    """
-
-    chunks: Callable[[], Iterable[Chunk]] = tuple
-    table: Callable[[], Any] | None = None
-    read: int = 0
-    highest: int | None = None
-    ordered: bool = True
-    waits: bool = False
-    key_type: str = ""
-    bad: list[Any] = attrs.field(factory=list)
-
-    @classmethod
-    def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
-        """Rows out of lists, in arrival order."""
-        highest = None
-        if timestamps:
-            highest = max((t for t in timestamps if t is not None), default=None)
-        return cls(lambda: ((keys, timestamps, values),), read=read, highest=highest, ordered=False)
 
 
 def batches(
@@ -116,7 +81,7 @@ def batches(
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        yield _checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
+        yield checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
 
 
 def _seekable_batches(
@@ -137,7 +102,7 @@ def _seekable_batches(
                 f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
                 "plain data: numbers, text, lists, dictionaries"
             )
-        yield _checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
+        yield checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
@@ -224,16 +189,6 @@ def _tracker(position: LocalPosition, first: Iterable[Any], last: Iterable[Any])
     return tracker
 
 
-def key_getter(keys: Keys) -> Callable[[Any], Any]:
-    """A function from an element to its key: a scalar, or a tuple where there are several columns."""
-    if callable(keys):
-        return keys
-    getters = [_field_getter(name, "key column") for name in keys]
-    if len(getters) == 1:
-        return getters[0]
-    return lambda element: tuple([get(element) for get in getters])
-
-
 def _arrow(data: Any) -> Any:
     """``data`` as an Arrow table, or ``None`` if it is no table."""
     module = type(data).__module__.partition(".")[0]
@@ -286,22 +241,14 @@ def _table_batches(
         elif isinstance(stage.function, VectorizedFunction):
             from keyed.runtimes.local.table_rows import source_rows
 
-            rows = source_rows(
-                stage, batch, lambda bad: _checked(stage, table_rows(bad), _times(source, bad), limit), limit
-            )
+            rows = source_rows(stage, batch, limit)
         elif callable(keys) or callable(source.timestamp) or any(batch.column(name).null_count for name in needed):
-            rows = _checked(stage, table_rows(batch), _times(source, batch), limit)
+            rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
         else:
             rows = _table_rows(stage, batch, keys, source.timestamp)
             if limit is not None and rows.highest is not None and rows.highest > limit():
-                rows = _checked(stage, table_rows(batch), _times(source, batch), limit)
+                rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
         yield attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])
-
-
-def _times(source: Source, table: Any) -> list[int | None] | None:
-    """The timestamps of a table, if they are a column."""
-    name = source.timestamp
-    return milliseconds(table.column(name), name) if isinstance(name, str) else None
 
 
 def _check_length(there: int, consumed: int) -> None:
@@ -337,68 +284,3 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
         highest=highest,
         key_type=key_type(first_key(batch, keys)),
     )
-
-
-def _checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
-    source = stage.source
-    if source.timestamp is not None and timestamps is None:
-        get = source.timestamp if callable(source.timestamp) else _field_getter(source.timestamp, "timestamp column")
-        timestamps = [timestamp_of(get(value)) for value in values]
-    return _split(source, stage.name, list(map(key_getter(stage.keys), values)), timestamps, values, limit)
-
-
-def _split(
-    source: Source,
-    operator: str,
-    keys: list[Any],
-    timestamps: list[int | None] | None,
-    values: list[Any],
-    limit: Limit | None,
-) -> SourceRows:
-    """Divert or refuse the bad rows."""
-    diverted = {*bad_keys(keys), *(bad_times(timestamps, limit) if timestamps is not None else ())}
-    if not diverted:
-        return SourceRows.of(keys, timestamps, values, len(values))
-    if source.on_bad_row is None:
-        first = min(diverted)
-        refuse(source, operator, values[first], keys[first], None if timestamps is None else timestamps[first])
-    good = [i for i in range(len(values)) if i not in diverted]
-    rows = SourceRows.of(
-        [keys[i] for i in good],
-        None if timestamps is None else [timestamps[i] for i in good],
-        [values[i] for i in good],
-        len(values),
-    )
-    rows.bad = [values[i] for i in sorted(diverted)]
-    return rows
-
-
-def timestamp_of(value: Any) -> int | None:
-    """A timestamp in milliseconds, or ``None`` if it is not usable."""
-    if type(value) is int:
-        return value if MIN_TIMESTAMP <= value <= MAX_TIMESTAMP else None
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            return None
-        return (value - _EPOCH) // _MILLISECOND
-    return None
-
-
-def element_of(element: Any) -> Any:
-    """An element as functions get it: of a dictionary a row, so that they see what they see on Spark."""
-    if element.__class__ is dict and element and all(isinstance(name, str) for name in element):
-        return row_class(tuple(element))(element.values())
-    return element
-
-
-def _field_getter(name: str, what: str) -> Callable[[Any], Any]:
-    def get(element: Any) -> Any:
-        try:
-            return getattr(element, name)
-        except AttributeError:
-            try:
-                return element[name]
-            except (TypeError, KeyError, IndexError, KeyedError):
-                raise DefinitionError(f"{what} {name!r} is not in element {element!r}") from None
-
-    return get

@@ -19,24 +19,18 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
-from keyed.runtimes.local.bad_rows import Limit
-from keyed.runtimes.local.source import SourceRows, timestamp_of
+from keyed.runtimes.local.source_rows import Limit, SourceRows, checked, column_times, timestamp_of
 from keyed.streams import Stage
 from keyed.tables.batches import check_keys, combined, event_times, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
-__all__ = ["output_rows", "routed", "source_rows"]
 
-
-def source_rows(
-    stage: Stage, table: pa.Table, bad: Callable[[pa.Table], SourceRows], limit: Limit | None
-) -> SourceRows:
+def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRows:
     """A batch of a source that is a table.
 
     Args:
         stage: The first stage, whose keys are columns.
         table: The rows.
-        bad: Diverts or refuses bad rows.
         limit: What timestamps may not exceed.
     """
     timestamp = stage.source.timestamp
@@ -54,7 +48,8 @@ def source_rows(
         good &= times.fill_null(MIN_TIMESTAMP).to_numpy() <= limit()
     rows = SourceRows(read=table.num_rows)
     if not good.all():
-        rows.bad = bad(table.filter(~good)).bad
+        bad = table.filter(~good)
+        rows.bad = checked(stage, table_rows(bad), column_times(stage.source, bad), limit).bad
         table = table.filter(good)
         times = None if times is None else times.filter(pa.array(good))
     if times is not None:

@@ -1,0 +1,236 @@
+"""The rows of a batch of the local runtime: keys, timestamps and elements, without the bad rows.
+
+Bad rows are diverted where the stream has `on_bad_row`, and refused otherwise. They are bad by the same list as on
+Spark (`keyed.streams.stream`). Elements of Python have two ways more to have a key that cannot be stored: a datetime
+without a zone, and a text with a lone surrogate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from keyed.arrow.read import milliseconds
+from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
+from keyed.codec.keys import encode_key
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.engine.batch import Chunk
+from keyed.errors import DefinitionError, EncodingError, KeyedError, NullKeyError, RowError, TimestampError
+from keyed.rows import row_class
+from keyed.shown import shown
+from keyed.streams import Keys, Source, Stage
+
+#: Gives the highest timestamp that a row may have now.
+Limit = Callable[[], int]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_ANY_VALUE = frozenset({int, bool, bytes, float, Decimal, date, UUID})
+_REMEDY = "filter such rows, or give keyed.stream(..., on_bad_row=OutputTag(...))"
+
+
+@attrs.define(eq=False)
+class SourceRows:
+    """A batch as it comes from the source.
+
+    Attributes:
+        chunks: The rows, as `keyed.engine.batch.Batch` has them.
+        table: The same as an Arrow table, for a vectorized operator, in arrival order and with
+            `keyed.TIMESTAMP_COLUMN`; ``None`` if it is to be made of ``chunks``.
+        read: Number of rows read from the source, bad ones included.
+        highest: Highest timestamp, ``None`` if there is none.
+        ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
+        waits: Whether the source has no rows for now, so that no batch is needed.
+        key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
+        bad: Bad rows, where the stream diverts them.
+    """
+
+    chunks: Callable[[], Iterable[Chunk]] = tuple
+    table: Callable[[], Any] | None = None
+    read: int = 0
+    highest: int | None = None
+    ordered: bool = True
+    waits: bool = False
+    key_type: str = ""
+    bad: list[Any] = attrs.field(factory=list)
+
+    @classmethod
+    def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
+        """Rows out of lists, in arrival order."""
+        highest = None
+        if timestamps:
+            highest = max((t for t in timestamps if t is not None), default=None)
+        return cls(lambda: ((keys, timestamps, values),), read=read, highest=highest, ordered=False)
+
+
+def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
+    """Elements of a source as the rows of a batch, without the bad ones.
+
+    Args:
+        stage: The first stage.
+        values: The elements.
+        timestamps: Their timestamps, where they are known.
+        limit: What timestamps may not exceed.
+
+    Raises:
+        RowError: There are bad rows, and the stream refuses them.
+    """
+    source = stage.source
+    if source.timestamp is not None and timestamps is None:
+        get = source.timestamp if callable(source.timestamp) else _field_getter(source.timestamp, "timestamp column")
+        timestamps = [timestamp_of(get(value)) for value in values]
+    keys = list(map(key_getter(stage.keys), values))
+    diverted = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
+    if not diverted:
+        return SourceRows.of(keys, timestamps, values, len(values))
+    if source.on_bad_row is None:
+        first = min(diverted)
+        _refuse(source, stage.name, values[first], keys[first], None if timestamps is None else timestamps[first])
+    good = [i for i in range(len(values)) if i not in diverted]
+    rows = SourceRows.of(
+        [keys[i] for i in good],
+        None if timestamps is None else [timestamps[i] for i in good],
+        [values[i] for i in good],
+        len(values),
+    )
+    rows.bad = [values[i] for i in sorted(diverted)]
+    return rows
+
+
+def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, list[Any]]:
+    """A table without the rows that have what Python has no value for, and those rows.
+
+    Raises:
+        RowError: There are such rows, and the stream refuses them.
+    """
+    found = unreadable_rows(table)
+    if not found:
+        return table, []
+    import numpy as np
+    import pyarrow as pa
+
+    bad = table.take(pa.array(found))
+    elements = raw_rows(bad)
+    if source.on_bad_row is None:
+        column = unreadable_column(bad.slice(0, 1))
+        raise RowError(f"operator {operator!r}: column {column!r} {UNREADABLE} in {shown(elements[0])}; {_REMEDY}")
+    good: Any = np.ones(table.num_rows, dtype="bool")
+    good[found] = False
+    return table.filter(pa.array(good)), elements
+
+
+def key_getter(keys: Keys) -> Callable[[Any], Any]:
+    """A function from an element to its key: a scalar, or a tuple where there are several columns."""
+    if callable(keys):
+        return keys
+    getters = [_field_getter(name, "key column") for name in keys]
+    if len(getters) == 1:
+        return getters[0]
+    return lambda element: tuple([get(element) for get in getters])
+
+
+def timestamp_of(value: Any) -> int | None:
+    """A timestamp in milliseconds, or ``None`` if it is not usable."""
+    if type(value) is int:
+        return value if MIN_TIMESTAMP <= value <= MAX_TIMESTAMP else None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return None
+        return (value - _EPOCH) // _MILLISECOND
+    return None
+
+
+def element_of(element: Any) -> Any:
+    """An element as functions get it: of a dictionary a row, so that they see what they see on Spark."""
+    if element.__class__ is dict and element and all(isinstance(name, str) for name in element):
+        return row_class(tuple(element))(element.values())
+    return element
+
+
+def column_times(source: Source, table: Any) -> list[int | None] | None:
+    """The timestamps of a table, if they are a column."""
+    name = source.timestamp
+    return milliseconds(table.column(name), name) if isinstance(name, str) else None
+
+
+def _field_getter(name: str, what: str) -> Callable[[Any], Any]:
+    def get(element: Any) -> Any:
+        try:
+            return getattr(element, name)
+        except AttributeError:
+            try:
+                return element[name]
+            except (TypeError, KeyError, IndexError, KeyedError):
+                raise DefinitionError(f"{what} {name!r} is not in element {element!r}") from None
+
+    return get
+
+
+def _bad_keys(keys: Sequence[Any]) -> list[int]:
+    """The places of keys that are null, in part or whole, or that are of a type for keys and cannot be encoded."""
+    return [] if _are_good(keys) else [i for i, key in enumerate(keys) if _is_bad(key)]
+
+
+def _bad_times(timestamps: Sequence[int | None], limit: Limit | None) -> list[int]:
+    """The places of timestamps that are missing or beyond the limit."""
+    if limit is None:
+        return [i for i, timestamp in enumerate(timestamps) if timestamp is None]
+    highest = limit()
+    return [i for i, timestamp in enumerate(timestamps) if timestamp is None or timestamp > highest]
+
+
+def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: int | None) -> None:
+    """Raise for a bad row."""
+    if key is None or (isinstance(key, tuple) and None in key):
+        raise NullKeyError(f"operator {operator!r}: key {shown(key)} of {shown(element)} is null; {_REMEDY}")
+    if _is_bad(key):
+        raise RowError(
+            f"operator {operator!r}: key {shown(key)} of {shown(element)} cannot be stored: {_reason(key)}; {_REMEDY}"
+        )
+    if timestamp is None:
+        raise TimestampError(
+            f"operator {operator!r}: {shown(element)} has no usable timestamp in {source.timestamp!r}, which is int "
+            f"milliseconds or a datetime with a time zone; {_REMEDY}"
+        )
+    raise TimestampError(
+        f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
+        f"of the processing time; {_REMEDY}, or give another max_ahead="
+    )
+
+
+def _are_good(keys: Sequence[Any]) -> bool:
+    """Whether no key is bad, if that can be said without looking at each."""
+    types = set(map(type, keys))
+    if types <= _ANY_VALUE:
+        return True
+    if types == {str}:
+        try:
+            "".join(keys).encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+    if types == {datetime}:
+        return all(key.tzinfo is UTC for key in keys)
+    return types == {tuple} and all(
+        type(parts[0]) is not tuple and _are_good(parts) for parts in zip(*keys, strict=False)
+    )
+
+
+def _is_bad(key: Any) -> bool:
+    if key is None or (isinstance(key, tuple) and None in key):
+        return True
+    return isinstance(key, str | datetime | tuple) and _reason(key) is not None
+
+
+def _reason(key: Any) -> str | None:
+    """Why a key cannot be stored, ``None`` if it can."""
+    try:
+        encode_key(key)
+    except EncodingError as error:
+        return str(error)
+    return None
