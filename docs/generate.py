@@ -17,8 +17,6 @@ from typing import Any, ForwardRef
 
 import attrs
 
-__all__ = ["ROOT", "pages"]
-
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 

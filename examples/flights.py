@@ -20,8 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-__all__ = ["FlightsNotFound", "flights_digest", "flights_file", "read_departures"]
-
 _TYPES = {
     "dep_time": pa.int64(),
     "dep_delay": pa.int64(),

@@ -25,8 +25,6 @@ import keyed
 from examples.flights import FlightsNotFound, flights_file
 from windows import CollectList, Count, CountDistinct, EventTimeSessionWindows, First, Max
 
-__all__ = ["main", "read_flights", "rotations"]
-
 _MINUTE = 60_000_000  # microseconds
 _TYPES = {
     "tailnum": pa.string(),

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-__all__ = ["INTEGERS", "OF_PYTHON", "of_arrow", "of_spark", "quoted", "quoted_in_type", "simple_name"]
-
 #: Types of whole numbers by their bits.
 INTEGERS = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
 #: Types of Python's classes.

@@ -12,8 +12,6 @@ from keyed.outputs import OutputTag
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from keyed.ttl import TimeDomain
 
-__all__ = ["Context", "OnTimerContext", "OpenContext", "TaskContext", "Timer", "TimerService"]
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 from keyed.errors import DefinitionError
 
-__all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "Duration", "duration_of", "milliseconds_of"]
-
 #: The watermark before the first row: no time has passed (Flink's ``Watermark.UNINITIALIZED``).
 MIN_TIMESTAMP = -(2**63)
 #: The watermark at the end of input (Flink's ``Watermark.MAX_WATERMARK``).

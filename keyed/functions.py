@@ -12,8 +12,6 @@ from keyed.state import KeyedState, State
 from keyed.table_state import TableState
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["Function", "KeyedProcessFunction", "check_function", "declared_states"]
-
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
 

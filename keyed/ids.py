@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import uuid
 
-__all__ = ["random_id"]
-
 
 def random_id() -> str:
     """128 random bits as 32 hexadecimal digits."""

@@ -11,8 +11,6 @@ from keyed.errors import OutputDefinitionError
 from keyed.functions import Function, KeyedProcessFunction
 from keyed.outputs import Schema, schema_of
 
-__all__ = ["inferred_output"]
-
 _ITERABLES = (Collection, Generator, Iterable, Iterator, Sequence, list, set)
 #: A method that says that it yields nothing, and one that does not say what.
 _NOTHING, _UNSAID = object(), object()

@@ -12,8 +12,6 @@ from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceErr
 from keyed.rows import Row, row_class
 from keyed.sources import PAUSE
 
-__all__ = ["KafkaSource"]
-
 #: How long a source waits for records before it says that it has none, in seconds. A query stops so soon.
 _WAIT = 0.1
 _AT_ONCE = 1000

@@ -11,8 +11,6 @@ from keyed.errors import DefinitionError
 from keyed.functions import Function
 from keyed.outputs import Schema
 
-__all__ = ["OperatorSpec", "Order", "Store", "check_parallelism"]
-
 Order = Literal["event_time", "arrival"]
 Store = Literal["memory", "rocksdb"]
 

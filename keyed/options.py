@@ -11,8 +11,6 @@ import attrs
 from keyed.errors import DefinitionError
 from keyed.results import Progress, RestoreProgress
 
-__all__ = ["Options"]
-
 
 @attrs.frozen(kw_only=True)
 class Options:

@@ -19,8 +19,6 @@ from keyed.column_types import OF_PYTHON, of_spark, quoted, quoted_in_type, simp
 from keyed.errors import OutputDefinitionError
 from keyed.state import _NAME
 
-__all__ = ["OutputTag", "Schema", "schema_of"]
-
 
 @attrs.frozen
 class Schema:

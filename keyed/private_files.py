@@ -13,8 +13,6 @@ from typing import Any
 
 from keyed.errors import DefinitionError
 
-__all__ = ["file_mode", "folder_path", "make_private"]
-
 _FOLDER, _FILE = 0o700, 0o600
 #: What a group gets besides: reading. New files belong to the folder's group.
 _GROUP_FOLDER, _GROUP_FILE = 0o2050, 0o040

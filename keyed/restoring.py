@@ -12,8 +12,6 @@ import attrs
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
 
-__all__ = ["RestorePoint", "StateMigration"]
-
 
 @attrs.frozen
 class StateMigration:

@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 import attrs
 
-__all__ = ["Progress", "Query", "RestoreProgress", "Restored", "RunResult", "shown_query"]
-
 
 @attrs.frozen
 class Progress:

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from keyed.errors import DefinitionError
 
-__all__ = ["Row", "row", "row_class"]
-
 _RESERVED = frozenset({"_asdict", "_fields", "_make", "_positions", "_replace"})
 
 

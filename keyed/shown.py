@@ -6,8 +6,6 @@ import html
 import inspect
 from typing import Any
 
-__all__ = ["Shown", "named", "shown"]
-
 _LONGEST = 200
 
 

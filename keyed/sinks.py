@@ -16,21 +16,6 @@ import attrs
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.shown import named
 
-__all__ = [
-    "CollectSink",
-    "FunctionSink",
-    "ParquetSink",
-    "Sink",
-    "SinkLike",
-    "SinkMode",
-    "check_distinct",
-    "collect_sink",
-    "failed",
-    "local_folder",
-    "parquet_sink",
-    "sink_of",
-]
-
 SinkMode = Literal["error", "overwrite"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

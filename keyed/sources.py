@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["PAUSE", "SeekableSource"]
-
 
 class _Pause:
     """The type of `PAUSE`."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from keyed.recovery import Verified
 
-__all__ = ["spark_flush", "spark_metrics", "spark_session", "spark_verify"]
-
 
 def spark_session(
     app_name: str = "keyed",

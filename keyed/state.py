@@ -15,17 +15,6 @@ from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.shown import Shown, named
 from keyed.ttl import StateTtl
 
-__all__ = [
-    "AggregateFunction",
-    "AggregatingState",
-    "KeyedState",
-    "ListState",
-    "MapState",
-    "ReducingState",
-    "State",
-    "ValueState",
-]
-
 T = TypeVar("T")
 D = TypeVar("D")
 K = TypeVar("K")

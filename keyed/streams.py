@@ -34,18 +34,6 @@ from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "BoundOutput",
-    "KeyedStream",
-    "Output",
-    "Source",
-    "Stage",
-    "Stream",
-    "run",
-    "start",
-    "stream",
-]
-
 Keys = tuple[str, ...] | Callable[[Any], Any]
 
 

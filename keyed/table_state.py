@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-__all__ = ["MergeHow", "Predicate", "TableState"]
-
 MergeHow = Literal["sum", "min", "max", "first", "last"]
 Comparison = tuple[str, Literal["<", "<=", "==", ">=", ">"], Any]
 Predicate: TypeAlias = Union[Comparison, Sequence[Comparison], "pc.Expression"]

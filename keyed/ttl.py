@@ -8,8 +8,6 @@ import attrs
 
 from keyed.durations import Duration, duration_of
 
-__all__ = ["StateTtl", "StateVisibility", "TimeDomain", "UpdateType"]
-
 
 class TimeDomain(enum.Enum):
     """The clock that a timer or a time to live runs on (Flink's ``TimeDomain``)."""

@@ -11,8 +11,6 @@ from keyed.shown import Shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TIMESTAMP_COLUMN", "BatchContext", "VectorizedFunction", "combines"]
-
 #: The column that holds the event timestamp of a row: int64, milliseconds since the epoch.
 TIMESTAMP_COLUMN = "__keyed_timestamp"
 

@@ -9,8 +9,6 @@ import attrs
 
 from keyed.durations import Duration, duration_of
 
-__all__ = ["WatermarkStrategy", "ascending_timestamps", "bounded_out_of_orderness"]
-
 
 @attrs.frozen
 class WatermarkStrategy:

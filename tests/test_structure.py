@@ -49,6 +49,8 @@ MAY_IMPORT = {
 }
 # Where the API reaches a runtime, by name: when a chain is run, and for what is asked of Spark beside that.
 IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes.", "keyed.spark": "keyed.runtimes.spark."}
+# Modules that are read by name and are no packages, so that an `__all__` says what of them is public.
+PUBLIC_MODULES = {"keyed.errors", "keyed.pyflink"}
 # PyFlink has keyed functions and windows under one roof. Nothing imports this module, so there is no circle.
 PYFLINK = ("keyed.pyflink", "windows")
 
@@ -215,8 +217,10 @@ def export_order(name: str) -> tuple[bool, bool, str]:
 
 
 def wrong_exports(module: str, tree: ast.Module, *, package: bool) -> list[str]:
-    """An `__all__` that is not sorted, names what is not there or, in a package, leaves out what is."""
+    """An `__all__` that nothing reads, is not sorted, names what is not there or, in a package, leaves out what is."""
     declared, bound = declared_names(tree), bound_names(tree.body)
+    if declared is not None and not package and module not in PUBLIC_MODULES:
+        return [f"{module}: has an __all__, which nothing reads"]
     if declared is None:
         return [f"{module}: has public names and no __all__: {sorted(bound)}"] if package and bound else []
     wrong = []
@@ -449,6 +453,10 @@ def test_public_names_are_sorted_and_exact():
 )
 def test_wrong_exports_are_seen(source):
     assert wrong_exports("keyed", ast.parse(source), package=True)
+
+
+def test_an_all_that_nothing_reads_is_seen():
+    assert wrong_exports("keyed.state", ast.parse("__all__ = ['A']\nclass A: ..."), package=False)
 
 
 def test_nothing_pickles_or_evaluates():

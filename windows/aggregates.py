@@ -22,22 +22,6 @@ import attrs
 
 from keyed import DefinitionError, OutputDefinitionError
 
-__all__ = [
-    "Aggregate",
-    "Algebra",
-    "Count",
-    "Max",
-    "Mean",
-    "Min",
-    "Part",
-    "Reduce",
-    "Stddev",
-    "Sum",
-    "Variance",
-    "aggregate_of",
-    "value_getter",
-]
-
 Column = str | Callable[[Any], Any] | None
 _LEAST, _MOST = -(2**63), 2**63 - 1
 #: Exact for all that a decimal(38,…) can hold and its mean.

@@ -28,25 +28,6 @@ from windows.window import GlobalWindow, TimeWindow, time_window, window_start
 if TYPE_CHECKING:
     from windows.stream import WindowedStream
 
-__all__ = [
-    "CountWindows",
-    "DynamicEventTimeSessionWindows",
-    "DynamicProcessingTimeSessionWindows",
-    "EventTimeSessionWindows",
-    "GlobalWindows",
-    "HoppingEventTimeWindows",
-    "HoppingProcessingTimeWindows",
-    "HoppingWindows",
-    "MergingWindowAssigner",
-    "ProcessingTimeSessionWindows",
-    "SessionWindows",
-    "SlidingEventTimeWindows",
-    "SlidingProcessingTimeWindows",
-    "TumblingEventTimeWindows",
-    "TumblingProcessingTimeWindows",
-    "WindowAssigner",
-]
-
 Duration = int | dt.timedelta
 A = TypeVar("A", bound="WindowAssigner")
 

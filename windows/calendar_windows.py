@@ -18,8 +18,6 @@ from keyed import DefinitionError, TimestampError
 from windows.assigners import WindowAssigner
 from windows.window import TimeWindow
 
-__all__ = ["CalendarProcessingTimeWindows", "CalendarWindows"]
-
 _DAY_MS = 86_400_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)

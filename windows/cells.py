@@ -12,8 +12,6 @@ from typing import Any
 from keyed import snapshot
 from windows.aggregates import Aggregate, ColumnAggregate
 
-__all__ = ["Cells"]
-
 Add = Callable[[list[Any], int, Any, Any], None]
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from keyed import DefinitionError
 from windows.aggregates import Algebra, Column, ColumnAggregate, Part, value_getter
 
-__all__ = ["ArgMax", "ArgMin", "CollectList", "CollectSet", "CountDistinct", "First", "Latest", "TopK"]
-
 
 class CollectList(ColumnAggregate):
     """All values in the order in which they came; nulls are left out.

@@ -37,8 +37,6 @@ from windows.process_function import ProcessWindowFunction
 from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from windows.window import GlobalWindow
 
-__all__ = ["Definition", "declared_states", "define", "hopping_slice", "trigger_states"]
-
 _STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState)
 #: As one value per key, more open slices than this cost more to write than windows of their own.
 MOST_SLICES = 64

@@ -21,8 +21,6 @@ from windows.definition import Definition
 from windows.window import GlobalWindow, time_window
 from windows.window_context import WindowContext
 
-__all__ = ["Emission", "row_maker"]
-
 #: What is part of an output, and not one, where it stands in a tuple that is returned.
 _PLAIN = (int, float, str, bytes, Decimal, dt.date, type(None))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

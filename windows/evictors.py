@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 from keyed import DefinitionError, milliseconds_of
 
-__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "EvictorContext", "TimeEvictor", "TimestampedValue"]
-
 
 class TimestampedValue(NamedTuple):
     """An element of a window.

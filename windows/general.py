@@ -33,8 +33,6 @@ from windows.merge_plan import Merge, plan_merge
 from windows.process_function import ProcessWindowFunction
 from windows.window_context import TimerContext, WindowContext
 
-__all__ = ["GeneralWindows"]
-
 _IDLE = "idle"
 
 

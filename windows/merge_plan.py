@@ -13,8 +13,6 @@ import attrs
 
 from windows.window import TimeWindow
 
-__all__ = ["Merge", "MergePlan", "merge_time_windows", "plan_merge"]
-
 W = TypeVar("W", bound=Any)
 
 

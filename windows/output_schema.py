@@ -9,8 +9,6 @@ from keyed import DefinitionError, OutputDefinitionError, Schema
 from windows.definition import Definition
 from windows.window import GlobalWindow
 
-__all__ = ["output_schema", "row_timestamps"]
-
 
 def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, strict: bool) -> Schema | None:
     """The columns of the rows of named aggregates; ``None`` where they are not known.

@@ -19,8 +19,6 @@ from windows.emission import Emission
 from windows.general import divert, no_timestamp
 from windows.window_context import WindowContext
 
-__all__ = ["PackedSessions"]
-
 _START, _END, _TIMER, _CELLS = 0, 1, 2, 3
 
 

@@ -21,8 +21,6 @@ from windows.emission import Emission
 from windows.general import divert, no_timestamp
 from windows.window_context import WindowContext
 
-__all__ = ["PaneWindows"]
-
 
 class PaneWindows:
     """The logic of one task.

@@ -16,8 +16,6 @@ from windows.definition import Definition
 from windows.sketches import ApproxCountDistinct
 from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
 
-__all__ = ["MOST_LENGTH", "Path", "plain_type", "row_reason"]
-
 Path = Literal["auto", "row", "vectorized"]
 
 #: The greatest size, slide or gap, milliseconds: sums of them and of times stay in 64 bits.

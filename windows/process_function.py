@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from keyed import OpenContext, OutputTag
 
-__all__ = ["ProcessWindowContext", "ProcessWindowFunction"]
-
 
 class ProcessWindowContext(Protocol):
     """What a window function gets beside the key and the elements."""

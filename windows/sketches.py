@@ -27,8 +27,6 @@ from typing import Any
 from keyed import DefinitionError, EncodingError
 from windows.aggregates import Algebra, Column, ColumnAggregate, Part
 
-__all__ = ["ApproxCountDistinct", "estimate", "hash_value"]
-
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _ALPHA = 1 / (2 * math.log(2))

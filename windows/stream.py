@@ -29,8 +29,6 @@ from windows.triggers import Trigger
 from windows.vectorized.batch_operator import WindowBatchOperator
 from windows.window_operator import WindowOperator
 
-__all__ = ["WindowedStream", "explain"]
-
 Duration = int | dt.timedelta
 Order = Literal["event_time", "arrival"]
 Store = Literal["memory", "rocksdb"]

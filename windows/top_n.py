@@ -11,8 +11,6 @@ from keyed import MIN_TIMESTAMP, TIMESTAMP_COLUMN, BatchContext, DefinitionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TopN"]
-
 _TIME = "row.time"
 
 

@@ -15,21 +15,6 @@ from typing import Any, Protocol
 
 from keyed import MAX_TIMESTAMP, DefinitionError, ReducingState, ValueState, milliseconds_of
 
-__all__ = [
-    "ContinuousEventTimeTrigger",
-    "ContinuousProcessingTimeTrigger",
-    "CountTrigger",
-    "EventTimeTrigger",
-    "NeverTrigger",
-    "OnMergeContext",
-    "ProcessingTimeTrigger",
-    "ProcessingTimeoutTrigger",
-    "PurgingTrigger",
-    "Trigger",
-    "TriggerContext",
-    "TriggerResult",
-]
-
 Duration = int | dt.timedelta
 
 

@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["GlobalWindow", "TimeWindow", "Window", "time_window", "window_start"]
-
 
 class Window(Protocol):
     """What the window operator needs of a window: that it is a tuple of encodable values, and an end."""

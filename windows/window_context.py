@@ -25,8 +25,6 @@ from keyed import (
 )
 from windows.definition import Definition, declared_states, trigger_states
 
-__all__ = ["TimerContext", "WindowContext"]
-
 _GETTERS = {
     "value": "get_state",
     "list": "get_list_state",

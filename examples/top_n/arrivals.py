@@ -20,8 +20,6 @@ import pyarrow.parquet as pq
 
 from examples.top_n.datasets import SCHEMA, Dataset, DatasetError
 
-__all__ = ["Arrivals", "read_arrivals", "write_arrivals"]
-
 _SUMMARY = "_arrivals.json"
 _FIRST_CHANGE = 1_600_000_000  # seconds; any time in the past
 

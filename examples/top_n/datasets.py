@@ -18,8 +18,6 @@ import pyarrow.parquet as pq
 
 from examples.flights import flights_digest, read_departures
 
-__all__ = ["SCHEMA", "Chunk", "Dataset", "DatasetError", "FileDataset", "Flights"]
-
 _FIELDS: list[pa.Field[Any]] = [pa.field("item", pa.string()), pa.field("event_time", pa.timestamp("us", tz="UTC"))]
 SCHEMA = pa.schema(_FIELDS)
 

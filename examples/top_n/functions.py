@@ -16,8 +16,6 @@ import attrs
 
 from keyed import Context, KeyedProcessFunction, MapState, OnTimerContext, OutputTag, ValueState
 
-__all__ = ["LATE", "CountByItem", "RankPerWindow", "Ranked", "WindowCount"]
-
 #: Rows whose window has fired; they have the columns of the input, ``item`` and ``event_time``.
 LATE = OutputTag("late")
 

@@ -16,8 +16,6 @@ from examples.top_n.functions import LATE, CountByItem, Ranked, RankPerWindow, W
 from examples.top_n.workspace import Workspace
 from windows import Count, TopN, TumblingEventTimeWindows
 
-__all__ = ["COUNT", "RANK", "Settings", "run_locally", "run_on_spark", "top_n"]
-
 #: Names of the two operators, in checkpoints and metrics.
 COUNT, RANK = "count-by-item", "rank-per-window"
 

@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 import keyed
 from examples.top_n.job import COUNT
 
-__all__ = ["progress_line", "read_results", "rows_in", "table_lines"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -19,8 +19,6 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Workspace", "WorkspaceError"]
-
 
 class WorkspaceError(Exception):
     """A folder does not fit the run. The message says what to do."""

@@ -17,8 +17,6 @@ from keyed.codec.keys import normalised
 from keyed.errors import DefinitionError
 from keyed.rows import Row, row_class
 
-__all__ = ["CHUNK_ROWS", "column_values", "milliseconds", "table_chunks", "table_rows"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from keyed.arrow.read import column_values
 from keyed.rows import row_class
 
-__all__ = ["UNREADABLE", "raw_rows", "raw_values", "unreadable_column", "unreadable_rows"]
-
 #: What is wrong with such a value, for messages.
 UNREADABLE = "holds text that is no UTF-8, or a time before year 1 or after year 9999,"
 #: The days of the years 1 to 9999, counted from 1970-01-01: the first, and the first that is no more.

@@ -45,8 +45,6 @@ from keyed.rows import Row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["arrays_of", "arrow_schema", "arrow_type", "table_of"]
-
 _NULL = type(None)
 #: Up to so many tuples are split by one call.
 _FEW = 16_384

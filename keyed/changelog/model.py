@@ -18,19 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-from keyed.content.blocks import Block, Change, TableBlock
-
-__all__ = [
-    "Block",
-    "Blocks",
-    "Change",
-    "Changelog",
-    "ChangelogReader",
-    "ChangelogWriter",
-    "Commit",
-    "LogHeader",
-    "TableBlock",
-]
+from keyed.content.blocks import Block
 
 Blocks = Iterable[Block]
 """The content of a commit: lists of changes, and blocks of table rows. Later ones win. It can be gone over once."""

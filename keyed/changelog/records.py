@@ -17,18 +17,6 @@ from keyed.changelog.model import Commit, LogHeader
 from keyed.codec.frames import RecordFormat
 from keyed.errors import CorruptionError
 
-__all__ = [
-    "COMMIT",
-    "decode_commit",
-    "decode_header",
-    "decode_kept",
-    "decode_position",
-    "encode_commit",
-    "encode_header",
-    "encode_kept",
-    "encode_position",
-]
-
 COMMIT = b"KCLC"
 """The kind of the frame of a commit marker."""
 

@@ -8,8 +8,6 @@ from datetime import datetime
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
 from keyed.errors import DefinitionError
 
-__all__ = ["KAFKA", "add_settings", "changelog_of", "until_of"]
-
 KAFKA = "kafka://"
 
 

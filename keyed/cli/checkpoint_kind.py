@@ -8,8 +8,6 @@ from typing import Any
 
 import keyed
 
-__all__ = ["session_for"]
-
 
 def session_for(checkpoint: str) -> Any:
     """A Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import attrs
 
-__all__ = ["Command"]
-
 
 @attrs.frozen
 class Command:

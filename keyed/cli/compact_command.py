@@ -6,8 +6,6 @@ import argparse
 
 from keyed.changelog import DirectoryChangelog
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
 NAME = "compact"
 HELP = "Fold the history of a changelog in a directory into its bases. The job may be running."
 

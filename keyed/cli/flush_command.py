@@ -10,8 +10,6 @@ from keyed.cli.checkpoint_kind import session_for
 from keyed.errors import DefinitionError
 from keyed.recovery import flush
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
 NAME = "flush"
 HELP = "Export to changelogs what a checkpoint, of the local runtime or of Spark, has committed and they lack."
 

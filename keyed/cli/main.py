@@ -15,8 +15,6 @@ from keyed.cli import verify_command as verify
 from keyed.cli.command import Command
 from keyed.errors import KeyedError
 
-__all__ = ["console", "main", "parser"]
-
 _COMMANDS = (
     *(
         Command(module.NAME, module.HELP, module.add_arguments, module.run)

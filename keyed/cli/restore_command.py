@@ -9,8 +9,6 @@ from keyed.restoring import RestorePoint
 from keyed.results import RestoreProgress
 from keyed.runtimes.local.restored_checkpoint import restore_checkpoint
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
 NAME = "restore"
 HELP = "Make a new checkpoint of the local runtime out of the changelogs of a job's operators, at any parallelism."
 

@@ -11,8 +11,6 @@ from keyed.cli.changelog_arguments import add_settings, changelog_of
 from keyed.errors import ChangelogError
 from keyed.recovery import Standby
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
 NAME = "standby"
 HELP = "Follow a changelog into a folder until interrupted. A job that is restored with standby= reads only the rest."
 

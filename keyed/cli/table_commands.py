@@ -19,8 +19,6 @@ from keyed.views import StateTable, StateTables, open_tables, read_tables
 from keyed.views.json_values import as_json, key_of
 from keyed.views.state_table import NOT_GIVEN
 
-__all__ = ["COMMANDS"]
-
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
     """What all these commands have in common."""

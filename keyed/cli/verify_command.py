@@ -11,8 +11,6 @@ from keyed.cli.checkpoint_kind import session_for
 from keyed.errors import ChangelogError
 from keyed.recovery import verify_changelog, verify_checkpoint
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
 NAME = "verify"
 HELP = "Rebuild the state from a changelog, or from a checkpoint, and compare it with the hash in its commits."
 

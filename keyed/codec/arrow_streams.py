@@ -9,8 +9,6 @@ from keyed.errors import CorruptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_stream", "write_stream"]
-
 
 def write_stream(table: pa.Table) -> bytes:
     """A table as an Arrow IPC stream."""

@@ -33,8 +33,6 @@ from keyed.codec.refusals import remedy, type_name
 from keyed.errors import EncodingError
 from keyed.rows import Row
 
-__all__ = ["CONSTRAINTS", "cached_by_type", "describe_type", "format_type", "inspect_type", "why_incompatible"]
-
 R = TypeVar("R")
 
 CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")

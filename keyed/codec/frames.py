@@ -22,8 +22,6 @@ import msgspec
 
 from keyed.errors import CorruptionError
 
-__all__ = ["FRAME_OVERHEAD", "RecordFormat", "frame", "frame_length", "unframe"]
-
 T = TypeVar("T")
 
 _HEAD = struct.Struct(">4sHHQ")

@@ -39,8 +39,6 @@ from uuid import UUID
 from keyed.codec.keys import MAX_KEY_DEPTH, decode_key_at, encode_key
 from keyed.errors import EncodingError
 
-__all__ = ["encoded_key_hash", "group_of", "key_hash", "spark_hash_expression", "spark_key_type"]
-
 _SEED = 42
 _MASK_64 = (1 << 64) - 1
 _FLIP_64 = 1 << 63

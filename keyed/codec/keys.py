@@ -49,8 +49,6 @@ from uuid import UUID
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import CorruptionError, EncodingError
 
-__all__ = ["MAX_KEY_DEPTH", "STORED_AS_THEY_ARE", "decode_key", "decode_key_at", "encode_key", "key_type", "normalised"]
-
 V = TypeVar("V")
 
 MAX_KEY_DEPTH = 32

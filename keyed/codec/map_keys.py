@@ -20,8 +20,6 @@ from keyed.codec.refusals import type_name
 from keyed.codec.shapes import ClassNode, class_of, is_frozen, shape_of, values_getter
 from keyed.errors import CorruptionError, EncodingError
 
-__all__ = ["KeyCodec", "map_key_codec"]
-
 _PLAIN = (
     inspect.AnyType,
     inspect.BoolType,

@@ -17,8 +17,6 @@ from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.values import WIDE
 from keyed.errors import CorruptionError, StateSchemaChanged
 
-__all__ = ["with_fields"]
-
 _PLAIN = ("None", "bool", "int", "float", "str", "bytes", "datetime", "date", "time", "timedelta", "Decimal", "UUID")
 _pack = Encoder(uuid_format="bytes").encode
 _unpack = Decoder().decode

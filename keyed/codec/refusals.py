@@ -11,8 +11,6 @@ import dataclasses
 import enum
 from typing import Any
 
-__all__ = ["remedy", "type_name"]
-
 _BASES = (int, float, str, bytes, tuple, list, dict, set, frozenset)
 
 

@@ -23,8 +23,6 @@ from keyed.codec.shapes import is_frozen, shape_of
 from keyed.errors import EncodingError
 from keyed.rows import Row
 
-__all__ = ["UNCHANGING", "snapshot"]
-
 UNCHANGING: set[type] = {
     *(type(None), bool, int, float, complex, str, bytes),
     *(dt.date, dt.datetime, dt.time, dt.timedelta, Decimal, UUID),

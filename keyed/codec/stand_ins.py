@@ -22,8 +22,6 @@ from keyed.codec.tagged import decode_tagged
 from keyed.codec.values import WIDE, value_codec
 from keyed.errors import CorruptionError, EncodingError
 
-__all__ = ["value_reader"]
-
 _LEAVES: dict[str, Any] = {
     "object": object,
     "bool": bool,

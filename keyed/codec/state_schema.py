@@ -10,8 +10,6 @@ import attrs
 from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
 from keyed.errors import CorruptionError, StateSchemaChanged
 
-__all__ = ["StateSchema", "check_compatible", "describe_type"]
-
 KINDS = ("value", "list", "map", "reducing", "aggregating", "table")
 
 

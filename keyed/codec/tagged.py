@@ -39,8 +39,6 @@ from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row, row_class
 from keyed.shown import shown
 
-__all__ = ["MAX_VALUE_DEPTH", "decode_tagged", "encode_tagged", "offset_is_whole_minutes"]
-
 MAX_VALUE_DEPTH = 64
 """How deep containers may be nested in a value without a declared type."""
 

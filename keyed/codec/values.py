@@ -24,14 +24,11 @@ import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
-from keyed.codec.map_keys import KeyCodec, map_key_codec
 from keyed.codec.shapes import Shape, shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row
 from keyed.shown import shown
-
-__all__ = ["WIDE", "KeyCodec", "ValueCodec", "map_key_codec", "value_codec"]
 
 WIDE = 20
 """The extension type of values with ints beyond 64 bits."""

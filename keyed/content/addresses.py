@@ -27,26 +27,6 @@ from typing import Any
 from keyed.codec.keys import decode_key_at
 from keyed.errors import CorruptionError
 
-__all__ = [
-    "PLAIN",
-    "TIMER_EVENT",
-    "TIMER_PROCESSING",
-    "TTL_EVENT",
-    "TTL_PROCESSING",
-    "decode_list_sub",
-    "decode_time",
-    "encode_time",
-    "key_of",
-    "list_sub",
-    "named_timer_sub",
-    "namespace_of",
-    "split_value",
-    "state_id_of",
-    "state_prefix",
-    "timer_prefix",
-    "timer_sub",
-]
-
 #: State without a time to live.
 PLAIN = 1
 #: State with a time to live in processing time.

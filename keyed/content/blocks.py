@@ -20,20 +20,6 @@ import msgspec
 
 from keyed.errors import CorruptionError
 
-__all__ = [
-    "BLOCK_BYTES",
-    "Block",
-    "Change",
-    "TableBlock",
-    "TableChange",
-    "columns_of",
-    "cut",
-    "decode_changes",
-    "decode_table",
-    "decode_table_change",
-    "table_change_body",
-]
-
 BLOCK_BYTES = 1 << 20
 """A block of changes is closed when it has so many bytes."""
 

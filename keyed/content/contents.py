@@ -16,8 +16,6 @@ from keyed.content.local_store import ReadStore
 if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
 
-__all__ = ["contents", "contents_hash", "delta_of_block", "stored_key", "table_keys"]
-
 
 def table_keys(states: dict[str, Any]) -> dict[int, tuple[str, ...]]:
     """The key columns of the tables among described states (`GroupMeta.states`), by state id."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from keyed.tables.chunks import TableDelta
 
-__all__ = ["Delta", "apply_blocks", "deltas"]
-
 #: Blocks that are applied at a time. A block has about a megabyte at most.
 _BLOCKS = 8
 

@@ -7,8 +7,6 @@ from typing import Any
 from keyed.codec.keys import decode_key
 from keyed.content.addresses import TIMER_EVENT, decode_list_sub, decode_time, key_of, namespace_of, state_id_of
 
-__all__ = ["describe_entry"]
-
 
 def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
     """An entry's address as a user would name it.

@@ -18,8 +18,6 @@ from functools import cache
 
 from keyed.errors import CorruptionError
 
-__all__ = ["MODULUS", "hash_of_text", "hash_sum", "hash_text"]
-
 MODULUS = 1 << 128
 _DIGITS = 32
 

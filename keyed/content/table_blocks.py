@@ -11,8 +11,6 @@ from keyed.content.blocks import TableBlock, TableChange
 from keyed.tables.chunks import TableDelta
 from keyed.tables.layout import row_bytes
 
-__all__ = ["blocks_of", "delta_of"]
-
 #: Bytes of values in one block, so that a log row stays below about a megabyte.
 _BLOCK_BYTES = 1 << 20
 

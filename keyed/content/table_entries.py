@@ -38,8 +38,6 @@ from keyed.errors import CorruptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TableEntries", "value_converters"]
-
 _DUE_BYTES = 8
 _KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
 _DUE_COLUMN = "__keyed_due"

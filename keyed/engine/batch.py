@@ -13,8 +13,6 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Batch", "BatchResult", "Chunk", "Emitted", "EmittedTables", "OutputTaker"]
-
 
 class OutputTaker(Protocol):
     """Takes main outputs while the batch runs, so that few of them are Python objects at a time."""

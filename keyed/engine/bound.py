@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from keyed.engine.holding import Holding
     from keyed.engine.scope import Scope
 
-__all__ = ["MISSING", "REMOVED", "BoundState", "kind_of"]
-
 #: Nothing is known or stored.
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
 #: An entry that this batch removed.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from keyed.engine.changes import Changes
     from keyed.engine.scope import Scope
 
-__all__ = ["BoundListState"]
-
 
 class _Cell:
     """The list of one key: what the store holds, if it was read, and what the batch did to it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from keyed.codec.values import map_key_codec, value_codec
+from keyed.codec.map_keys import map_key_codec
+from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, REMOVED, BoundState
 from keyed.engine.holding import holding_of
 from keyed.errors import EncodingError
@@ -14,8 +15,6 @@ from keyed.state import MapState
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
     from keyed.engine.scope import Scope
-
-__all__ = ["BoundMapState"]
 
 
 class _Cell:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
     from keyed.tables.overlay import Overlay
 
-__all__ = ["BoundTableState", "LiveRows", "check_key", "decoded", "encoded"]
-
 
 def check_key(state: TableState, keys: Sequence[str], operator: str) -> None:
     """Check that the rows of a table belong to keys.

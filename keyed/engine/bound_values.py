@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from keyed.engine.changes import Changes
     from keyed.engine.scope import Scope
 
-__all__ = ["BoundAggregatingState", "BoundReducingState", "BoundValueState"]
-
 
 class _SingleValue(BoundState):
     """One item per key: what was read and what was written, by key."""

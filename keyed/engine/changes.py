@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
     from keyed.tables.overlay import NetChange
 
-__all__ = ["OVERHEAD", "Changes", "HashedChanges"]
-
 OVERHEAD = 8
 """What an entry counts beside its bytes."""
 

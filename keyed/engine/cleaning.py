@@ -18,8 +18,6 @@ from keyed.engine.segment import decode_row
 if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
 
-__all__ = ["clean"]
-
 #: A log up to this size is left alone.
 _SLACK_BYTES = 1 << 18
 #: Bytes read and dropped for each byte appended; 2 would just hold the bound, more reaches it after growth.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COUNTERS", "GAUGES"]
-
 #: Counters that only grow; the operator's figure is the sum over its key groups. ``rows_bad`` are the bad rows that
 #: ``on_bad_row`` diverts; ``rows_late`` were at or below the watermark when their batch
 #: began, and the function got them all the same; ``rows_dropped`` are those that it dropped with ``ctx.drop()``, as

@@ -26,8 +26,6 @@ from keyed.outputs import OutputTag
 from keyed.shown import shown
 from keyed.ttl import TimeDomain
 
-__all__ = ["Driver"]
-
 #: Main outputs after which they are handed over.
 _HAND_OVER = 8192
 #: What can be iterated but is one output, returned where it should have been yielded.

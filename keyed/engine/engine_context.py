@@ -18,9 +18,6 @@ from keyed.functions import KeyedProcessFunction, no_on_timer
 from keyed.outputs import OutputTag
 from keyed.ttl import TimeDomain
 
-__all__ = ["EngineContext", "EngineTimerService"]
-
-
 #: The calls of the timer service that change something.
 _CALLS = [
     *(f"{call}_{domain}_time_timer" for call in ("register", "delete") for domain in ("event", "processing")),

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from keyed.changelog.model import Block, ChangelogWriter, Commit
-from keyed.content.blocks import TableChange
+from keyed.changelog.model import ChangelogWriter, Commit
+from keyed.content.blocks import Block, TableChange
 from keyed.content.contents import contents, contents_hash
 from keyed.content.entry_hash import hash_text
 from keyed.content.local_store import ReadStore
@@ -25,8 +25,6 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import CHANGES, TABLE, decode_row
 from keyed.errors import ChangelogDiverged, CorruptionError
-
-__all__ = ["check_course", "check_new", "export"]
 
 
 def export(

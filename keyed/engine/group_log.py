@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["GroupLog"]
-
 
 class GroupLog(Protocol):
     """Rows of bytes numbered from 1, and one meta record."""

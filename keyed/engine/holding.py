@@ -19,8 +19,6 @@ from keyed.codec.snapshots import snapshot
 from keyed.codec.values import ValueCodec
 from keyed.rows import Row
 
-__all__ = ["Holding", "holding_of", "owned"]
-
 
 @attrs.frozen(eq=False)
 class Holding:

@@ -45,8 +45,6 @@ from keyed.ids import random_id
 from keyed.operators import OperatorSpec
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["KeyGroup"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, key_type, normalise
 from keyed.errors import EncodingError, KeyTypeError, NullKeyError
 from keyed.shown import shown
 
-__all__ = ["KeyTypes"]
-
 
 class KeyTypes:
     """Checks and normalises keys from sources whose columns have no types of their own."""

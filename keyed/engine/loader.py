@@ -16,8 +16,6 @@ from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.replica import position_of
 from keyed.engine.segment import encode_rows
 
-__all__ = ["Loader"]
-
 #: So many entries and rows, or so many deltas of them, are given to the store at a time.
 _RECORDS, _DELTAS = 20_000, 16
 

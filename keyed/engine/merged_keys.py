@@ -13,8 +13,6 @@ from keyed.content.blocks import Block, TableChange
 from keyed.engine.segment import CHANGES, LogRow
 from keyed.errors import KeysChanged
 
-__all__ = ["blocks_by_commit", "check_not_merged"]
-
 
 def check_not_merged(operator: str, commits: Iterable[Iterable[Block]]) -> None:
     """Check that no commit changes an entry twice.

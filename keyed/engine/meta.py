@@ -13,8 +13,6 @@ import attrs
 from keyed.codec.frames import RecordFormat
 from keyed.durations import MIN_TIMESTAMP
 
-__all__ = ["GroupMeta", "decode_meta", "encode_meta"]
-
 
 @attrs.define
 class GroupMeta:

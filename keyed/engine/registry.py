@@ -17,8 +17,6 @@ from keyed.operators import OperatorSpec
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from keyed.table_state import TableState
 
-__all__ = ["Registry", "describe"]
-
 _BOUND: dict[str, Any] = {
     "table": BoundTableState,
     "value": BoundValueState,

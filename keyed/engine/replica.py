@@ -19,9 +19,6 @@ from keyed.errors import CorruptionError
 if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
 
-__all__ = ["Pending", "Replica", "position_of"]
-
-
 #: Log rows of about a megabyte at most that are applied in one go.
 _ROWS_AT_A_TIME = 16
 

@@ -11,8 +11,6 @@ from keyed.durations import MIN_TIMESTAMP
 if TYPE_CHECKING:
     from keyed.content.local_store import ReadStore
 
-__all__ = ["Scope"]
-
 
 class Scope:
     """Shared by everything that a key group's function touches; one object serves all batches of a task.

@@ -40,8 +40,6 @@ from keyed.content.blocks import (
 )
 from keyed.errors import CorruptionError
 
-__all__ = ["CHANGES", "REAPPENDED", "TABLE", "TABLE_REAPPENDED", "LogRow", "decode_row", "encode_rows"]
-
 CHANGES = 1
 REAPPENDED = 2
 TABLE = 3

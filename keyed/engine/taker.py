@@ -7,8 +7,6 @@ from typing import Any
 from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.outputs import Schema
 
-__all__ = ["Taker"]
-
 
 class Taker:
     """Takes the values of one output.

@@ -20,8 +20,6 @@ from keyed.engine.changes import Changes
 from keyed.engine.scope import Scope
 from keyed.errors import DefinitionError
 
-__all__ = ["TimerQueue"]
-
 _UNNAMED = 0
 _NAMED = 1
 #: Stored timers that are passed over to find the earliest that is left. A store gives the first ones one by one, and

@@ -18,8 +18,6 @@ from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["EngineBatchContext", "VectorizedWork"]
-
 
 class EngineBatchContext:
     """The `keyed.BatchContext` of one batch.

@@ -20,8 +20,6 @@ from keyed.engine.taker import Taker
 from keyed.functions import KeyedProcessFunction
 from keyed.operators import OperatorSpec
 
-__all__ = ["Done", "RowWork", "Work"]
-
 
 @attrs.frozen(eq=False)
 class Done:

@@ -12,8 +12,6 @@ from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.restoring import RestorePoint
 
-__all__ = ["Cut", "Restoration", "cut_of", "header_of", "newest_sequence", "with_cut"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _TRIES = 10

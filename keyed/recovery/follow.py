@@ -7,8 +7,6 @@ from keyed.content.delta import apply_blocks
 from keyed.content.local_store import LocalStore
 from keyed.errors import HistoryCompacted
 
-__all__ = ["follow"]
-
 
 def follow(store: LocalStore, reader: ChangelogReader, log_id: str, until: int) -> int:
     """Apply to ``store`` what it lacks of a key group's log.

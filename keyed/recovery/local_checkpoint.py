@@ -19,8 +19,6 @@ from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, OperatorChanged
 from keyed.stores import CommitStore, MemoryStore
 
-__all__ = ["Checkpoint", "check_changelog", "committed", "flush"]
-
 
 class Checkpoint:
     """The committed state of a local run.

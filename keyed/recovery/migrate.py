@@ -13,8 +13,6 @@ from keyed.content.delta import Delta
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.restoring import StateMigration
 
-__all__ = ["Migration"]
-
 _NULL = b"\xc0"
 
 

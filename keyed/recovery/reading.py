@@ -22,8 +22,6 @@ from keyed.content.blocks import TableBlock
 from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
 from keyed.recovery.cut import header_of, newest_sequence
 
-__all__ = ["StateChange", "read_changelog"]
-
 _DUE_COLUMN = "__keyed_due"
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from keyed.tables.chunks import ChunkedTable, TableDelta
     from keyed.tables.overlay import NetChange
 
-__all__ = ["Replay"]
-
 
 class Replay:
     """The state after the commits that were applied, in memory.

@@ -33,8 +33,6 @@ from keyed.stores import open_rocks_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Loadable", "load", "restore"]
-
 #: Addresses whose new group is remembered: a changelog has the same ones again and again.
 _REMEMBERED = 500_000
 #: Records between two reports of progress.

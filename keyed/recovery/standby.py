@@ -23,8 +23,6 @@ from keyed.recovery.follow import follow
 from keyed.restoring import RestorePoint
 from keyed.stores import RocksStore, open_rocks_store
 
-__all__ = ["Lag", "Standby"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from keyed.recovery.cut import header_of
 from keyed.recovery.local_checkpoint import Checkpoint, committed
 from keyed.recovery.replay import Replay
 
-__all__ = ["Verified", "verify_changelog", "verify_checkpoint", "verify_group"]
-
 
 @attrs.frozen
 class Verified:

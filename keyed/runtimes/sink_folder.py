@@ -24,8 +24,6 @@ from keyed.codec.frames import RecordFormat
 from keyed.errors import SinkError
 from keyed.sinks import ParquetSink
 
-__all__ = ["MARK", "LocalFolder", "SinkFolder", "batch_of", "claim", "decode_mark", "encode_mark", "replace_file"]
-
 MARK = "_keyed-query"
 
 _log = logging.getLogger(__name__)

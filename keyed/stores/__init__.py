@@ -7,16 +7,12 @@ disk, `MemoryCommitStore` for tests and runs that keep nothing. Importing this p
 
 from __future__ import annotations
 
-from keyed.stores.base import Change, GroupLog, LocalStore
 from keyed.stores.commit_store import CommitStore, MemoryCommitStore
 from keyed.stores.memory_store import MemoryStore
 from keyed.stores.rocks_store import RocksStore, open_rocks_store
 
 __all__ = [
-    "Change",
     "CommitStore",
-    "GroupLog",
-    "LocalStore",
     "MemoryCommitStore",
     "MemoryStore",
     "RocksStore",

@@ -33,8 +33,6 @@ from keyed.errors import CheckpointError, CorruptionError, KeyedError
 from keyed.private_files import folder_path, make_private
 from keyed.stores.database import Database, is_locked
 
-__all__ = ["COMMITS_FOLDER", "BufferedCommits", "CommitStore", "MemoryCommitStore"]
-
 COMMITS_FOLDER = "keyed-commits-1"
 """The folder in a checkpoint that makes it one of the local runtime."""
 

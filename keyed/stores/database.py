@@ -30,8 +30,6 @@ from keyed.errors import KeyedError
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, WriteBatch, WriteBufferManager
 
-__all__ = ["Database", "is_locked", "is_refused", "successor"]
-
 #: Block cache of the process, with index and filter blocks.
 CACHE_BYTES = 64 << 20
 #: Memory of all write buffers of the process; the fullest one is flushed when they exceed it.

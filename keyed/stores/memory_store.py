@@ -16,13 +16,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from keyed.content.addresses import PLAIN, decode_time, encode_time
+from keyed.content.blocks import Change
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.stores.base import Change
 
 if TYPE_CHECKING:
     from keyed.tables.chunks import ChunkedTable, TableDelta
-
-__all__ = ["MemoryStore"]
 
 _Address = tuple[bytes, bytes]
 _prefix = itemgetter(0)

@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.codec.frames import frame, unframe
 from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode_time
+from keyed.content.blocks import Change
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.private_files import make_private
-from keyed.stores.base import Change
 from keyed.stores.database import Database, is_locked, is_refused, successor
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     from keyed.stores.rocks_tables import ChunkCache, RocksTable
     from keyed.tables.chunks import ChunkedTable, TableDelta
-
-__all__ = ["RocksStore", "open_rocks_store"]
 
 _SUBFOLDER = "keyed-store-1"
 _POSITION = b"M"

@@ -32,8 +32,6 @@ from keyed.tables.row_hash import HASH_VERSION
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
-__all__ = ["ChunkCache", "RocksTable"]
-
 _STATE = Struct(">cH")
 _NUMBER = Struct(">cHI")
 _HASH = "__keyed_hash"

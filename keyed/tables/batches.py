@@ -18,18 +18,6 @@ from keyed.outputs import Schema
 from keyed.tables.conversion import converted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
-__all__ = [
-    "check_keys",
-    "combined",
-    "event_times",
-    "first_key",
-    "group_indices",
-    "in_time_order",
-    "normalised_keys",
-    "shaped",
-    "with_times",
-]
-
 
 def event_times(column: Any, name: str) -> Any:
     """A column of timestamps or integers as int64 milliseconds since the epoch.

@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 from keyed.tables.ranges import Mask, Range, bounds_of, mask_of, meets
 from keyed.tables.row_hash import Words, row_hashes
 
-__all__ = ["CHUNK_ROWS", "Chunk", "ChunkedTable", "Positions", "Sorted", "TableDelta", "in_hash_order"]
-
 #: Rows of a chunk at most.
 CHUNK_ROWS = 1 << 15
 #: Numbers of rows.

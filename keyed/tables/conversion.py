@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["converted", "normalised_column"]
-
 
 def converted(column: Any, type_: pa.DataType) -> Any:
     """A column in a declared type.

@@ -16,8 +16,6 @@ from keyed.outputs import Schema
 from keyed.table_state import TableState
 from keyed.tables.conversion import converted, normalised_column
 
-__all__ = ["DUE_COLUMN", "Layout", "row_bytes"]
-
 #: When a row of a table with a time to live expires: int64, milliseconds.
 DUE_COLUMN = "__keyed_due"
 

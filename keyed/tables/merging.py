@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from keyed.errors import StateAccessError, TableOverflowError
 from keyed.tables.layout import DUE_COLUMN, Layout
 
-__all__ = ["check_how", "grouped"]
-
 _ROW = "__keyed_row"
 _HOW = ("sum", "min", "max", "first", "last")
 _DIGITS = 38

@@ -20,8 +20,6 @@ from keyed.tables.merging import grouped
 from keyed.tables.ranges import Range, mask_of
 from keyed.tables.row_hash import row_hashes
 
-__all__ = ["NetChange", "Overlay"]
-
 #: Status of a stored row: as it was, replaced by a fresh row, removed by itself, removed with a range.
 _AS_IT_WAS, _REPLACED, _REMOVED, _IN_RANGE = range(4)
 #: A table with up to so many times the rows of a delta is merged as a whole; of a larger one the rows are looked up.

@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 
 from keyed.errors import StateAccessError
 
-__all__ = ["Mask", "Range", "bounds_of", "mask_of", "meets", "parse"]
-
 Range = tuple[str, int, int]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -33,8 +33,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["HASH_VERSION", "Words", "row_hashes", "rows_hash"]
-
 HASH_VERSION = 1
 """Version of the numbers. A test holds them to it."""
 

@@ -17,15 +17,14 @@ from random import Random
 
 import attrs
 
-from keyed.changelog.model import Block, Blocks, Change, Changelog, ChangelogReader, ChangelogWriter, Commit
+from keyed.changelog.model import Blocks, Changelog, ChangelogReader, ChangelogWriter, Commit
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
+from keyed.content.blocks import Block, Change
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, KeyedError
-
-__all__ = ["ChangelogConformance", "SampleGroup", "state_of"]
 
 State = dict[tuple[bytes, bytes], bytes]
 _STATES = {

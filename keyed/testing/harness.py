@@ -42,8 +42,6 @@ from keyed.vectorized import VectorizedFunction, combines
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyedTestHarness", "Record"]
-
 Backend = Literal["memory", "rocksdb"]
 _OPERATOR = "function"
 _PARALLELISM = "parallelism"

@@ -7,12 +7,10 @@ from typing import Self
 
 import attrs
 
-from keyed.changelog.model import Block, Blocks, Commit, LogHeader, TableBlock
+from keyed.changelog.model import Blocks, Commit, LogHeader
+from keyed.content.blocks import Block, TableBlock
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.ids import random_id
-
-__all__ = ["MemoryChangelog"]
-
 
 _Log = list[tuple[Commit, list[Block]]]
 

@@ -36,11 +36,10 @@ from keyed.content.addresses import (
     timer_prefix,
     timer_sub,
 )
+from keyed.content.blocks import Change
+from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.stores import Change, LocalStore
 from keyed.testing.table_conformance import TableConformance
-
-__all__ = ["LocalStoreConformance", "ReferenceStore", "assert_same", "random_changes"]
 
 _KINDS = (PLAIN, TTL_PROCESSING, TTL_EVENT, TIMER_PROCESSING, TIMER_EVENT)
 _NO_NAMESPACE = encode_key(None)

@@ -10,12 +10,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from keyed.stores import Change, LocalStore
+from keyed.content.blocks import Change
+from keyed.content.local_store import LocalStore
 
 if TYPE_CHECKING:
     from keyed.tables.chunks import TableDelta
-
-__all__ = ["TableConformance"]
 
 _KEYS = ("k", "t")
 _Rows = dict[Any, int]

@@ -21,8 +21,6 @@ from keyed.content.table_entries import value_converters
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.state import AggregatingState, MapState, State
 
-__all__ = ["Entry", "EntryReader", "key_prefix"]
-
 _HEAD = Struct(">BH")
 _LIST_SUB = Struct(">QI")
 _KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}

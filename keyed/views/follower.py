@@ -18,8 +18,6 @@ from keyed.errors import HistoryCompacted, StateAccessError
 from keyed.recovery.cut import newest_sequence
 from keyed.views.version_store import VersionedBatch, VersionReader, VersionStore
 
-__all__ = ["FolderReader", "Follower"]
-
 _log = logging.getLogger(__name__)
 #: Changes that are written at a time.
 _CHANGES = 20_000

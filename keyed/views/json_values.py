@@ -11,8 +11,6 @@ import msgspec
 
 from keyed.errors import DefinitionError
 
-__all__ = ["as_json", "key_of"]
-
 _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date: "an ISO 8601 date", UUID: "a UUID"}
 
 

@@ -16,8 +16,6 @@ from keyed.views.entries import Entry, EntryReader
 from keyed.views.follower import FolderReader, Follower
 from keyed.views.version_store import Extent, VersionedBatch, VersionStore
 
-__all__ = ["AsOf", "Operator", "Position", "View", "Viewing", "Waiting"]
-
 AsOf = int | datetime | None
 """A batch: its number, or a time; ``None`` is the newest one."""
 

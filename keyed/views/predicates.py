@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-__all__ = ["Bound", "bounds_of"]
-
 _COMPARISONS = {"equal", "lt", "lte", "gt", "gte"}
 _FLIPPED = {"equal": "equal", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
 _MASK = (1 << 64) - 1

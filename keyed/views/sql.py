@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from keyed.views.state_table import StateTable
 
-__all__ = ["run_sql"]
-
 #: What a query may do: read the tables that are registered, and nothing else of this machine or another.
 SETTINGS = {
     "allow_community_extensions": "false",

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from keyed.views.operator_view import View, Viewing
 
-__all__ = ["StateDataset"]
-
 _ROWS = 8192
 _UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 _LEAVES: dict[str, pa.DataType] = {

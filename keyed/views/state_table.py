@@ -24,8 +24,6 @@ from keyed.views.subscription import Subscription
 if TYPE_CHECKING:
     from keyed.views.state_dataset import StateDataset
 
-__all__ = ["QueryResult", "Scan", "StateTable", "TimersTable", "Version"]
-
 NOT_GIVEN: Any = object()
 """Stands for an entry that is not named."""
 _DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}

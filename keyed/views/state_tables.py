@@ -28,8 +28,6 @@ from keyed.views.state_table import StateTable, TimersTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Snapshot", "StateTables", "open_tables", "read_tables"]
-
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 #: Seconds from one look at a changelog that nobody follows to the next, while a batch is waited for.

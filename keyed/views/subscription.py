@@ -17,8 +17,6 @@ from keyed.errors import DefinitionError, HistoryCompacted
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.operator_view import Viewing
 
-__all__ = ["Change", "Subscription"]
-
 #: Entries of a snapshot that are read at a time.
 _SNAPSHOT_ENTRIES = 1_000
 #: How long a thread waits for an asynchronous reader, which may have gone away meanwhile, seconds.

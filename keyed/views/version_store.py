@@ -47,8 +47,6 @@ from keyed.stores.database import Database, successor
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
-__all__ = ["Extent", "VersionReader", "VersionStore", "VersionedBatch"]
-
 _SUBFOLDER = "keyed-versions-1."
 _POSITION = b"M"
 _POSITION_FRAME, _BATCH_FRAME, _VERSION = b"KVPO", b"KVCO", 1

@@ -28,8 +28,6 @@ from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.work import commits, local_job
 from tests.support.kafka import ADDRESS, Broker
 
-__all__ = ["main"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / ".bench"
 _QUICK = 20

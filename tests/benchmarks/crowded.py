@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import keyed
 from windows import Count, EventTimeSessionWindows, EventTimeTrigger, PurgingTrigger, Sum
 
-__all__ = ["main"]
-
 _GAP_MS = 50
 
 

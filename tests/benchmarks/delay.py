@@ -17,8 +17,6 @@ from keyed.runtimes.spark.query.spark_query import SparkQuery
 from tests.benchmarks.events import EVENTS, event_files
 from tests.benchmarks.functions import J1, OUTPUT
 
-__all__ = ["main"]
-
 BATCHES = 10
 
 

@@ -15,8 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["EVENTS", "Events", "event_files"]
-
 _START = 1_700_000_000_000
 _DISORDER_MS = 5_000
 

@@ -14,8 +14,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyed import Context, KeyedProcessFunction, OnTimerContext, ValueState
 
-__all__ = ["J1", "J2", "J4", "OUTPUT", "RawPandas", "RawRows", "pass_through"]
-
 OUTPUT = "user_id string, cnt long, sum long"
 
 

@@ -19,8 +19,6 @@ from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.query.spark_query import SparkQuery
 from tests.benchmarks.functions import J1, OUTPUT
 
-__all__ = ["main"]
-
 SECONDS = 30
 
 

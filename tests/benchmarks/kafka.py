@@ -22,8 +22,6 @@ from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, state_prefix
 from tests.support.kafka import Broker
 
-__all__ = ["main"]
-
 LARGE, LARGE_ENTRIES, SMALL, SMALL_ENTRIES = 8, 100_000, 200, 10
 _NAMESPACE = encode_key(None)
 _NUMBER = Random(1)

@@ -13,8 +13,6 @@ from collections.abc import Callable
 import attrs
 import psutil
 
-__all__ = ["Cpu", "Mark", "Watcher", "cpu_of"]
-
 
 @attrs.frozen
 class Cpu:

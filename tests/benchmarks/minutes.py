@@ -7,8 +7,6 @@ import pyarrow as pa
 
 import keyed
 
-__all__ = ["COLUMNS", "MinuteByColumns", "MinuteByRows"]
-
 COLUMNS = "user_id string, minute bigint, count bigint, amount bigint"
 
 

@@ -22,8 +22,6 @@ from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify_changelog
 from tests.benchmarks.functions import J1, J2, OUTPUT
 
-__all__ = ["main"]
-
 ROWS, KEYS, ROWS_PER_BATCH, ROUNDS = 1_000_000, 100_000, 200_000, 3
 
 

@@ -10,8 +10,6 @@ import attrs
 from tests.benchmarks.meter import Cpu
 from tests.benchmarks.variants import LOGGED_JOBS
 
-__all__ = ["Figures", "Goal", "goals", "markdown", "merge"]
-
 #: What the pass-through takes on the machine on which the goals of the local runtime were set, CPU-seconds per million.
 _PASS_THERE = 1.05
 

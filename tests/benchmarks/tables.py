@@ -26,8 +26,6 @@ from keyed.engine.replica import Replica
 from keyed.operators import OperatorSpec
 from keyed.stores import MemoryCommitStore, MemoryStore, open_rocks_store
 
-__all__ = ["main"]
-
 _LOAD = 1_000_000
 _START = 1_700_000_000_000
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 import attrs
 
-__all__ = ["LOGGED_JOBS", "VARIANTS", "Variant"]
-
 Engine = Literal["pass", "raw-pandas", "raw-rows", "keyed", "local", "jvm"]
 Job = Literal[
     "J1",

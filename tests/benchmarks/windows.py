@@ -28,8 +28,6 @@ from windows import (
     WindowAssigner,
 )
 
-__all__ = ["WINDOWS", "main", "spark_windows", "window_job"]
-
 WINDOWS: dict[str, WindowAssigner] = {
     "J3-tumbling": TumblingEventTimeWindows.of(60_000),
     "J3-hopping": HoppingEventTimeWindows.of(60_000, 10_000),

@@ -19,8 +19,6 @@ from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.windows import WINDOWS, spark_windows, window_job
 from tests.support.kafka import ADDRESS
 
-__all__ = ["commits", "local_job", "run"]
-
 _PARALLELISM = 2
 _FUNCTIONS: dict[str, tuple[Any, str]] = {
     "J1": (J1, OUTPUT),

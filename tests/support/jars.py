@@ -16,8 +16,6 @@ from pathlib import Path
 from keyed.errors import JavaNotFound
 from keyed.runtimes.spark.session.java import require_java_home
 
-__all__ = ["BROKER", "CONNECTOR", "NoJars", "fetch"]
-
 #: A Kafka broker with what it needs. Kafka 4 logs through slf4j 1.7, so the binding is the one for 1.7.
 BROKER = """\
 <ivy-module version="2.0">

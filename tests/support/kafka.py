@@ -18,8 +18,6 @@ from keyed.runtimes.spark.session.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
 from tests.support.waiting import until
 
-__all__ = ["ADDRESS", "PASSWORD", "USER", "Broker", "NoBroker", "certificate"]
-
 #: Environment variable that names a broker to use instead of one of our own: ``host:port``.
 ADDRESS = "KEYED_TEST_KAFKA"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["until"]
-
 
 def until(condition: Callable[[], object], *, seconds: float = 120, told: Callable[[], str] = str) -> None:
     """Wait until a condition holds.

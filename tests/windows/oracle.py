@@ -11,8 +11,6 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
-__all__ = ["Oracle", "Program"]
-
 MAX = 2**63 - 1
 HOUR = 3_600_000
 ZONE = ZoneInfo("Europe/Berlin")

@@ -37,8 +37,6 @@ from windows import (
     WindowOperator,
 )
 
-__all__ = ["any_program", "check", "main", "operator_of", "random_program"]
-
 KINDS = ("tumbling", "hopping", "session")
 TRIGGERS = ("default", "default", "default", "count", "purging", "continuous")
 #: Each kind of windows, and the triggers that go with it beside the default one.

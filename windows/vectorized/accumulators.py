@@ -23,19 +23,6 @@ from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from windows.aggregates import decimal_mean, decimal_of
 from windows.vectorized.row_groups import Groups, pc, plain_column, reduced, taken
 
-__all__ = [
-    "Accumulator",
-    "BatchRows",
-    "CountColumn",
-    "Extreme",
-    "MeanColumn",
-    "Moments",
-    "Parts",
-    "Ranked",
-    "SumColumn",
-    "Timed",
-]
-
 Parts = list[Any]
 _LOW = 2**32 - 1
 _EXACT = 2**53

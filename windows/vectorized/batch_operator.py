@@ -36,8 +36,6 @@ from windows.paths import plain_type, row_reason
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["WindowBatchOperator"]
-
 
 class WindowBatchOperator(VectorizedFunction):
     """Cuts a keyed stream into windows, whole columns at a time. Results are those of `windows.WindowOperator`.

@@ -28,8 +28,6 @@ from windows.vectorized.accumulators import (
 from windows.vectorized.list_accumulators import DistinctValues, Registers, TopValues
 from windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
 
-__all__ = ["Fold", "fold_of"]
-
 #: Rows of a segment that are merged at a time by `Fold.running`.
 _BLOCK = 32
 

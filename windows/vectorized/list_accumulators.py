@@ -17,8 +17,6 @@ from windows.sketches import estimate, hash_value
 from windows.vectorized.accumulators import Accumulator, BatchRows, Parts
 from windows.vectorized.row_groups import Groups, grouped, integers, pc, taken
 
-__all__ = ["DistinctValues", "Registers", "TopValues"]
-
 #: A register and its rank are one integer: register · 2^6 + rank.
 _RANK_BITS = 6
 

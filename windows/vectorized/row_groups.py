@@ -14,19 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-__all__ = [
-    "Groups",
-    "array_of",
-    "concatenated",
-    "grouped",
-    "integers",
-    "ordered",
-    "pc",
-    "plain_column",
-    "reduced",
-    "taken",
-]
-
 #: The published types of its functions take no plain numbers.
 pc: Any = pyarrow.compute
 

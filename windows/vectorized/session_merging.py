@@ -24,8 +24,6 @@ import numpy as np
 from windows.vectorized.row_groups import ordered
 from windows.vectorized.slices import clamped
 
-__all__ = ["Clock", "Merged", "Spans", "accepted", "merged", "spans_of"]
-
 _MOST_CODES = 2**62
 
 

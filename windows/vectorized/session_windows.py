@@ -20,8 +20,6 @@ from windows.vectorized.session_merging import Clock, Merged, Spans, accepted, m
 from windows.vectorized.slices import clamped
 from windows.vectorized.window_tables import Tables
 
-__all__ = ["VectorizedSessions"]
-
 _START, _END = "window.start", "window.end"
 
 

@@ -19,8 +19,6 @@ from windows.vectorized.row_groups import Groups, concatenated, grouped, integer
 from windows.vectorized.slices import Slices, clamped
 from windows.vectorized.window_tables import Tables
 
-__all__ = ["SliceWindows"]
-
 _ROWS = "window.rows"
 
 

@@ -15,8 +15,6 @@ import numpy as np
 from windows.assigners import HoppingWindows
 from windows.definition import hopping_slice
 
-__all__ = ["MOST_TIME", "Slices", "clamped"]
-
 #: As far from 1970 may times be on this path, milliseconds: 146 million years.
 MOST_TIME = 2**62
 _BEYOND = 2**62 + 2**61

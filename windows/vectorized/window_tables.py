@@ -17,8 +17,6 @@ from windows.vectorized.fold import Fold, fold_of
 from windows.vectorized.row_groups import array_of, integers, pc, plain_column
 from windows.vectorized.slices import MOST_TIME
 
-__all__ = ["Tables"]
-
 #: The years that Python's datetimes have, in milliseconds.
 _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_799_999
 

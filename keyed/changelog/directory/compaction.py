@@ -24,11 +24,10 @@ from keyed.changelog.directory.disk import exists, locked, publish, remove
 from keyed.changelog.directory.fold_tables import fold_tables
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
-from keyed.changelog.model import Block, Change, Commit, TableBlock
+from keyed.changelog.model import Commit
+from keyed.content.blocks import Block, Change, TableBlock
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import CorruptionError, KeyedError
-
-__all__ = ["BackgroundCompaction", "Compacted", "CompactionLimits", "compact_group"]
 
 #: Segments of about so many bytes are folded at a time.
 _STEP_BYTES = 256 << 20

@@ -37,8 +37,6 @@ from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, Def
 from keyed.ids import random_id
 from keyed.private_files import folder_path
 
-__all__ = ["DirectoryChangelog"]
-
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _POSITION = re.compile(r"(\d{20})\.position")

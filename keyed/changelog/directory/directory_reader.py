@@ -8,8 +8,6 @@ from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.model import Blocks, Commit
 from keyed.errors import ChangelogError, HistoryCompacted
 
-__all__ = ["DirectoryReader"]
-
 _NEWEST = 2**63 - 1
 
 

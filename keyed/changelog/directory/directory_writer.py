@@ -13,8 +13,6 @@ from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Blocks, Commit
 from keyed.errors import ChangelogDiverged, ChangelogFenced
 
-__all__ = ["DirectoryWriter"]
-
 
 class DirectoryWriter:
     """The `keyed.changelog.model.ChangelogWriter` of a key group.

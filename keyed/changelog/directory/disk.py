@@ -21,19 +21,6 @@ from keyed.errors import ChangelogError
 from keyed.ids import random_id
 from keyed.private_files import file_mode, make_private
 
-__all__ = [
-    "OpenFile",
-    "exists",
-    "file_sizes",
-    "locked",
-    "make_folder",
-    "publish",
-    "read_file",
-    "remove",
-    "remove_leftovers",
-    "sync_folder",
-]
-
 _LEFTOVER = ".tmp"
 #: Nothing takes so long to write; older files under a name of their own are from writers that died.
 _LEFTOVER_SECONDS = 24 * 60 * 60.0

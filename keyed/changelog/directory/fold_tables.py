@@ -9,8 +9,6 @@ from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.content.blocks import TableBlock
 from keyed.errors import CorruptionError
 
-__all__ = ["fold_tables"]
-
 _ORDER, _LIVE = "__keyed_order", "__keyed_live"
 _BLOCK_ROWS = 1 << 15
 

@@ -24,8 +24,6 @@ from keyed.changelog.directory.segment_file import SegmentFile
 from keyed.changelog.model import Commit
 from keyed.errors import ChangelogError, CorruptionError
 
-__all__ = ["GroupFolder", "Listing"]
-
 _TRIES = 10
 _NAME = re.compile(r"(\d{20})(?:-([1-9]\d{0,8}))?\.segment|(\d{20})\.base")
 

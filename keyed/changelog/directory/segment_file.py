@@ -26,13 +26,11 @@ import attrs
 import msgspec
 
 from keyed.changelog.directory.disk import OpenFile
-from keyed.changelog.model import Block, Blocks, Change, Commit, TableBlock
+from keyed.changelog.model import Blocks, Commit
 from keyed.changelog.records import COMMIT, decode_commit, encode_commit
 from keyed.codec.frames import FRAME_OVERHEAD, frame, frame_length, unframe
-from keyed.content.blocks import columns_of, cut, decode_changes, decode_table
+from keyed.content.blocks import Block, Change, TableBlock, columns_of, cut, decode_changes, decode_table
 from keyed.errors import CorruptionError
-
-__all__ = ["Segment", "SegmentFile"]
 
 _BLOCK, _END = b"KCLB", b"KCLE"
 _VERSION = 1

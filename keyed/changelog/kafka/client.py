@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Cluster", "Trouble", "check_settings", "translated"]
-
 _log = logging.getLogger(__name__)
 
 #: What a transaction, and a reader of transactions, cannot do without.

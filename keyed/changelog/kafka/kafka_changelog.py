@@ -18,8 +18,6 @@ from keyed.changelog.model import LogHeader
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError
 
-__all__ = ["KafkaChangelog"]
-
 _HOUR_MS = 3_600_000
 #: Segments smaller than Kafka's 1 GB: the one that is written to is never compacted.
 _NEW = {"segment.bytes": str(100 << 20)}

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.kafka.kafka_records import Keys, sequence_of
-from keyed.changelog.model import Block, Blocks, Change, Commit
+from keyed.changelog.model import Blocks, Commit
+from keyed.content.blocks import Block, Change
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.content.table_entries import TableEntries
 from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-
-__all__ = ["KafkaFold", "blocks_of", "tables_of"]
 
 #: Changes or rows in a block.
 _BLOCK = 10_000

@@ -23,8 +23,6 @@ from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-__all__ = ["KafkaReader", "newest_marker"]
-
 #: Records read for the newest marker at first; sixteen times as many each time that it is not among them.
 _TAIL = 64
 _NEAR = 50_000

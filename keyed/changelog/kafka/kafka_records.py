@@ -42,22 +42,6 @@ from keyed.changelog.model import Commit
 from keyed.codec.key_hash import encoded_key_hash
 from keyed.errors import CorruptionError
 
-__all__ = [
-    "COMMIT",
-    "ENTRY",
-    "HEADER",
-    "KEPT",
-    "POSITION",
-    "Headers",
-    "Keys",
-    "base_of",
-    "entry_headers",
-    "kept_key",
-    "marker_headers",
-    "position_key",
-    "sequence_of",
-]
-
 HEADER, COMMIT, POSITION, KEPT, ENTRY = b"H", b"C", b"P", b"K", b"E"
 #: Newest positions that compaction never takes.
 _SLOTS = 64

@@ -17,12 +17,11 @@ from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, Keys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.kafka.transactions import Transactions
-from keyed.changelog.model import Block, Blocks, Commit, LogHeader, TableBlock
+from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import encode_commit
+from keyed.content.blocks import Block, TableBlock
 from keyed.content.table_entries import TableEntries
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, HistoryCompacted
-
-__all__ = ["KafkaWriter"]
 
 
 class KafkaWriter:

@@ -17,8 +17,6 @@ from keyed.changelog.model import LogHeader
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged
 
-__all__ = ["Positions", "read_kept", "read_positions"]
-
 #: How many positions a writer remembers: a run that is behind by more is no repetition.
 _KNOWN = 1_000
 

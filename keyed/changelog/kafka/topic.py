@@ -17,8 +17,6 @@ from keyed.ids import random_id
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-__all__ = ["make_or_check", "partitions", "read_header", "write_headers"]
-
 
 def partitions(cluster: Cluster, topic: str) -> dict[int, int]:
     """The number of replicas of each partition of a topic; empty if there is no such topic.

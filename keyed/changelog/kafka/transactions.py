@@ -10,8 +10,6 @@ from keyed.changelog.kafka.client import Cluster, Trouble, translated
 from keyed.changelog.kafka.kafka_records import Headers
 from keyed.errors import ChangelogError
 
-__all__ = ["Transactions"]
-
 #: A failed transaction takes messages back that had nothing wrong; what was wrong is another message's error.
 _TAKEN_BACK = {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
 

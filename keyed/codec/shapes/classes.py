@@ -10,8 +10,6 @@ from msgspec import inspect
 
 from keyed.codec.shapes.shape import Build, Shape, all_fields, anything, as_it_is, compound, fields_tree
 
-__all__ = ["ClassNode", "class_of", "class_shape", "is_frozen", "values_getter"]
-
 ClassNode = inspect.DataclassType | inspect.NamedTupleType | inspect.StructType
 
 

@@ -9,8 +9,6 @@ from msgspec import inspect
 
 from keyed.codec.shapes.shape import Build, Shape, all_fields, all_items, anything, as_it_is, compound, fields_tree
 
-__all__ = ["COLLECTIONS", "collection_shape", "dict_shape", "tuple_shape", "typed_dict_shape"]
-
 COLLECTIONS: dict[type[inspect.Type], type[Iterable[Any]]] = {
     inspect.FrozenSetType: frozenset,
     inspect.ListType: list,

@@ -18,8 +18,6 @@ from keyed.codec.shapes.shape import Build, Shape, Tree, anything, compound
 from keyed.codec.tagged import offset_is_whole_minutes
 from keyed.errors import EncodingError
 
-__all__ = ["LEAVES", "enum_shape", "literal_shape", "union_shape"]
-
 _value_of = operator.attrgetter("value")
 
 

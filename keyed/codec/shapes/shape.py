@@ -18,20 +18,6 @@ from keyed.codec.refusals import remedy, type_name
 from keyed.errors import EncodingError
 from keyed.shown import shown
 
-__all__ = [
-    "Build",
-    "Check",
-    "Parts",
-    "Shape",
-    "Tree",
-    "all_fields",
-    "all_items",
-    "anything",
-    "as_it_is",
-    "compound",
-    "fields_tree",
-]
-
 Check = Callable[[Any], bool]
 Tree = Callable[[Any], Any]
 Parts = Callable[[Any], Iterable[tuple[str, "Shape", Any]]]

@@ -16,8 +16,6 @@ from keyed.codec.shapes.plain import LEAVES, enum_shape, literal_shape, union_sh
 from keyed.codec.shapes.shape import Build, Shape
 from keyed.errors import EncodingError
 
-__all__ = ["shape_of"]
-
 
 def shape_of(node: inspect.Type) -> Shape:
     """The shape of a type.

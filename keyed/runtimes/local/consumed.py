@@ -20,8 +20,6 @@ from typing import Any
 
 import attrs
 
-__all__ = ["ROWS", "Consumed", "Tracker"]
-
 #: How many rows at either end are compared.
 ROWS = 1000
 

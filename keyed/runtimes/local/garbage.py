@@ -7,8 +7,6 @@ import time
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Collector"]
-
 #: All objects are looked at when this many times as long has passed as it took the last time: 2 % of the time at most.
 _TIMES = 50
 

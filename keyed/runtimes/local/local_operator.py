@@ -28,8 +28,6 @@ from keyed.stores.commit_store import BufferedCommits
 from keyed.streams import Stage
 from keyed.vectorized import VectorizedFunction
 
-__all__ = ["LocalOperator"]
-
 #: Keys whose group is remembered.
 _ROUTES = 1_000_000
 

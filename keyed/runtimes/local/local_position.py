@@ -16,8 +16,6 @@ from keyed.ids import random_id
 from keyed.recovery.cut import Cut
 from keyed.runtimes.local.consumed import Consumed
 
-__all__ = ["LocalPosition", "decode_position", "encode_position", "restored_position"]
-
 _KIND = b"KRUN"
 
 

@@ -38,8 +38,6 @@ from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.streams import BoundOutput, Output, Source, Stage
 
-__all__ = ["LocalQuery", "dataframe", "run", "start"]
-
 _log = logging.getLogger(__name__)
 
 

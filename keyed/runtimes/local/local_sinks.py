@@ -14,8 +14,6 @@ from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
 from keyed.streams import BoundOutput
 from keyed.vectorized import TIMESTAMP_COLUMN
 
-__all__ = ["write"]
-
 #: How many values are checked and made rows together: so few that they stay in the processor's cache meanwhile.
 _PIECE = 4096
 

@@ -8,8 +8,6 @@ from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema
 from keyed.rows import row_class
 
-__all__ = ["as_rows"]
-
 
 def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any]:
     """Emitted tuples and dictionaries as rows of the declared columns; other objects as they are.

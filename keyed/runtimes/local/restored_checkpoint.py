@@ -24,8 +24,6 @@ from keyed.results import Restored, RestoreProgress
 from keyed.runtimes.local.local_position import encode_position, restored_position
 from keyed.stores import CommitStore, MemoryStore
 
-__all__ = ["restore_checkpoint"]
-
 
 @attrs.frozen
 class _Target:

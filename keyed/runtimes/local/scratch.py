@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["scratch_folder"]
-
 _PREFIX = "keyed-local-"
 #: A folder without a lock is of a version that had none, or is being made.
 _OLD_SECONDS = 24 * 60 * 60.0

@@ -10,8 +10,6 @@ import attrs
 
 from keyed.errors import DefinitionError
 
-__all__ = ["ALL_TABLES", "Access", "is_loopback"]
-
 ALL_TABLES = "*"
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

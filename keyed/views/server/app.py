@@ -54,8 +54,6 @@ from keyed.views.server.sql_process import SqlProcesses
 from keyed.views.state_table import NOT_GIVEN, StateTable
 from keyed.views.state_tables import StateTables
 
-__all__ = ["Limits", "make_app"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from keyed.views.json_values import as_json
 from keyed.views.state_tables import StateTables
 from keyed.views.subscription import Change, Subscription
 
-__all__ = ["EventStream", "Watch"]
-
 #: Seconds of silence after which a comment is sent, so that what lies between keeps the connection.
 _SILENCE = 15.0
 _LOOK_AGAIN = 1.0

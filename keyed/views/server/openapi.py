@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OPENAPI"]
-
 _AS_OF = ("as_of", "number of a batch, or an ISO 8601 time: the newest batch that is not younger")
 _NAMESPACE = ("namespace", "the namespace beside the key: JSON or text")
 _ENTRY = ("entry", "the map key, or the other key columns of a table: JSON or text")

@@ -12,8 +12,6 @@ from keyed.views.server.access import Access, is_loopback
 from keyed.views.server.app import Limits, make_app
 from keyed.views.state_tables import StateTables
 
-__all__ = ["serve"]
-
 
 def serve(
     tables: StateTables,

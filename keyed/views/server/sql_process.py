@@ -15,8 +15,6 @@ from typing import Any
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.views.json_values import as_json
 
-__all__ = ["SqlProcesses"]
-
 _LINE = 64 << 20
 
 

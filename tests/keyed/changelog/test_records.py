@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.segment_file import Segment, SegmentFile
-from keyed.changelog.model import Change, Commit, LogHeader, TableBlock
+from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.records import (
     decode_commit,
     decode_header,
@@ -26,6 +26,7 @@ from keyed.codec.frames import frame
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
+from keyed.content.blocks import Change, TableBlock
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from keyed.codec.fingerprints import format_type, why_incompatible
-from keyed.codec.state_schema import StateSchema, check_compatible, describe_type
+from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
+from keyed.codec.state_schema import StateSchema, check_compatible
 from keyed.codec.values import value_codec
 from keyed.errors import CorruptionError, StateSchemaChanged
 from keyed.rows import Row

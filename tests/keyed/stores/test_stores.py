@@ -22,9 +22,10 @@ from keyed.content.addresses import (
     timer_prefix,
     timer_sub,
 )
+from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import LocalStoreError
-from keyed.stores import LocalStore, MemoryStore, RocksStore, open_rocks_store
+from keyed.stores import MemoryStore, RocksStore, open_rocks_store
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
 
 ROOT = Path(__file__).resolve().parents[3]

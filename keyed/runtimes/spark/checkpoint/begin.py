@@ -28,8 +28,6 @@ from keyed.runtimes.spark.checkpoint.source_files import put_files
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
 from keyed.stores.commit_store import COMMITS_FOLDER
 
-__all__ = ["Begin", "begin", "begun", "read_begin", "take_position"]
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointFolder", "open_checkpoint", "reached"]
-
 _VERSION = "v1"
 
 

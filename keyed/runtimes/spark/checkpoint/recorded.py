@@ -10,8 +10,6 @@ from keyed.sinks import local_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checked_parallelism"]
-
 
 def checked_parallelism(session: SparkSession, checkpoint: str, asked: int | None, *, here: bool) -> int | None:
     """The number of key groups that a query on this checkpoint has.

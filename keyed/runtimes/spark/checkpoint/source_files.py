@@ -30,8 +30,6 @@ from keyed.changelog.model import Changelog
 from keyed.errors import CheckpointError, CorruptionError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 
-__all__ = ["KeptFiles", "put_files"]
-
 #: Entries in one part.
 _PART = 2_000
 #: So many records of about one size become one.

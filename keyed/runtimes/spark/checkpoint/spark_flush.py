@@ -36,8 +36,6 @@ from keyed.stores import open_rocks_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["export_last", "flush"]
-
 _RESULT = Schema((("name", "string"), ("commit", "bigint"), ("done", "boolean")))
 
 

@@ -17,8 +17,6 @@ from keyed.errors import ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import KeptFiles
 
-__all__ = ["PositionLog", "SparkPosition", "decode_position", "encode_position"]
-
 _KIND = b"KSPK"
 
 

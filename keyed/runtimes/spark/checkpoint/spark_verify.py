@@ -18,8 +18,6 @@ from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["verify"]
-
 _TYPES = {"int": "bigint", "str": "string"}
 _RESULT = Schema(tuple((field.name, _TYPES[str(field.type)]) for field in attrs.fields(Verified)))
 

@@ -29,8 +29,6 @@ from keyed.runtimes.spark.session.spark_session import settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Chosen", "StateOperator", "check_path", "committed_metas", "for_groups", "state_operators"]
-
 #: What is escaped in a URI. Spark's source escapes it twice, and does not find the checkpoint.
 _ESCAPED = re.compile(r"""[\s"<>{}|\\^`%#?\[\]]""")
 

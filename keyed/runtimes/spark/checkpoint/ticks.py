@@ -22,8 +22,6 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Ticks", "ticks_of"]
-
 _FOLDER = "keyed-ticks"
 #: How Spark logs where its source `rate-micro-batch` stands: before there were ticks in files, it was the last one.
 _AT_EACH_TRIGGER = re.compile(r'\{"offset":\d+,"timestamp":-?\d+\}')

@@ -42,8 +42,6 @@ from keyed.vectorized import combines
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
-__all__ = ["Plan", "Route", "build", "parallelism_of"]
-
 
 @attrs.frozen
 class Route:

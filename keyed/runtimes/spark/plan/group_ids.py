@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-__all__ = ["group_ids", "spark_hash"]
-
 _MASK = 0xFFFFFFFF
 
 

@@ -19,8 +19,6 @@ from keyed.streams import Keys, Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["hash_expression", "key_columns", "packed_ticks", "schema_of_frame", "time_column", "too_far_ahead"]
-
 #: Column types of event time; integers are milliseconds since the epoch.
 _TIMES = ("timestamp", "bigint", "int")
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from keyed.errors import DefinitionError
 
-__all__ = ["check_travels"]
-
 #: Packages whose objects, and those of classes derived from theirs, hold what users hand them.
 _OURS = ("keyed", "windows")
 

@@ -15,8 +15,6 @@ from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
 from keyed.runtimes.spark.session.spark_log import name_log
 
-__all__ = ["is_gone", "raise_translated", "translated"]
-
 #: The last line of a Python traceback of ours: it starts a line and goes on until the JVM's words begin.
 _RAISED = re.compile(
     r"^(?:[\w.]*\b)?keyed\.errors\.(?P<name>\w+): (?P<message>.*?)"

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Job", "frame_of"]
-
 _log = logging.getLogger(__name__)
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL_DIR = "keyed.local.dir"

@@ -11,8 +11,6 @@ from typing import Any
 
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["OBSERVED", "next_work", "operator_commits", "operator_metrics", "summed"]
-
 #: Observed metrics of an operator have this prefix and its name.
 OBSERVED = "keyed."
 

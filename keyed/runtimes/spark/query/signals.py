@@ -14,8 +14,6 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Signals", "Stopped", "noted_signals"]
-
 
 class Stopped(SystemExit, KeyboardInterrupt):
     """Ctrl-C or SIGTERM has stopped the program. Unhandled it ends it without a traceback."""

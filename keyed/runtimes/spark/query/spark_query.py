@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SparkQuery", "dataframe", "run", "start"]
-
 _log = logging.getLogger(__name__)
 #: Seconds for a query to stop after Ctrl-C or SIGTERM, with its last batch in its changelogs.
 _PATIENCE = 10

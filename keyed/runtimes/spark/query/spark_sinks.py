@@ -25,8 +25,6 @@ from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, failed, lo
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FolderSink", "Writer", "batch_folder", "collected"]
-
 
 @attrs.frozen
 class FolderSink:

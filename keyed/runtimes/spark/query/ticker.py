@@ -15,8 +15,6 @@ from keyed.runtimes.spark.query.metrics import next_work
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Ticker"]
-
 _log = logging.getLogger(__name__)
 #: How often the ticker looks at the query, in seconds: so much later than it is due something comes at most, beside the
 #: trigger's interval.

@@ -27,8 +27,6 @@ import attrs
 
 from keyed.errors import JavaNotFound
 
-__all__ = ["MINIMUM_JAVA", "JavaRuntime", "find_java_home", "installed_java", "require_java_home"]
-
 MINIMUM_JAVA = 17
 """The oldest Java feature release that Spark 4 runs on."""
 

@@ -18,8 +18,6 @@ from keyed.runtimes.spark.session.spark_log import name_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CHANGELOG", "PROVIDER", "ROCKSDB", "check_session", "check_versions", "is_remote", "trust_workers"]
-
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"

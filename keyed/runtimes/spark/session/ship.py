@@ -23,8 +23,6 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Carrier", "Parcel", "carried", "parcel_for"]
-
 #: Packages whose sources are sent.
 _SHIPPED = ("keyed", "windows")
 

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["name_log", "to_file"]
-
 #: Where the JVM of this program writes to, if it is a file.
 _file: Path | None = None
 _named = False

@@ -37,8 +37,6 @@ from keyed.runtimes.spark.session.spark_log import to_file
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_here", "settings", "spark_session"]
-
 _log = logging.getLogger(__name__)
 
 _PARTITIONS = "spark.sql.shuffle.partitions"

@@ -22,8 +22,6 @@ from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.outputs import Schema
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
 
-__all__ = ["Emitter", "unwired", "wire_type"]
-
 #: Rows of a side output in one chunk.
 _CHUNK_ROWS = 65_536
 #: Parts of the main output, of some thousand rows each, in one pandas frame.

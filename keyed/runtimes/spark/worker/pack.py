@@ -31,8 +31,6 @@ from keyed.vectorized import VectorizedFunction
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Packer"]
-
 #: Rows per key group that a task collects before it cuts them, so that chunks do not become tiny. Rows that are
 #: combined are collected up to the limit of bytes: the more there are, the fewer are left.
 _ROWS_PER_GROUP = 1024

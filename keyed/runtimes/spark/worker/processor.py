@@ -37,8 +37,6 @@ from keyed.vectorized import VectorizedFunction
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
-__all__ = ["WRITERS", "Operation", "Processor"]
-
 #: What this worker process remembers from batch to batch.
 _REPLICAS = ReplicaCache()
 WRITERS = WriterCache()

@@ -26,8 +26,6 @@ from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.stores import MemoryStore, open_rocks_store
 
-__all__ = ["ReplicaCache", "default_local_dir"]
-
 #: A store in memory that was not used for so long is dropped: its group is served elsewhere, or its query has ended.
 _IDLE_SECONDS = 900.0
 #: A store on disk that was not used for so long is deleted.

@@ -6,8 +6,6 @@ import gc
 import sys
 from functools import lru_cache
 
-__all__ = ["settle"]
-
 
 def settle() -> None:
     """Take what this process holds for good out of the sight of Python's cyclic garbage collector.

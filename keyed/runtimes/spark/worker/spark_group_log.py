@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
-__all__ = ["SparkGroupLog"]
-
 
 class SparkGroupLog:
     """A `keyed.engine.group_log.GroupLog` over the handle of a stateful processor.

@@ -18,8 +18,6 @@ from keyed.engine.batch import Batch, Chunk
 from keyed.errors import OutputDefinitionError
 from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
 
-__all__ = ["Incoming", "batch_of", "read_payloads"]
-
 
 @attrs.define(eq=False)
 class Incoming:

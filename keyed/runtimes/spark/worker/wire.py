@@ -32,21 +32,6 @@ import msgspec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "HASH",
-    "NOTE",
-    "PACKED",
-    "TIMESTAMP",
-    "GroupMark",
-    "TaskMark",
-    "chunk_note",
-    "chunk_prefix",
-    "encode_payload",
-    "output_id",
-    "read_chunk",
-    "write_stream",
-]
-
 #: Hidden columns beside those of the user.
 TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
 #: The columns of packed rows. pandas takes no names that start with an underscore.

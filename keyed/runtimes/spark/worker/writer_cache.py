@@ -14,8 +14,6 @@ import attrs
 from keyed.changelog.model import Changelog, ChangelogWriter, Commit
 from keyed.engine.meta import GroupMeta
 
-__all__ = ["WriterCache"]
-
 #: A writer that was not used for so long is closed: its group is served elsewhere, or its query has ended.
 _IDLE_SECONDS = 900.0
 

@@ -11,11 +11,11 @@ import pytest
 
 from keyed import TableState
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.changelog.model import TableBlock
 from keyed.changelog.records import encode_commit
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
+from keyed.content.blocks import TableBlock
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError
 from keyed.tables.layout import Layout
 from keyed.testing.changelog_conformance import SampleGroup, state_of

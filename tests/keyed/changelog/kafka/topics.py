@@ -11,23 +11,6 @@ import confluent_kafka.admin
 
 from tests.support.waiting import until
 
-__all__ = [
-    "COMPACTING",
-    "alter",
-    "create",
-    "delete",
-    "delete_made",
-    "delete_records",
-    "described",
-    "end",
-    "grant",
-    "made",
-    "messages",
-    "new_topic",
-    "produce",
-    "produce_all",
-]
-
 #: Settings of a topic that is compacted within a second or two of each write.
 COMPACTING = {"segment.ms": 100, "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": 1000}
 _SECONDS = 30
