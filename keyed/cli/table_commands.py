@@ -178,7 +178,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             host=arguments.host,
             port=arguments.port,
             access=Access(tokens, hosts),
-            ready=lambda address: print(f"{address}/tables", flush=True),
+            page=Path(arguments.page) if arguments.page else arguments.page is not None,
+            ready=lambda address: print(address if arguments.page is not None else f"{address}/tables", flush=True),
         )
     return 0
 
@@ -244,6 +245,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--every", type=float, default=1.0, help="seconds from one look at the changelog to the next (1)"
     )
     parser.add_argument("--token-file", help="file with lines TOKEN TABLE [TABLE ...], or TOKEN *; needed off loopback")
+    parser.add_argument(
+        "--page",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="serve a page over all tables too, or the page in a folder of yours",
+    )
     parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
 
 

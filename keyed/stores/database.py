@@ -228,21 +228,32 @@ class Database:
         except Exception as error:
             raise self.failed("cannot be read", error) from error
 
-    def range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over (key, value) from ``first`` to before ``end``, as they are when the iteration starts."""
-        cursor = self._range(first, end)
+    def range(self, first: bytes, end: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over (key, value) from ``first`` to before ``end``, as they are when the iteration starts.
+
+        Args:
+            first: The least key.
+            end: The key before which the range ends.
+            reverse: Whether the greatest key comes first.
+        """
+        cursor = self._range(first, end, reverse=reverse)
         self._cursors.add(cursor)
         return cursor
 
-    def _range(self, first: bytes, end: bytes) -> Generator[tuple[bytes, bytes]]:
+    def _range(self, first: bytes, end: bytes, *, reverse: bool) -> Generator[tuple[bytes, bytes]]:
         from rocksdict import ReadOptions
 
         try:
             options = ReadOptions()
+            options.set_iterate_lower_bound(first)
             options.set_iterate_upper_bound(end)
             cursor = self._rocks.iter(options)
-            cursor.seek(first)
-            valid, key, value, step = cursor.valid, cursor.key, cursor.value, cursor.next
+            if reverse:
+                cursor.seek_to_last()
+            else:
+                cursor.seek(first)
+            valid, key, value = cursor.valid, cursor.key, cursor.value
+            step = cursor.prev if reverse else cursor.next
             while valid():
                 yield key(), value()
                 step()

@@ -35,6 +35,7 @@ class Position:
         watermark: The least watermark of the operator's key groups after it, milliseconds.
         processing_time: The processing time of the batch, milliseconds since the epoch.
         log_id: Identity of the changelog.
+        entries: Number of live entries of the operator after it, timers included.
         hash: Order-independent hash of all live entries of the operator after the batch: the sum of those that the
             commit markers of its key groups vouch for.
     """
@@ -44,6 +45,7 @@ class Position:
     watermark: int
     processing_time: int
     log_id: str
+    entries: int
     hash: str
 
 
@@ -152,7 +154,13 @@ class View:
         batch = self.batch
         total = sum(hash_of_text(text, "a commit") for text in batch.hashes if text) % MODULUS
         return Position(
-            self.operator.name, batch.commit, batch.watermark, batch.processing_time, self._log_id, hash_text(total)
+            self.operator.name,
+            batch.commit,
+            batch.watermark,
+            batch.processing_time,
+            self._log_id,
+            batch.entries,
+            hash_text(total),
         )
 
     def reader(self, state: str) -> EntryReader:
@@ -189,9 +197,11 @@ class View:
             known[self._log_id, number, state] = found
         return found
 
-    def scan(self, reader: EntryReader, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def scan(
+        self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """The live (prefix, sub, value) of a range of addresses."""
-        for prefix, sub, value in self.store.scan(first, end, self.batch.commit):
+        for prefix, sub, value in self.store.scan(first, end, self.batch.commit, reverse=reverse):
             if self.live(reader, value) is not None:
                 yield prefix, sub, value
 

@@ -176,6 +176,7 @@ class StateTable:
         limit: int | None = None,
         after: str | None = None,
         as_of: AsOf = None,
+        reverse: bool = False,
     ) -> Scan:
         """The entries of a range of keys, in their order.
 
@@ -186,6 +187,7 @@ class StateTable:
             limit: The greatest number of entries to give.
             after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
             as_of: As in `get`.
+            reverse: Whether the greatest key comes first.
 
         Raises:
             DefinitionError: A parameter breaks its rule.
@@ -203,14 +205,17 @@ class StateTable:
             if token is not None:
                 if token[0] != position.log_id:
                     raise HistoryCompacted(f"scan(after={after!r}): the token is of another changelog; begin anew")
-                first = max(first, token[2] + b"\x00")
+                if reverse:
+                    end = min(end, token[2])
+                else:
+                    first = max(first, token[2] + b"\x00")
         except BaseException:
             context.close()
             raise
 
         def entries() -> Iterator[tuple[bytes, Entry]]:
             with context:
-                for address in view.scan(reader, first, end):
+                for address in view.scan(reader, first, end, reverse=reverse):
                     yield address[0] + address[1], reader.entry(*address)
 
         return Scan(entries(), limit, position)

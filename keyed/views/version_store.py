@@ -222,10 +222,12 @@ class VersionStore:
                 append(None if record is None else self._value(address, record, commit))
         return values
 
-    def scan(self, first: bytes, end: bytes, commit: int) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def scan(
+        self, first: bytes, end: bytes, commit: int, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """The (prefix, sub, value) from address ``first`` to before ``end``, in their order, as a commit left them."""
         unpack, size = _HEAD.unpack_from, _HEAD.size
-        for key, record in self._database.range(b"L" + first, b"L" + end):
+        for key, record in self._database.range(b"L" + first, b"L" + end, reverse=reverse):
             if len(record) >= size:
                 number, length = unpack(record)
                 if number <= commit:

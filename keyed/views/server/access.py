@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -13,6 +14,8 @@ from keyed.errors import DefinitionError
 ALL_TABLES = "*"
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: How long a browser stays logged in, seconds.
+SESSION_SECONDS = 30 * 24 * 3_600
 
 
 def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
@@ -52,6 +55,27 @@ class Access:
                 found = tables
         return found
 
+    def session_of(self, token: str) -> str | None:
+        """What a browser keeps in place of a token that opens something, for `SESSION_SECONDS`; otherwise ``None``.
+
+        It is signed with the token and does not hold it; it stays good when the server is started again.
+        """
+        if not self.tables_of(token):
+            return None
+        end = str(int(time.time()) + SESSION_SECONDS)
+        return f"{end}.{_signature(token, end)}"
+
+    def tables_of_session(self, session: str) -> frozenset[str] | None:
+        """The tables that a browser's session opens; ``None`` if it opens nothing."""
+        end, _, signature = session.partition(".")
+        if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
+            return None
+        found = None
+        for token, tables in self.tokens.items():
+            if hmac.compare_digest(_signature(token, end).encode(), signature.encode()):
+                found = tables
+        return found
+
     def is_host(self, header: str | None) -> bool:
         """Whether a request may have this ``Host``."""
         return header is not None and _name_of(header) in self.hosts
@@ -67,6 +91,10 @@ class Access:
 def is_loopback(host: str) -> bool:
     """Whether an address is this machine's alone."""
     return host in _LOOPBACK
+
+
+def _signature(token: str, end: str) -> str:
+    return hmac.digest(token.encode(), f"keyed session until {end}".encode(), "sha256").hex()
 
 
 def _name_of(host: str) -> str:

@@ -3,13 +3,18 @@
     GET  /health                                   whether the tables have a batch, and which
     GET  /metrics                                  counters, in Prometheus' text format
     GET  /openapi.json                             this interface
+    GET  /status                                   the newest batch, and what the job says of itself
+    GET  /batches                                  the same as server-sent events, one a batch
     GET  /tables                                   names, kinds and types
-    GET  /tables/{table}                           entries: prefix, from, to, limit, after, as_of
+    GET  /tables/{table}                           entries: prefix, from, to, order, limit, after, as_of
     GET  /tables/{table}/changes                   server-sent events: key, prefix, after, or the header Last-Event-ID
     GET  /tables/{table}/keys/{key}                what the table holds for a key: entry, namespace, as_of
     GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace
     GET  /timers                                   pending timers: key, limit, as_of
     POST /sql                                      {"query": ..., "parameters": [...], "as_of": ...}
+    POST /session                                  {"token": ...}: a cookie that stands for the token, for browsers
+    DELETE /session                                takes it back
+    GET  /, /page/                                 the page, if there is one
 
 Keys are text, or JSON where the keys of the table are not text. An answer is a JSON object; ``position`` says of which
 batch it is. An error is ``{"error": {"type": ..., "message": ...}}`` with a status of 4xx or 5xx.
@@ -19,10 +24,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -47,14 +53,17 @@ from keyed.errors import (
 )
 from keyed.views.json_values import as_json, key_of
 from keyed.views.operator_view import AsOf
-from keyed.views.server.access import ALL_TABLES, Access
-from keyed.views.server.event_stream import EventStream, Watch
+from keyed.views.server.access import ALL_TABLES, SESSION_SECONDS, Access
+from keyed.views.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
 from keyed.views.server.openapi import OPENAPI
+from keyed.views.server.page import page_routes
 from keyed.views.server.sql_process import SqlProcesses
 from keyed.views.state_table import NOT_GIVEN, StateTable
 from keyed.views.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
+#: The cookie of a browser.
+_COOKIE = "keyed_session"
 
 
 @attrs.frozen(kw_only=True)
@@ -104,8 +113,16 @@ class _Refused(Exception):
 class _Server:
     """Answers requests."""
 
-    def __init__(self, tables: StateTables, access: Access, limits: Limits, sql: SqlProcesses) -> None:
+    def __init__(
+        self,
+        tables: StateTables,
+        access: Access,
+        limits: Limits,
+        sql: SqlProcesses,
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
         self.tables = tables
+        self.job_status = status
         self.access = access
         self.limits = limits
         self.sql = sql
@@ -148,6 +165,39 @@ class _Server:
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(OPENAPI)
 
+    def _described(self) -> dict[str, Any]:
+        positions = self.tables.positions if self.tables.batch else {}
+        return {"batch": self.tables.batch, "positions": positions, "job": dict(self.job_status())}
+
+    async def status(self, request: Request) -> Response:
+        self._tables_open_to(request)
+        return await _answer(self._described)
+
+    async def batches(self, request: Request) -> ASGIApp:
+        self._tables_open_to(request)
+        self._check_streams()
+        return self._stream(BatchEvents(lambda: self.tables.batch, self._described))
+
+    async def open_session(self, request: Request) -> Response:
+        try:
+            token = msgspec.json.decode(await self._body(request), type=_SessionRequest).token
+        except msgspec.DecodeError as error:
+            raise _Refused(400, "DefinitionError", f"the body holds no token: {error}") from error
+        session = self.access.session_of(token)
+        if session is None:
+            raise _Refused(401, "Unauthorized", "the token is unknown")
+        response = Response(status_code=204)
+        secure = request.url.scheme == "https"
+        response.set_cookie(
+            _COOKIE, session, SESSION_SECONDS, path="/", secure=secure, httponly=True, samesite="strict"
+        )
+        return response
+
+    async def close_session(self, request: Request) -> Response:
+        response = Response(status_code=204)
+        response.delete_cookie(_COOKIE, path="/", httponly=True, samesite="strict")
+        return response
+
     async def list_tables(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
 
@@ -155,17 +205,28 @@ class _Server:
             found = []
             for name, table in self.tables.items():
                 if ALL_TABLES in open_to or name in open_to:
-                    schema = table.schema
-                    described = {"name": name, "operator": table.operator, "kind": schema.kind, "types": table.types}
-                    found.append({**described, "clock": schema.ttl and schema.ttl["time_domain"]})
+                    schema, first = table.schema, table.first()
+                    found.append(
+                        {
+                            "name": name,
+                            "operator": table.operator,
+                            "kind": schema.kind,
+                            "key": first and type(first.key).__name__,
+                            "types": table.types,
+                            "clock": schema.ttl and schema.ttl["time_domain"],
+                        }
+                    )
             return {"tables": found, "positions": self.tables.positions if found else {}}
 
         return await _answer(work)
 
     async def scan(self, request: Request) -> Response:
         table = self._table(request)
-        query = self._query(request, "prefix", "from", "to", "limit", "after", "as_of")
+        query = self._query(request, "prefix", "from", "to", "order", "limit", "after", "as_of")
         limit = self._limit(query)
+        order = query.get("order", "asc")
+        if order not in ("asc", "desc"):
+            raise _Refused(400, "DefinitionError", f"order={order!r:.140} must be asc or desc")
 
         def work() -> Any:
             first = table.first()
@@ -175,7 +236,13 @@ class _Server:
                 for name, parameter in (("prefix", "prefix"), ("from", "from_"), ("to", "to"))
                 if name in query
             }
-            scan = table.scan(**bounds, limit=limit, after=query.get("after"), as_of=_as_of(query.get("as_of")))
+            scan = table.scan(
+                **bounds,
+                limit=limit,
+                after=query.get("after"),
+                as_of=_as_of(query.get("as_of")),
+                reverse=order == "desc",
+            )
             return {"entries": list(scan), "next": scan.token, "position": scan.position}
 
         return await _answer(work)
@@ -233,8 +300,7 @@ class _Server:
     async def changes(self, request: Request) -> ASGIApp:
         table = self._table(request)
         query = self._query(request, "key", "prefix", "after")
-        if self.watch.streams >= self.limits.streams:
-            raise _Refused(503, "Busy", f"there are {self.watch.streams} streams of changes already; try again later")
+        self._check_streams()
 
         def work() -> Any:
             first = table.first()
@@ -244,7 +310,14 @@ class _Server:
             after = request.headers.get("last-event-id") or query.get("after")
             return table.subscribe(key, prefix=prefix, after=after)
 
-        return EventStream(await run_in_threadpool(work), self.watch, self.limits.send_seconds)
+        return self._stream(ChangeEvents(await run_in_threadpool(work)))
+
+    def _check_streams(self) -> None:
+        if self.watch.streams >= self.limits.streams:
+            raise _Refused(503, "Busy", f"there are {self.watch.streams} streams already; try again later")
+
+    def _stream(self, events: BatchEvents | ChangeEvents) -> EventStream:
+        return EventStream(events, self.watch, self.limits.send_seconds)
 
     # What requests have in common ---------------------------------------------------------------------------------
 
@@ -276,8 +349,10 @@ class _Server:
         """The tables that a request may ask for."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         open_to = self.access.tables_of(token.strip() if kind.casefold() == "bearer" else None)
+        if open_to is None and _COOKIE in request.cookies:
+            open_to = self.access.tables_of_session(request.cookies[_COOKIE])
         if open_to is None:
-            raise _Refused(401, "Unauthorized", "give the header Authorization: Bearer TOKEN")
+            raise _Refused(401, "Unauthorized", "give the header Authorization: Bearer TOKEN, or log in on the page")
         return open_to
 
     def _table(self, request: Request) -> StateTable:
@@ -328,6 +403,10 @@ class _SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
     as_of: int | datetime | None = None
 
 
+class _SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
+
+
 class _Guard:
     """Refuses requests that a page of another origin made a browser send."""
 
@@ -347,7 +426,13 @@ class _Guard:
 
 
 def make_app(
-    tables: StateTables, *, access: Access | None = None, limits: Limits | None = None, sql: SqlProcesses | None = None
+    tables: StateTables,
+    *,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    sql: SqlProcesses | None = None,
+    page: bool | Path = False,
+    status: Callable[[], Mapping[str, Any]] = dict,
 ) -> Starlette:
     """The ASGI application that serves tables. `serve` runs it with uvicorn.
 
@@ -356,14 +441,19 @@ def make_app(
         access: Who may ask for what; everybody by default.
         limits: What a request may cost.
         sql: The processes that queries run in; by default new ones over the tables' folder.
+        page: Whether the page that shows all tables is served at ``/``; or the folder of another page, with
+            ``index.html``, which finds the parts of that under ``/page/``.
+        status: What the job says of itself, such as rows so far, for ``/status`` and the page: names and plain values.
     """
     access, limits = access or Access(), limits or Limits()
     sql = sql or SqlProcesses(tables.path, limits.sql_seconds, limits.sql_megabytes)
-    server = _Server(tables, access, limits, sql)
+    server = _Server(tables, access, limits, sql, status)
     routes = [
         server.route("/health", server.health),
         server.route("/metrics", server.metrics),
         server.route("/openapi.json", server.openapi),
+        server.route("/status", server.status),
+        server.route("/batches", server.batches),
         server.route("/tables", server.list_tables),
         server.route("/tables/{table}", server.scan),
         server.route("/tables/{table}/changes", server.changes),
@@ -371,6 +461,9 @@ def make_app(
         server.route("/tables/{table}/history/{key:path}", server.history),
         server.route("/timers", server.timers),
         server.route("/sql", server.run_sql, "POST"),
+        server.route("/session", server.open_session, "POST"),
+        server.route("/session", server.close_session, "DELETE"),
+        *page_routes(page),
     ]
 
     @asynccontextmanager

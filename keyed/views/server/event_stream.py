@@ -1,13 +1,15 @@
-"""Changes of a table as server-sent events (HTML Living Standard, section 9.2).
+"""What happens to tables as server-sent events (HTML Living Standard, section 9.2).
 
-The ``id`` of an event is the token of the change: a browser sends it as ``Last-Event-ID`` when it connects again, and
-the stream goes on behind it.
+The ``id`` of an event is the token of a change, or the number of a batch: a browser sends it as ``Last-Event-ID`` when
+it connects again, and the stream goes on behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, Protocol
 
 import attrs
 from starlette.types import Receive, Scope, Send
@@ -15,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from keyed.errors import KeyedError
 from keyed.views.json_values import as_json
 from keyed.views.state_tables import StateTables
-from keyed.views.subscription import Change, Subscription
+from keyed.views.subscription import Subscription
 
 #: Seconds of silence after which a comment is sent, so that what lies between keeps the connection.
 _SILENCE = 15.0
@@ -66,19 +68,80 @@ class Watch:
                     self._changed.notify_all()
 
 
+class Events(Protocol):
+    """What a stream sends."""
+
+    @property
+    def resets(self) -> int:
+        """How often the reader got the state anew."""
+        ...
+
+    def take(self) -> bytes:
+        """The next events; nothing if there is none until the next batch."""
+        ...
+
+
+class ChangeEvents:
+    """The changes of a table.
+
+    Args:
+        subscription: Where they come from.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    @property
+    def resets(self) -> int:
+        """How often the reader got the state anew."""
+        return self._subscription.resets
+
+    def take(self) -> bytes:
+        """The next changes, each an event ``snapshot`` or ``change``."""
+        events = []
+        for change in self._subscription.take(0.0):
+            fields = attrs.asdict(change, recurse=False)
+            events.append(_event(fields.pop("token"), change.kind, fields))
+        return b"".join(events)
+
+
+class BatchEvents:
+    """The newest batch, and again when there is a newer one. Batches between are left out.
+
+    Args:
+        batch: Gives the number of the newest batch.
+        describe: Says what is known of it.
+    """
+
+    resets = 0
+
+    def __init__(self, batch: Callable[[], int], describe: Callable[[], dict[str, Any]]) -> None:
+        self._batch = batch
+        self._describe = describe
+        self._told = 0
+
+    def take(self) -> bytes:
+        """The newest batch as an event ``batch``, unless it was told already."""
+        batch = self._batch()
+        if batch == self._told:
+            return b""
+        self._told = batch
+        return _event(str(batch), "batch", self._describe())
+
+
 class EventStream:
     """A response that goes on for as long as the reader stays.
 
     Args:
-        subscription: What is sent.
+        events: What is sent.
         watch: Tells of new batches.
         send_seconds: How long the reader may take to take something.
     """
 
     status_code = 200
 
-    def __init__(self, subscription: Subscription, watch: Watch, send_seconds: float) -> None:
-        self._subscription = subscription
+    def __init__(self, events: Events, watch: Watch, send_seconds: float) -> None:
+        self._events = events
         self._watch = watch
         self._seconds = send_seconds
 
@@ -95,7 +158,7 @@ class EventStream:
             self._watch.dropped += 1
         finally:
             self._watch.streams -= 1
-            self._watch.resets += self._subscription.resets
+            self._watch.resets += self._events.resets
             for task in (writing, reading):
                 task.cancel()
 
@@ -106,13 +169,13 @@ class EventStream:
         while True:
             before = self._watch.batch
             try:
-                changes = await asyncio.to_thread(self._subscription.take, 0.0)
+                events = await asyncio.to_thread(self._events.take)
             except KeyedError as error:
                 message = as_json({"type": type(error).__name__, "message": str(error)})
                 await self._send(send, _part(b"event: error\ndata: " + message + b"\n\n", more=False))
                 return
-            if changes:
-                await self._send(send, _part(b"".join(map(_event, changes))))
+            if events:
+                await self._send(send, _part(events))
                 continue
             if batch == before:
                 await self._send(send, _part(b": \n\n"))
@@ -132,7 +195,5 @@ def _part(body: bytes, *, more: bool = True) -> dict[str, object]:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-def _event(change: Change) -> bytes:
-    fields = attrs.asdict(change, recurse=False)
-    token = fields.pop("token")
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (token.encode(), change.kind.encode(), as_json(fields))
+def _event(token: str, kind: str, fields: dict[str, Any]) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (token.encode(), kind.encode(), as_json(fields))

@@ -56,7 +56,9 @@ _CHANGES = _operation(
         ("after", "now, beginning, or the id of an event"),
     ),
 )
-_CHANGES["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+_BATCHES = _operation("Follow the job: server-sent events, one a batch, with what /status says")
+for _events in (_CHANGES, _BATCHES):
+    _events["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
 
 OPENAPI: dict[str, Any] = {
     "openapi": "3.1.0",
@@ -80,6 +82,8 @@ OPENAPI: dict[str, Any] = {
         "/health": {"get": _operation("Whether the tables have a batch, and which")},
         "/metrics": {"get": _operation("Counters, in Prometheus' text format")},
         "/openapi.json": {"get": _operation("This description")},
+        "/status": {"get": _operation("The newest batch, and what the job says of itself")},
+        "/batches": {"get": _BATCHES},
         "/tables": {"get": _operation("Names, kinds and types of the tables")},
         "/tables/{table}": {
             "get": _operation(
@@ -89,6 +93,7 @@ OPENAPI: dict[str, Any] = {
                     ("prefix", "what the keys begin with"),
                     ("from", "the least key"),
                     ("to", "the key before which the range ends"),
+                    ("order", "asc or desc"),
                     ("limit", "how many at most"),
                     ("after", "next of an earlier answer: goes on behind it, in the same batch"),
                     _AS_OF,
@@ -110,5 +115,9 @@ OPENAPI: dict[str, Any] = {
             )
         },
         "/sql": {"post": _SQL},
+        "/session": {
+            "post": _operation('Log a browser in: {"token": ...} gives a cookie'),
+            "delete": _operation("Log a browser out"),
+        },
     },
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -20,6 +22,8 @@ def serve(
     port: int = 8765,
     access: Access | None = None,
     limits: Limits | None = None,
+    page: bool | Path = False,
+    status: Callable[[], Mapping[str, Any]] = dict,
     ready: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Serve tables over HTTP until the process is told to stop.
@@ -30,6 +34,8 @@ def serve(
         port: Port; 0 is any that is free.
         access: Who may ask for what.
         limits: What a request may cost.
+        page: Whether to serve a page at ``/``, or which, as in `make_app`.
+        status: What the job says of itself, as in `make_app`.
         ready: Called with the address, such as ``http://127.0.0.1:8765``, when it listens.
 
     Raises:
@@ -49,5 +55,5 @@ def serve(
     with listening:
         name = f"[{host}]" if ":" in host else host
         ready(f"http://{name}:{listening.getsockname()[1]}")
-        app = make_app(tables, access=access, limits=limits)
+        app = make_app(tables, access=access, limits=limits, page=page, status=status)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])

@@ -359,7 +359,7 @@ def test_waiting_for_what_does_not_come_ends(job):
         tables.wait_for(3, timeout=0.1)
     tables.start(every=0.01)
     with pytest.raises(TimeoutError):
-        tables.wait_for(Position("function", 3, 0, 0, "", ""), timeout=0.1)
+        tables.wait_for(Position("function", 3, 0, 0, "", 0, ""), timeout=0.1)
 
 
 def test_folders_that_hold_no_tables_are_refused(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -268,3 +270,82 @@ def test_whatever_is_asked_is_answered_or_refused(ask, path, query):
     answer = ask.get(path, params=query)
     assert answer.status_code in (200, 400, 404, 410)
     assert answer.json()
+
+
+def test_a_scan_from_the_end_gives_the_pages_backwards(ask):
+    forwards = ask.get("/tables/count", params={"limit": "1000"}).json()["entries"]
+    backwards: list[Any] = []
+    after: dict[str, str] | None = {}
+    while after is not None:
+        answer = ask.get("/tables/count", params={"order": "desc", "limit": "3", **after}).json()
+        backwards += answer["entries"]
+        after = None if answer["next"] is None else {"after": answer["next"]}
+    assert backwards == forwards[::-1]
+    assert ask.get("/tables/count", params={"order": "down"}).status_code == 400
+
+
+def test_batches_are_told_with_what_the_job_says_of_itself(job):
+    harness, tables = job
+    rows = iter(range(100))
+    with (
+        served(tables, status=lambda: {"rows": next(rows)}) as address,
+        httpx.Client(base_url=address, timeout=60) as client,
+        client.stream("GET", "/batches") as stream,
+    ):
+        told = events(stream.iter_lines())
+        token, kind, first = next(told)
+        assert (kind, token) == ("batch", str(first["batch"]))
+        assert first["job"] == {"rows": 0}
+        assert first["positions"]["function"]["entries"] == len(tables["count"]) + len(tables["items"]) + len(
+            tables.timers
+        )
+        harness.process(("zoe", "book", 7))
+        _, _, second = next(told)
+        assert second["batch"] > first["batch"]
+        assert second["positions"]["function"]["hash"] != first["positions"]["function"]["hash"]
+        assert client.get("/status").json()["batch"] == second["batch"]
+
+
+def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
+    access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
+    with served(job[1], access=access, page=True) as address, httpx.Client(base_url=address, timeout=60) as client:
+        assert client.post("/session", json={"token": "not-a-token-of-this-server"}).status_code == 401
+        assert client.post("/session", json={"password": TOKEN}).status_code == 400
+        evil = {"origin": "http://evil.example"}
+        assert client.post("/session", json={"token": TOKEN}, headers=evil).status_code == 403
+        answer = client.post("/session", json={"token": OTHER})
+        cookie = answer.headers["set-cookie"]
+        assert answer.status_code == 204
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert OTHER not in cookie
+        assert client.get("/tables/count").status_code == 200
+        assert client.get("/tables/items").status_code == 403
+        session = client.cookies["keyed_session"]
+    # A server that was started again knows it; another one, and a changed or old one, do not open anything.
+    again = {"cookie": f"keyed_session={session}"}
+    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=60) as client:
+        assert client.get("/tables/count", headers=again).status_code == 200
+        later = session.replace(session.split(".")[0], str(int(session.split(".")[0]) + 1))
+        assert client.get("/tables/count", headers={"cookie": f"keyed_session={later}"}).status_code == 401
+        assert client.request("DELETE", "/session").headers["set-cookie"].startswith('keyed_session="";')
+        monkeypatch.setattr(time, "time", lambda: float(session.split(".")[0]) + 1)
+        assert client.get("/tables/count", headers=again).status_code == 401
+
+
+def test_the_page_may_load_nothing_from_elsewhere(job):
+    static = Path(keyed.__file__).parent / "views" / "server" / "static"
+    with served(job[1], page=True) as address, httpx.Client(base_url=address, timeout=60) as client:
+        for path in ("/", "/page/keyed.js", "/page/uplot/uPlot.iife.min.js"):
+            answer = client.get(path)
+            assert answer.status_code == 200
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+        for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/%2e%2e%2f%2e%2e%2fentries.py", "/../app.py"):
+            assert client.get(path).status_code == 404
+        for file in static.glob("*"):
+            if file.is_file():
+                assert not re.search(r"https?://(?!www\.w3\.org/)|style=|innerHTML|<script>", file.read_text()), file
+    with pytest.raises(keyed.DefinitionError, match="holds no index"):
+        make_app(job[1], page=static / "uplot")
