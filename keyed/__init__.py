@@ -49,12 +49,15 @@ from keyed.sinks import collect_sink, parquet_sink
 from keyed.sources import PAUSE, SeekableSource
 from keyed.spark import spark_flush, spark_metrics, spark_session, spark_verify
 from keyed.state import (
+    NOT_PUT,
     AggregateFunction,
     AggregatingState,
     ListState,
     MapState,
     ReducingState,
     ValueState,
+    VersionedRecord,
+    VersionedState,
 )
 from keyed.streams import KeyedStream, Output, Stream, run, start, stream
 from keyed.table_state import TableState
@@ -71,6 +74,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
+    "NOT_PUT",
     "PAUSE",
     "TIMESTAMP_COLUMN",
     "AggregateFunction",
@@ -143,6 +147,8 @@ __all__ = [
     "UserFunctionError",
     "ValueState",
     "VectorizedFunction",
+    "VersionedRecord",
+    "VersionedState",
     "WatermarkStrategy",
     "ascending_timestamps",
     "bounded_out_of_orderness",

@@ -18,9 +18,9 @@ _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "
 class KeyedProcessFunction(Shown):
     """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
 
-    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`)
-    or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each micro-batch: keep
-    nothing on ``self`` but declared state and what `open` can make again.
+    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
+    `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
+    micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
     """
 
     def __repr__(self) -> str:

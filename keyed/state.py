@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, overload
 
+import attrs
+
+from keyed.durations import MIN_TIMESTAMP, Duration, milliseconds_of
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.shown import Shown, named
-from keyed.ttl import StateTtl
+from keyed.ttl import StateTtl, history_ttl
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -25,6 +28,10 @@ OUT_co = TypeVar("OUT_co", covariant=True)
 ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+#: What `VersionedState.put` returns of a version that is older than the history, and was dropped (Kafka Streams'
+#: ``PUT_RETURN_CODE_NOT_PUT``).
+NOT_PUT: Final = MIN_TIMESTAMP
 
 
 class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
@@ -71,6 +78,7 @@ class State(Shown):
     """
 
     kind = "state"
+    _lifetime = "ttl"
 
     def __init__(self, name: str | None, ttl: StateTtl | None) -> None:
         if ttl is not None and not isinstance(ttl, StateTtl):
@@ -82,7 +90,7 @@ class State(Shown):
 
     def __repr__(self) -> str:
         types = ", ".join(map(named, self._types()))
-        ttl = f", ttl={self.ttl.milliseconds} ms" if self.ttl is not None else ""
+        ttl = f", {self._lifetime}={self.ttl.milliseconds} ms" if self.ttl is not None else ""
         return f"{type(self).__name__}({types}{', ' * bool(types)}name={self.name!r}{ttl})"
 
     def _types(self) -> tuple[Any, ...]:
@@ -441,4 +449,100 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
 
     def add(self, value: IN) -> None:
         """Add ``value`` to the accumulator."""
+        self._unbound()
+
+
+@attrs.frozen
+class VersionedRecord(Generic[T]):
+    """A version of a value (Kafka Streams' ``VersionedRecord``).
+
+    Attributes:
+        value: The value.
+        timestamp: Since when it is valid.
+        valid_to: Before which time it was valid: the timestamp of the next version or deletion; ``None`` of the newest.
+    """
+
+    value: T
+    timestamp: int
+    valid_to: int | None = None
+
+
+class VersionedState(KeyedState, Generic[T]):
+    """The versions of one value per key, by their timestamps (Kafka Streams' ``VersionedKeyValueStore``, KIP-889).
+
+    A version is valid from its timestamp until that of the next one. Versions may be put in any order of time. The
+    newest one stays; of the others those that were valid within the history, seen from the watermark, which is Kafka's
+    stream time here. Puts and deletes that are older than the history change nothing; the counter ``versions_dropped``
+    tells how many they were. Without timestamps in the stream no time passes, and all versions stay.
+
+    Args:
+        type: Type of the values.
+        history: How far back in event time versions are kept and may be put: milliseconds or a `timedelta`. 0 keeps
+            the newest version alone.
+    """
+
+    kind = "versioned"
+    _lifetime = "history"
+
+    @overload
+    def __init__(
+        self: VersionedState[Any], type: None = None, *, history: Duration, name: str | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self: VersionedState[D], type: type[D], *, history: Duration, name: str | None = None) -> None: ...
+    @overload
+    def __init__(self: VersionedState[Any], type: Any, *, history: Duration, name: str | None = None) -> None: ...
+    def __init__(self, type: Any = None, *, history: Duration, name: str | None = None) -> None:
+        self.history_ms = milliseconds_of(history, "history")
+        super().__init__(name, history_ttl(self.history_ms))
+        self.type: Any = _type(type)
+
+    def _types(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+    def put(self, value: T | None, timestamp: int) -> int | None:
+        """Store ``value`` as it is now under ``timestamp``, in place of a version that is there; ``None`` deletes.
+
+        Args:
+            value: The value.
+            timestamp: Since when it is valid, in milliseconds.
+
+        Returns:
+            Before which time it is valid: the timestamp of the next version or deletion, ``None`` if it is the newest,
+            or `NOT_PUT` if it was dropped, because it is older than the history.
+        """
+        self._unbound()
+
+    @overload
+    def get(self) -> VersionedRecord[T] | None: ...
+    @overload
+    def get(self, as_of: int) -> VersionedRecord[T] | None: ...
+    def get(self, as_of: int | None = None) -> VersionedRecord[T] | None:
+        """The version that was valid at a time.
+
+        Args:
+            as_of: The time in milliseconds; by default that of the newest version.
+
+        Returns:
+            The version, or ``None`` if there was none, it was deleted, or ``as_of`` is older than the history. The
+            newest version answers however old it is.
+        """
+        self._unbound()
+
+    def get_range(self, from_: int | None = None, to: int | None = None) -> list[VersionedRecord[T]]:
+        """The versions that were valid at any time of a range, the oldest first (Kafka's ``MultiVersionedKeyQuery``).
+
+        Args:
+            from_: The first time of the range; without one as far back as versions are kept.
+            to: The last time of the range, which belongs to it; without one there is no end.
+        """
+        self._unbound()
+
+    def delete(self, timestamp: int) -> VersionedRecord[T] | None:
+        """Delete the value at ``timestamp``: from then on, to the next version, there is none.
+
+        Returns:
+            What `get` as of ``timestamp`` gave before. ``None`` also if the deletion is older than the history, and was
+            dropped.
+        """
         self._unbound()

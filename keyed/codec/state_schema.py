@@ -10,7 +10,7 @@ import attrs
 from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
 from keyed.errors import CorruptionError, StateSchemaChanged
 
-KINDS = ("value", "list", "map", "reducing", "aggregating", "table")
+KINDS = ("value", "list", "map", "reducing", "aggregating", "table", "versioned")
 
 
 @attrs.frozen
@@ -82,6 +82,8 @@ class StateSchema:
         if self.kind == "table":
             types = f"{types} by {', '.join(self.key)}"
         ttl = f", {self.ttl['milliseconds']} ms of {self.ttl['time_domain']} to live" if self.ttl else ""
+        if self.kind == "versioned" and self.ttl:
+            ttl = f", {self.ttl['milliseconds']} ms of history"
         return f"{self.kind} state {self.name!r} of {types}{ttl}"
 
 

@@ -6,6 +6,7 @@ All state is *entries*: an address, which is a pair (prefix, sub), with a value 
              of timers  kind (1 byte) | encoded key
     sub      value, reducing and aggregating state    empty
              map entry                                 encoded map key
+             version                                   its time, all bits flipped, so that the newest comes first
              list element                              commit sequence (u64 BE) | index in the commit (u32 BE)
              unnamed timer                             00 | time
              named timer                               01 | encoded name
@@ -15,8 +16,8 @@ Keys, namespaces, map keys and names are encoded by `keyed.codec.keys`, which is
 prefix of another one, and byte order of (prefix, sub) is byte order of prefix + sub.
 
 Entries of every kind but ``PLAIN`` are *indexed by time*: the first 8 bytes of the value are the time at which the
-entry is due (to fire, or to expire). For a timer that is the whole value; an unnamed timer's time is in its sub as
-well, and the two are always equal.
+entry is due (to fire, or to expire; 2^63 − 1 is never). For a timer that is the whole value; an unnamed timer's time
+is in its sub as well, and the two are always equal.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Any
 from keyed.codec.keys import decode_key_at
 from keyed.errors import CorruptionError
 
+#: The encoded value of a map entry that is null, and of a version that is a deletion, whatever the type.
+NULL = b"\xc0"
 #: State without a time to live.
 PLAIN = 1
 #: State with a time to live in processing time.
@@ -92,6 +95,22 @@ def decode_list_sub(sub: bytes) -> tuple[int, int]:
         raise CorruptionError(f"{sub!r:.50} is no place in a list")
     commit, index = _LIST_SUB.unpack(sub)
     return commit, index
+
+
+def version_sub(timestamp: int) -> bytes:
+    """Build the sub of the version of a timestamp."""
+    return _pack_time(~timestamp + _SIGN)
+
+
+def decode_version_sub(sub: bytes) -> int:
+    """Decode the timestamp of a version.
+
+    Raises:
+        CorruptionError: It is no version.
+    """
+    if len(sub) != _TIME.size:
+        raise CorruptionError(f"{sub!r:.50} is no version of a value")
+    return ~decode_time(sub)
 
 
 def split_value(prefix: bytes, value: bytes) -> tuple[bytes, bytes]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from keyed.codec.keys import decode_key
-from keyed.content.addresses import TIMER_EVENT, decode_list_sub, decode_time, key_of, namespace_of, state_id_of
+from keyed.content.addresses import (
+    TIMER_EVENT,
+    decode_list_sub,
+    decode_time,
+    decode_version_sub,
+    key_of,
+    namespace_of,
+    state_id_of,
+)
 
 
 def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
@@ -35,6 +43,8 @@ def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
         where += f", namespace {namespace!r}"
     if kind == "map":
         return f"{where}, map key {decode_key(sub)!r}"
+    if kind == "versioned":
+        return f"{where}, version of {decode_version_sub(sub)}"
     if kind == "list":
         batch, index = decode_list_sub(sub)
         return f"{where}, element {index} of batch {batch}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.keys import encode_key, normalised
-from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
+from keyed.content.addresses import NULL, PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import EncodingError, StateAccessError
 from keyed.shown import shown
@@ -23,7 +23,6 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
 #: An entry that this batch removed.
 REMOVED: Any = type("Removed", (), {"__repr__": lambda _: "REMOVED"})()
 
-NULL = b"\xc0"
 #: What `activate` makes and `deactivate` takes away.
 _CELLS = ("_cells", "_read", "_written")
 NO_NAMESPACE = encode_key(None)
@@ -167,7 +166,7 @@ class BoundState:
 
     def due_time(self) -> int:
         """When an entry that is updated now expires."""
-        return min(self._scope.stamp(self._kind) + self._ttl_ms, MAX_TIMESTAMP)
+        return min(self._scope.stamp(self._kind) + self._ttl_ms, MAX_TIMESTAMP - 1)
 
     def expired(self, due: int) -> bool:
         """Whether an entry with this due time is hidden now."""

@@ -215,7 +215,7 @@ class BoundTableState(TableState):
         assert self.ttl is not None
         clock = self._scope.clock(self._clock_kind)
         if self.ttl.time_domain is TimeDomain.PROCESSING_TIME:
-            return pa.array(np.full(table.num_rows, min(clock + self.ttl.milliseconds, MAX_TIMESTAMP)))
+            return pa.array(np.full(table.num_rows, min(clock + self.ttl.milliseconds, MAX_TIMESTAMP - 1)))
         if TIMESTAMP_COLUMN not in table.column_names:
             raise StateAccessError(
                 f"{self._where} has a time to live in event time: rows that are written need the column "
@@ -223,7 +223,7 @@ class BoundTableState(TableState):
             )
         column = event_times(table.column(TIMESTAMP_COLUMN), TIMESTAMP_COLUMN)
         times = column.fill_null(MIN_TIMESTAMP).to_numpy()
-        latest = MAX_TIMESTAMP - self.ttl.milliseconds
+        latest = MAX_TIMESTAMP - 1 - self.ttl.milliseconds
         return pa.array(np.minimum(np.maximum(times, clock), latest) + self.ttl.milliseconds)
 
     def _expire(self, overlay: Overlay) -> None:

@@ -31,10 +31,22 @@ class Changes:
         timers: Change of the number of pending timers.
         bytes: Change of the bytes of live entries.
         expired: Entries removed because their time to live has passed.
+        versions_dropped: Versions that were too old to be put.
         spells_out: Whether ranges that are removed from tables are to be given as keys.
     """
 
-    __slots__ = ("_get", "_store", "_timed", "bytes", "changes", "entries", "expired", "tables", "timers")
+    __slots__ = (
+        "_get",
+        "_store",
+        "_timed",
+        "bytes",
+        "changes",
+        "entries",
+        "expired",
+        "tables",
+        "timers",
+        "versions_dropped",
+    )
 
     spells_out = False
 
@@ -48,6 +60,7 @@ class Changes:
         self.timers = 0
         self.bytes = 0
         self.expired = 0
+        self.versions_dropped = 0
 
     def write(self, prefix: bytes, sub: bytes, value: bytes | None) -> None:
         """Write an entry, or remove it with ``None``."""

@@ -17,6 +17,7 @@ COUNTERS = (
     "timers_registered",
     "timers_fired",
     "entries_expired",
+    "versions_dropped",
     "segments_replayed",
     "stores_rebuilt",
     "records_restored",

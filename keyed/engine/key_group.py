@@ -198,6 +198,7 @@ class KeyGroup:
             "batches": 1,
             "rows_bad": batch.rows_bad,
             "entries_expired": changes.expired,
+            "versions_dropped": changes.versions_dropped,
             "segments_replayed": replayed,
             "stores_rebuilt": int(rebuilt),
             "records_exported": exported,

@@ -9,6 +9,7 @@ from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
 from keyed.engine.bound_tables import BoundTableState, check_key
 from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
+from keyed.engine.bound_versions import BoundVersionedState
 from keyed.engine.changes import Changes
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
@@ -24,6 +25,7 @@ _BOUND: dict[str, Any] = {
     "map": BoundMapState,
     "reducing": BoundReducingState,
     "aggregating": BoundAggregatingState,
+    "versioned": BoundVersionedState,
 }
 
 

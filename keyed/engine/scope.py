@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import TTL_PROCESSING
-from keyed.durations import MIN_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
     from keyed.content.local_store import ReadStore
@@ -69,10 +69,10 @@ class Scope:
         return data
 
     def clock(self, kind: int) -> int:
-        """The present of a kind of entries with a time to live."""
+        """The present of a kind of entries with a time to live; what is due at `MAX_TIMESTAMP` never is."""
         if kind == TTL_PROCESSING:
             return self.processing_time
-        return self.watermark if self.timer_clock is None else self.timer_clock
+        return min(self.watermark if self.timer_clock is None else self.timer_clock, MAX_TIMESTAMP - 1)
 
     def stamp(self, kind: int) -> int:
         """The time that an update of such an entry gets: an element may be ahead of the watermark."""

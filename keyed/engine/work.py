@@ -81,8 +81,8 @@ class RowWork:
         try:
             driver.run(batch, watermark)
             registry.flush(changes)
-            changes.expire(TTL_PROCESSING, scope.processing_time)
-            changes.expire(TTL_EVENT, scope.watermark)
+            changes.expire(TTL_PROCESSING, scope.clock(TTL_PROCESSING))
+            changes.expire(TTL_EVENT, scope.clock(TTL_EVENT))
             timers.event.flush(changes)
             timers.processing.flush(changes)
         finally:

@@ -7,13 +7,11 @@ from typing import Any
 
 from keyed.codec.migration import with_fields
 from keyed.codec.state_schema import StateSchema
-from keyed.content.addresses import split_value, state_id_of
+from keyed.content.addresses import NULL, split_value, state_id_of
 from keyed.content.blocks import Change
 from keyed.content.delta import Delta
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.restoring import StateMigration
-
-_NULL = b"\xc0"
 
 
 class Migration:
@@ -68,7 +66,7 @@ class Migration:
             convert = self._converters.get(state_id_of(prefix))
             if convert is not None and value is not None:
                 head, body = split_value(prefix, value)
-                if body != _NULL:
+                if body != NULL:
                     result.append((prefix, sub, head + convert(body)))
                     continue
             result.append(change)

@@ -15,14 +15,28 @@ from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.stand_ins import value_reader
-from keyed.codec.state_schema import StateSchema
+from keyed.codec.state_schema import KINDS, StateSchema
 from keyed.codec.values import value_codec
-from keyed.content.addresses import decode_list_sub, decode_time, key_of, namespace_of, split_value, state_id_of
+from keyed.content.addresses import (
+    NULL,
+    decode_list_sub,
+    decode_time,
+    decode_version_sub,
+    key_of,
+    namespace_of,
+    split_value,
+    state_id_of,
+)
 from keyed.content.blocks import TableBlock
 from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
 from keyed.recovery.cut import header_of, newest_sequence
 
 _DUE_COLUMN = "__keyed_due"
+_SUBS: dict[str, Callable[[bytes], Any]] = {
+    "map": decode_key,
+    "list": decode_list_sub,
+    "versioned": decode_version_sub,
+}
 
 
 @attrs.frozen
@@ -35,10 +49,10 @@ class StateChange:
         state: Name of the state.
         key: The key, as it was given to ``key_by``: one value, or a tuple of several.
         namespace: The namespace beside the key; ``None`` is the state itself.
-        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the other key columns
-            of a table as a tuple; ``None`` where there is but one.
+        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
+            version, the other key columns of a table as a tuple; ``None`` where there is but one.
         value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` if it is
-            gone.
+            gone, and of a version that is a deletion.
         removed: Whether it is gone: a map may hold ``None``.
         expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
     """
@@ -121,7 +135,7 @@ class _State:
         self.schema = schema = StateSchema.from_json(stored)
         self.name = name
         self.decode = value_reader(schema.value) if schema.kind != "table" else None
-        self.decode_sub: Callable[[bytes], Any] = {"map": decode_key, "list": decode_list_sub}.get(schema.kind, _no_sub)
+        self.decode_sub: Callable[[bytes], Any] = _SUBS.get(schema.kind, _no_sub)
         if value_type is not None:
             self._check(schema.value, value_type, as_key=False)
             self.decode = value_codec(value_type).decode
@@ -130,7 +144,7 @@ class _State:
             self.decode_sub = map_key_codec(map_key_type).decode
 
     def _check(self, stored: Any, type_: Any, *, as_key: bool) -> None:
-        kinds = {"map"} if as_key else {"value", "list", "map", "reducing", "aggregating"}
+        kinds = {"map"} if as_key else {*KINDS} - {"table"}
         reason = (
             why_incompatible(stored, describe_type(type_), as_key=as_key)
             if self.schema.kind in kinds
@@ -175,7 +189,7 @@ class _Decoders:
         if value is not None:
             due, value = split_value(prefix, value)
             expires = decode_time(due) if due else None
-        decoded = None if value is None or state.decode is None else state.decode(value)
+        decoded = None if value in (None, NULL) or state.decode is None else state.decode(value)
         return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
 
     def rows(self, commit: Commit, block: TableBlock) -> Iterator[StateChange]:

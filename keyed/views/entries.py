@@ -16,14 +16,30 @@ from keyed.codec.map_keys import map_key_codec
 from keyed.codec.stand_ins import value_reader
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
-from keyed.content.addresses import PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time
+from keyed.content.addresses import (
+    NULL,
+    PLAIN,
+    TTL_EVENT,
+    TTL_PROCESSING,
+    decode_list_sub,
+    decode_time,
+    decode_version_sub,
+    list_sub,
+    version_sub,
+)
 from keyed.content.table_entries import value_converters
 from keyed.errors import EncodingError, StateSchemaChanged
 from keyed.state import AggregatingState, MapState, State
 
 _HEAD = Struct(">BH")
-_LIST_SUB = Struct(">QI")
 _KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
+#: How the subs of states with several entries a key are encoded and decoded.
+_SUBS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "list": (lambda place: list_sub(*place), decode_list_sub),
+    "map": (encode_key, decode_key),
+    "table": (encode_key, decode_key),
+    "versioned": (version_sub, decode_version_sub),
+}
 _decode_row = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
@@ -34,9 +50,10 @@ class Entry:
     Attributes:
         key: The key, as it was given to ``key_by``: one value, or a tuple of several.
         namespace: The namespace beside the key; ``None`` is the state itself.
-        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the other key columns
-            of a table as a tuple; ``None`` where there is but one.
-        value: The value, element, map value, accumulator or aggregate's result; of a table a dict of its other columns.
+        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
+            version, the other key columns of a table as a tuple; ``None`` where there is but one.
+        value: The value, element, map value, accumulator or aggregate's result; of a table a dict of its other columns;
+            ``None`` of a version that is a deletion.
         expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
     """
 
@@ -69,11 +86,10 @@ class EntryReader:
         self.clock = schema.ttl["time_domain"] if schema.ttl else None
         self._id, self._kind = int(described["id"]), _KINDS[self.clock]
         self.range = _HEAD.pack(self._kind, self._id), _HEAD.pack(self._kind, self._id + 1)
-        self.has_entries = schema.kind in ("list", "map") or (
-            schema.kind == "table" and len(schema.key) > schema.value["stream_keys"]
+        self.has_entries = schema.kind in _SUBS and (
+            schema.kind != "table" or len(schema.key) > schema.value["stream_keys"]
         )
-        self._encode_sub: Callable[[Any], bytes] = encode_key
-        self._decode_sub: Callable[[bytes], Any] = decode_key if schema.kind in ("map", "table") else _LIST_SUB.unpack
+        self._encode_sub, self._decode_sub = _SUBS.get(schema.kind, (encode_key, decode_key))
         self._result: Callable[[Any], Any] | None = None
         if schema.kind == "table":
             self._decode: Callable[[bytes], Any] = self._row_decoder()
@@ -179,10 +195,7 @@ class EntryReader:
         Raises:
             EncodingError: It cannot be an entry of this state.
         """
-        kind = self.schema.kind
-        if kind == "list":
-            return _LIST_SUB.pack(*entry)
-        if kind == "table" and not isinstance(entry, tuple):
+        if self.schema.kind == "table" and not isinstance(entry, tuple):
             entry = (entry,)
         return self._encode_sub(entry)
 
@@ -204,7 +217,10 @@ class EntryReader:
 
     def value(self, value: bytes) -> Any:
         """Decode a stored value."""
-        decoded = self._decode(value if self.clock is None else value[8:])
+        value = value if self.clock is None else value[8:]
+        if value == NULL:
+            return None
+        decoded = self._decode(value)
         return decoded if self._result is None else self._result(decoded)
 
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import attrs
 
-from keyed.content.addresses import decode_time
+from keyed.content.addresses import decode_time, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import ChangelogError, HistoryCompacted, TableNotFound
+from keyed.state import VersionedRecord
+from keyed.stores.database import successor
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.follower import FolderReader, Follower
 from keyed.views.version_store import Extent, VersionedBatch, VersionStore
@@ -177,7 +180,8 @@ class View:
         if value is None or reader.clock is None:
             return value
         clock = self.batch.processing_time if reader.clock == "processing_time" else self.batch.watermark
-        return value if decode_time(value) > clock else None
+        # What is due at the greatest time never expires, also after the end of input.
+        return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
 
     def changes(self, state: str) -> list[Changed]:
         """What the batch changed in a state, by address. All who follow the state share the list."""
@@ -190,12 +194,37 @@ class View:
                 change = self.store.change(address, number)
                 if change is not None:
                     prefix, sub, old, new = change
+                    if old and new and split_value(prefix, old)[1] == split_value(prefix, new)[1]:
+                        # Only when it expires is another time.
+                        continue
                     entry = reader.entry(prefix, sub, new)
                     found.append(Changed(address, entry, None if old is None else reader.value(old), new is None))
             if len(known) >= _CHANGES_KEPT:
                 known.clear()
             known[self._log_id, number, state] = found
         return found
+
+    def versions(self, reader: EntryReader, prefix: bytes) -> Iterator[VersionedRecord[Any]]:
+        """The versions of a key in a versioned state, the newest first, without deletions."""
+        valid_to = None
+        for _, sub, value in self.scan(reader, prefix, successor(prefix)):
+            timestamp, version = reader.decode_sub(sub), reader.value(value)
+            if version is not None:
+                yield VersionedRecord(version, timestamp, valid_to)
+            valid_to = timestamp
+
+    def version(self, reader: EntryReader, prefix: bytes, as_of: int | None) -> VersionedRecord[Any] | None:
+        """What `VersionedState.get` would give."""
+        found = self.versions(reader, prefix)
+        if as_of is None:
+            newest = next(found, None)
+            return newest if newest is None or newest.valid_to is None else None
+        assert reader.schema.ttl is not None
+        record = next((record for record in found if record.timestamp <= as_of), None)
+        if record is None or record.valid_to is None:
+            return record
+        older = as_of + reader.schema.ttl["milliseconds"] <= self.batch.watermark
+        return None if older or record.valid_to <= as_of else record
 
     def scan(
         self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False

@@ -14,6 +14,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import attrs
 import msgspec
 import pyarrow as pa
 import pyarrow.dataset
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from keyed.views.operator_view import View, Viewing
 
 _ROWS = 8192
+_UTC_MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 _LEAVES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -65,9 +67,10 @@ class StateDataset(pyarrow.dataset.Dataset):
     """The entries of one state table as rows.
 
     Columns: those of the key (``key``, or ``key_1``, ``key_2`` ... of a key of several), ``namespace`` as JSON if the
-    state has been used with namespaces, ``entry`` of lists and maps, the fields of the value if it is a class and else
-    ``value``, and ``expires`` where there is a time to live. A table state has its own columns. Types that Arrow lacks,
-    and values without a declared type, are JSON.
+    state has been used with namespaces, ``entry`` of lists and maps, ``valid_from`` and ``valid_to`` of versions, the
+    fields of the value if it is a class and else ``value``, and ``expires`` where there is a time to live. A table
+    state has its own columns, and of a versioned state deletions are no rows. Types that Arrow lacks, and values
+    without a declared type, are JSON.
 
     Each scan is of one batch: the newest one when it begins, or that of the snapshot.
 
@@ -162,9 +165,12 @@ class _Columns:
             if schema.kind == "map":
                 convert = _converter(schema.key)
                 add("entry", _arrow_type(schema.key), lambda entry: convert(entry.entry))
+            if schema.kind == "versioned":
+                for number, name in enumerate(("valid_from", "valid_to")):
+                    add(name, _UTC_MILLISECONDS, _entry_part(number))
             self._add_value(schema.value, add)
-        if reader.clock is not None:
-            add("expires", pa.timestamp("ms", tz="UTC"), lambda entry: entry.expires)
+        if reader.clock is not None and schema.kind != "versioned":
+            add("expires", _UTC_MILLISECONDS, lambda entry: entry.expires)
         self.schema = pa.schema(fields)
 
     def _add_value(self, fingerprint: Any, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]) -> None:
@@ -186,8 +192,8 @@ class _Columns:
         """The entries of the keys within bounds."""
         reader = self.reader
         for first, end in self._ranges(bounds):
-            for address in view.scan(reader, first, end):
-                yield reader.entry(*address)
+            entries = (reader.entry(*address) for address in view.scan(reader, first, end))
+            yield from _versions(entries) if reader.schema.kind == "versioned" else entries
 
     def _ranges(self, bounds: dict[str, Bound]) -> Iterator[tuple[bytes, bytes]]:
         """The ranges of addresses that hold the keys within bounds."""
@@ -236,6 +242,17 @@ class _Columns:
                     f"column {field.name!r} of state {self.reader.schema.name!r} cannot be {field.type}: {error}"
                 ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """The versions that are no deletions, with the time that each is valid to beside the one from which it is."""
+    newer = None
+    for entry in entries:
+        same = newer is not None and (newer.key, newer.namespace) == (entry.key, entry.namespace)
+        valid_to = newer.entry if newer is not None and same else None
+        newer = entry
+        if entry.value is not None:
+            yield attrs.evolve(entry, entry=(entry.entry, valid_to))
 
 
 def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.DataType]]:

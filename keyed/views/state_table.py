@@ -115,13 +115,15 @@ class StateTable:
 
         Args:
             key: The key, as it was given to ``key_by``: one value, or a tuple of several.
-            entry: Which entry: the map key of a map, the other key columns of a table as a tuple.
+            entry: Which entry: the map key of a map, the other key columns of a table as a tuple, the time as of which
+                a version is asked for.
             namespace: The namespace, for example a window as ``(start, end)``.
             as_of: Number of a batch, or a time: the newest batch whose processing time is not after it.
 
         Returns:
             The value, or ``None`` if there is none. Without ``entry`` a list state's elements, and a dict of all
-            entries of a map, or of a table with further key columns.
+            entries of a map, or of a table with further key columns. Of a versioned state the `VersionedRecord` that
+            its ``get`` would give.
 
         Raises:
             KeyTypeError: The keys of the state have another type.
@@ -135,6 +137,11 @@ class StateTable:
         with self._view(as_of) as view:
             reader = view.reader(self.name)
             prefix = reader.prefix(key, namespace)
+            if reader.schema.kind == "versioned":
+                record = view.version(reader, prefix, None if entry is NOT_GIVEN else entry)
+                if record is None:
+                    self._check_key(key)
+                return QueryResult(record, view.position)
             if entry is not NOT_GIVEN or not reader.has_entries:
                 address = prefix + (b"" if entry is NOT_GIVEN else reader.sub(entry))
                 stored = view.live(reader, view.store.get(address, view.batch.commit))
