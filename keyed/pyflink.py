@@ -13,11 +13,12 @@ this module.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import decimal
 import enum
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
@@ -48,18 +49,22 @@ __all__ = [
     "AggregatingStateDescriptor",
     "CountEvictor",
     "CountTrigger",
+    "CountWindow",
     "DataStream",
     "DeltaEvictor",
     "Duration",
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "FilterFunction",
+    "FlatMapFunction",
     "GlobalWindow",
     "GlobalWindows",
     "KeySelector",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",
+    "MapFunction",
     "MapStateDescriptor",
     "OutputTag",
     "ProcessWindowFunction",
@@ -88,6 +93,7 @@ __all__ = [
     "Types",
     "ValueStateDescriptor",
     "WatermarkStrategy",
+    "WindowFunction",
     "WindowedStream",
 ]
 
@@ -110,13 +116,12 @@ _CONSTANT_KEY = "has no key: key the stream by a constant, key_by(lambda element
 _MISSING = {
     name: remedy
     for remedy, names in {
-        _KEYLESS: "map flat_map filter project MapFunction FlatMapFunction FilterFunction ProcessFunction",
+        _KEYLESS: "map flat_map filter project ProcessFunction",
         _CONSTANT_KEY: "window_all count_window_all ProcessAllWindowFunction AllWindowFunction AllWindowedStream",
         _SOURCE: "add_source from_source read_text_file KafkaSource FileSource NumberSequenceSource",
         _SINK: "add_sink sink_to FileSink KafkaSink Encoder OutputFileConfig RollingPolicy",
         _SETTING: "set_runtime_mode RuntimeExecutionMode set_state_backend enable_checkpointing get_config add_jars",
         _INPUTS: "union connect join co_group CoProcessFunction KeyedCoProcessFunction BroadcastProcessFunction",
-        "is process here: extend ProcessWindowFunction and give it to process(...)": "apply WindowFunction",
         "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
         "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
         "is windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
@@ -426,6 +431,40 @@ class KeyedProcessFunction(keyed.KeyedProcessFunction):
     OnTimerContext: TypeAlias = keyed.OnTimerContext
 
 
+class _RichFunction:
+    """What functions of one element have: state of the key, which `open` asks for."""
+
+    def open(self, runtime_context: keyed.OpenContext) -> None:
+        """Called before the first element of a key group."""
+
+    def close(self) -> None:
+        """Called after the last one."""
+
+
+class MapFunction(_RichFunction):
+    """Makes one element of each. Subclass it, or give a function."""
+
+    def map(self, value: Any) -> Any:
+        """The element that is emitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not define map")
+
+
+class FlatMapFunction(_RichFunction):
+    """Makes any number of elements of each. Subclass it, or give a function."""
+
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        """The elements that are emitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not define flat_map")
+
+
+class FilterFunction(_RichFunction):
+    """Chooses elements. Subclass it, or give a function."""
+
+    def filter(self, value: Any) -> bool:
+        """Whether ``value`` is emitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not define filter")
+
+
 class ReduceFunction:
     """Combines two elements to one. Subclass it, or give a function."""
 
@@ -468,6 +507,14 @@ class ProcessWindowFunction(windows.ProcessWindowFunction, Generic[IN, OUT, KEY,
         """What ``process`` gets beside the key and the elements."""
 
 
+class WindowFunction(Generic[IN, OUT, KEY, W]):
+    """A function over the elements of a window that gets the window and no context. Subclass it."""
+
+    def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT]:
+        """The elements that are emitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not define apply")
+
+
 class Trigger(windows.Trigger, Generic[T, W]):
     """`windows.Trigger` with the type parameters and nested names that PyFlink's annotations use."""
 
@@ -494,6 +541,8 @@ class ProcessingTimeTrigger(windows.ProcessingTimeTrigger):
 
 
 CountTrigger = windows.CountTrigger
+#: Windows of a number of elements are not numbered here.
+CountWindow = GlobalWindow
 
 
 class EventTimeSessionWindows:
@@ -704,6 +753,18 @@ class KeyedStream(_Partial):
         """Combine the elements of each key, and emit what they are so far for each."""
         return self.process(_Reduce(_reducing(function)))
 
+    def map(self, func: Any, output_type: Any = None) -> DataStream:
+        """Make one element of each."""
+        return self.process(_PerElement(func, "map", lambda _, made: (made,)), output_type)
+
+    def flat_map(self, func: Any, output_type: Any = None) -> DataStream:
+        """Make any number of elements of each."""
+        return self.process(_PerElement(func, "flat_map", lambda _, made: made), output_type)
+
+    def filter(self, func: Any) -> DataStream:
+        """Choose elements."""
+        return self.process(_PerElement(func, "filter", lambda value, chosen: (value,) if chosen else ()))
+
     def window(self, window_assigner: Any) -> WindowedStream:
         """The stream cut into windows."""
         return WindowedStream(self._env, self._stream.window(window_assigner), self._options("WindowOperator"))
@@ -720,6 +781,38 @@ class _Reduce(keyed.KeyedProcessFunction):
     def process_element(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
         self.reduced.add(value)
         yield self.reduced.get()
+
+
+class _PerElement(keyed.KeyedProcessFunction):
+    """A function of one element, whose state is the key's."""
+
+    def __init__(self, function: Any, method: str, outputs: Callable[[Any, Any], Iterable[Any]]) -> None:
+        self._function = function
+        self._method = method
+        self._outputs = outputs
+
+    def open(self, context: keyed.OpenContext) -> None:
+        self._call = self._function
+        if isinstance(self._function, _RichFunction):
+            # Each key group has its own, with its state.
+            self._function = copy.copy(self._function)
+            self._function.open(context)
+            self._call = getattr(self._function, self._method)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
+        yield from self._outputs(value, self._call(value)) or ()
+
+    def close(self) -> None:
+        if isinstance(self._function, _RichFunction):
+            self._function.close()
+
+
+class _Apply(windows.ProcessWindowFunction):
+    def __init__(self, function: WindowFunction[Any, Any, Any, Any]) -> None:
+        self._apply = function.apply
+
+    def process(self, key: Any, context: windows.ProcessWindowContext, elements: Sequence[Any]) -> Iterable[Any]:
+        return self._apply(key, context.window(), elements)
 
 
 class WindowedStream(_Partial):
@@ -755,6 +848,10 @@ class WindowedStream(_Partial):
         """Give all elements of each window to a function."""
         output = self._stream.process(process_window_function, output=_schema(output_type), **self._options)
         return DataStream(self._env, output)
+
+    def apply(self, window_function: WindowFunction[Any, Any, Any, Any], output_type: Any = None) -> DataStream:
+        """Give all elements of each window to a function, with the window."""
+        return self.process(_Apply(window_function), output_type)
 
     def reduce(
         self,

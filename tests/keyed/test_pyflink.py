@@ -1,7 +1,7 @@
 """Programs in PyFlink's words: written after the Python examples of Flink's documentation, run by `keyed.pyflink`.
 
 Each keeps the shape of its original, in other words and with other data: its classes, calls and types are PyFlink's,
-and only the import lines name keyed.
+and only the import lines name keyed. The fraud detector is in Flink's documentation in Java alone.
 """
 
 import datetime as dt
@@ -17,11 +17,15 @@ from keyed import DefinitionError
 from keyed.pyflink import (
     AggregateFunction,
     CountTrigger,
+    CountWindow,
     Duration,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    FilterFunction,
+    FlatMapFunction,
     KeyedProcessFunction,
     KeySelector,
+    MapFunction,
     MapStateDescriptor,
     OutputTag,
     ProcessWindowFunction,
@@ -38,6 +42,7 @@ from keyed.pyflink import (
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    WindowFunction,
 )
 from keyed.testing import KeyedTestHarness
 
@@ -68,7 +73,7 @@ class CountWithTimeout(KeyedProcessFunction):
     def process_element(self, value, ctx: "KeyedProcessFunction.Context"):
         current = self.state.value()
         if current is None:
-            current = Row(value.f0, 0, 0)
+            current = Row(value.f1, 0, 0)
         current[1] += 1
         current[2] = ctx.timestamp()
         self.state.update(current)
@@ -80,10 +85,25 @@ class CountWithTimeout(KeyedProcessFunction):
             yield result[0], result[1]
 
 
+class SinceTheEpoch(TimestampAssigner):
+    def __init__(self):
+        self.epoch = dt.datetime(1970, 1, 1)
+
+    def extract_timestamp(self, value, record_timestamp) -> int:
+        return int((value[0] - self.epoch).total_seconds() * 1000)
+
+
 def test_count_with_timeout():
-    events = [("a", 0), ("b", 10_000), ("a", 50_000), ("a", 200_000)]
-    stream = in_order(events, Types.ROW([Types.STRING(), Types.LONG()]))
-    counted = stream.key_by(lambda value: value[0], key_type=Types.STRING()).process(
+    start = dt.datetime(2024, 5, 1)
+    events = [(0, "a"), (10, "b"), (50, "a"), (200, "a")]
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection(
+        [(start + dt.timedelta(seconds=second), name, "") for second, name in events],
+        Types.ROW([Types.SQL_TIMESTAMP(), Types.STRING(), Types.STRING()]),
+    ).assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SinceTheEpoch())
+    )
+    counted = stream.key_by(lambda value: value[1], key_type=Types.STRING()).process(
         CountWithTimeout(), output_type=Types.TUPLE([Types.STRING(), Types.LONG()])
     )
     with counted.execute_and_collect() as results:
@@ -202,13 +222,37 @@ def test_session_windows_with_a_process_window_function(capsys, windows, expecte
     assert capsys.readouterr().out.splitlines() == list(map(str, expected))
 
 
-# State TTL: docs/dev/datastream/fault-tolerance/state.md --------------------------------------------------------------
+# State, and its time to live: docs/dev/datastream/fault-tolerance/state.md --------------------------------------------
+
+
+class AverageOfTwo(FlatMapFunction):
+    def __init__(self):
+        self.sum: Any = None
+
+    def open(self, runtime_context: RuntimeContext):
+        self.sum = runtime_context.get_state(ValueStateDescriptor("average", Types.PICKLED_BYTE_ARRAY()))
+
+    def flat_map(self, value):
+        count, total = self.sum.value() or (0, 0)
+        count, total = count + 1, total + value[1]
+        self.sum.update((count, total))
+        if count >= 2:
+            self.sum.clear()
+            yield value[0], total / count
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_flat_map_has_the_state_of_its_key(parallelism):
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    stream = env.from_collection([(1, 3), (1, 5), (2, 1), (1, 7), (1, 4), (1, 2), (2, 2), (3, 9)])
+    averages = stream.key_by(lambda row: row[0]).flat_map(AverageOfTwo())
+    assert sorted(averages.execute_and_collect()) == [(1, 4.0), (1, 5.5), (2, 1.5)]
 
 
 class LastWithTtl(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext):
         config = (
-            StateTtlConfig.new_builder(Time.seconds(1))
+            StateTtlConfig.new_builder(Duration.of_seconds(1))
             .set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
             .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
             .cleanup_incrementally(10, True)
@@ -253,6 +297,29 @@ class Later(ReduceFunction):
         return max(value1, value2)
 
 
+class Doubled(MapFunction):
+    def map(self, value):
+        return value[0], value[2] * 2
+
+
+class NewOfKey(FilterFunction):
+    """Passes the first element of a key."""
+
+    def open(self, runtime_context: RuntimeContext):
+        self.seen: Any = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
+
+    def filter(self, value):
+        is_new = self.seen.value() is None
+        self.seen.update(True)
+        return is_new
+
+
+class CountAndLast(WindowFunction[tuple, tuple, str, CountWindow]):
+    def apply(self, key: str, window: CountWindow, inputs: Iterable[tuple]):
+        elements = list(inputs)
+        return [(key, len(elements), elements[-1][1])]
+
+
 class FirstField(KeySelector):
     def get_key(self, value):
         return value[0]
@@ -272,6 +339,14 @@ def test_reduce_and_aggregate():
     assert pairs.execute_and_collect(limit=5) == [2]
     counted = stream.window(TumblingEventTimeWindows.of(Time.seconds(1))).trigger(CountTrigger.of(2))
     assert list(counted.process(CountOnly()).execute_and_collect()) == [2]
+
+
+def test_map_filter_and_window_functions():
+    stream = in_order(ROWS).key_by(FirstField())
+    assert stream.map(Doubled()).execute_and_collect(limit=2) == [("a", 20.0), ("b", 2.0)]
+    assert stream.map(lambda value: value[1]).execute_and_collect(limit=9) == [1, 2, 3, 7]
+    assert stream.filter(NewOfKey()).execute_and_collect(limit=9) == ROWS[:2]
+    assert stream.count_window(3).apply(CountAndLast()).execute_and_collect(limit=9) == [("a", 3, 7)]
 
 
 LARGE = OutputTag("large", Types.DOUBLE())
@@ -309,7 +384,7 @@ def test_two_operators_of_one_class_have_names_of_their_own():
         (lambda env, stream: stream.map(str), "map of PyFlink has no key here: do it before keyed.stream"),
         (lambda env, stream: stream.window_all(None), "window_all .* key the stream by a constant"),
         (lambda env, stream: stream.process(CountWithTimeout()), "not keyed has no key here"),
-        (lambda env, stream: stream.key_by(FirstField()).filter(str), "filter of PyFlink"),
+        (lambda env, stream: stream.key_by(FirstField()).project(0), "project of PyFlink"),
         (lambda env, stream: stream.key_by(FirstField()).reduce(Later()).sink_to(None), r"sink_to .*\.output"),
         (lambda env, stream: stream.output, "is not an output"),
         (lambda env, stream: env.add_source(None), "add_source of PyFlink is a source of Flink: give keyed.stream"),
@@ -324,7 +399,7 @@ def test_what_has_no_place_says_what_to_use(call, remedy):
         call(env, env.from_collection(ROWS))
 
 
-@pytest.mark.parametrize("name", ["MapFunction", "FileSink", "ProcessAllWindowFunction"])
+@pytest.mark.parametrize("name", ["ProcessFunction", "FileSink", "ProcessAllWindowFunction"])
 def test_imports_of_what_has_no_place_say_what_to_use(name):
     with pytest.raises(DefinitionError, match=f"{name} of PyFlink"):
         exec(f"from keyed.pyflink import {name}")
