@@ -69,6 +69,19 @@ def _type(type_: Any) -> Any:
     return object if type_ is None else type_
 
 
+ROW_CALLS = "process_element, on_timer or what they call"
+BATCH_CALLS = "process_batch, on_watermark or what they call"
+
+
+def used_outside(what: str, calls: str) -> NoReturn:
+    """Refuse what was used outside of the calls that it belongs to.
+
+    Raises:
+        StateAccessError: Always.
+    """
+    raise StateAccessError(f"{what} was used outside of a call; use it inside {calls}")
+
+
 class State(Shown):
     """What all state declarations share.
 
@@ -79,6 +92,7 @@ class State(Shown):
 
     kind = "state"
     _lifetime = "ttl"
+    _calls = f"{ROW_CALLS}, and call namespace() there too"
 
     def __init__(self, name: str | None, ttl: StateTtl | None) -> None:
         if ttl is not None and not isinstance(ttl, StateTtl):
@@ -114,10 +128,7 @@ class State(Shown):
         self.name = name
 
     def _unbound(self) -> NoReturn:
-        raise StateAccessError(
-            f"{self.kind} state {self.name!r} was used without a current key; use it inside process_element, "
-            "on_timer or what they call"
-        )
+        used_outside(f"{self.kind} state {self.name!r}", self._calls)
 
 
 class KeyedState(State):

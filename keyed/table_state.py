@@ -6,11 +6,11 @@ A declaration does not import pyarrow. The bound class, which does the work, liv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
-from keyed.errors import StateAccessError, StateDefinitionError
+from keyed.errors import StateDefinitionError
 from keyed.outputs import Schema, schema_of
-from keyed.state import State
+from keyed.state import BATCH_CALLS, State
 from keyed.ttl import StateTtl, UpdateType
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class TableState(State):
     """
 
     kind = "table"
+    _calls = BATCH_CALLS
 
     def __init__(
         self, schema: Any, *, key: str | Sequence[str], name: str | None = None, ttl: StateTtl | None = None
@@ -75,12 +76,6 @@ class TableState(State):
 
     def _types(self) -> tuple[Any, ...]:
         return (", ".join(self.schema.names), self.key)
-
-    def _unbound(self) -> NoReturn:
-        raise StateAccessError(
-            f"table state {self.name!r} was used outside of a batch; use it inside process_batch, on_watermark or what "
-            "they call"
-        )
 
     def merge(self, delta: pa.Table, how: Mapping[str, MergeHow]) -> None:
         """Merge rows into the table: per key, the stored row first, then the rows of ``delta`` in their order.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from keyed.codec.keys import encode_key, normalised
 from keyed.content.addresses import NULL, PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.durations import MAX_TIMESTAMP
+from keyed.engine.scope import Outside, Scope
 from keyed.errors import EncodingError, StateAccessError
 from keyed.shown import shown
 from keyed.state import State
@@ -16,15 +17,12 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
     from keyed.engine.holding import Holding
-    from keyed.engine.scope import Scope
 
 #: Nothing is known or stored.
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
 #: An entry that this batch removed.
 REMOVED: Any = type("Removed", (), {"__repr__": lambda _: "REMOVED"})()
 
-#: What `activate` makes and `deactivate` takes away.
-_CELLS = ("_cells", "_read", "_written")
 NO_NAMESPACE = encode_key(None)
 
 
@@ -49,7 +47,8 @@ class BoundState:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     give: Callable[[Any], Any]
-    _cells: Any
+    #: The attributes that hold what is known of keys, by key.
+    cells: ClassVar[tuple[str, ...]] = ("_cells",)
 
     def bind(self, declaration: State, scope: Scope, state_id: int) -> None:
         """Attach to a batch. Entries can be touched once `activate` was called."""
@@ -66,6 +65,9 @@ class BoundState:
         self._ttl_ms = ttl.milliseconds if ttl else 0
         self._refreshes = ttl is not None and ttl.update is UpdateType.ON_READ_AND_WRITE
         self._hides_expired = ttl is not None and ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED
+        self._outside = Outside(declaration._unbound)
+        self._is_active = False
+        self.deactivate()
 
     def hold(self, holding: Holding) -> None:
         """Hold values in this way."""
@@ -92,23 +94,25 @@ class BoundState:
 
     def activate(self) -> None:
         """Allow access: the function is open and calls with a key follow."""
-        raise NotImplementedError
+        self._views, self._views_by_value = {}, {}
+        self._is_active = True
+        for cells in self.cells:
+            self.__dict__[cells] = {}
+
+    def deactivate(self) -> None:
+        """End the access that `activate` allowed: no call with a key is running."""
+        for bound in self.bound_views():
+            bound._is_active = False
+            for cells in bound.cells:
+                bound.__dict__[cells] = bound._outside
+        self._views, self._views_by_value = {}, {}
 
     def flush(self, changes: Changes) -> None:
         """Write what changed, in this namespace and all others."""
-        raise NotImplementedError
+        for view in self.bound_views():
+            view._flush(changes)
 
-    def __getattr__(self, attribute: str) -> Any:
-        # Reached only for what `activate` has not made: the cells of a state used in open or close, or of a namespace
-        # kept from an earlier batch.
-        if attribute in _CELLS:
-            raise StateAccessError(
-                f"{self.kind} state {self.name!r} was used without a current key; use it inside process_element, "
-                "on_timer or what they call, and call namespace() there too"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
-
-    def view(self, namespace: Any) -> Any:
+    def namespace(self, namespace: Any) -> Any:
         """This state under ``namespace``, one object per namespace and batch."""
         if namespace is None and self._namespace == NO_NAMESPACE:
             return self
@@ -125,7 +129,8 @@ class BoundState:
         """The view of a namespace that is not found by its value: it is new, or equal values may differ."""
         if self._namespace != NO_NAMESPACE:
             raise StateAccessError(f"{self.kind} state {self.name!r}: namespace() of a namespace is not supported")
-        assert self._cells is not None
+        if not self._is_active:
+            self.declaration._unbound()
         encoded = encode_key(namespace)
         found = self._views.get(encoded)
         if found is None:
@@ -137,14 +142,6 @@ class BoundState:
         if not (isinstance(kind, tuple) and any(issubclass(part, tuple) for part in kind)):
             self._views_by_value[kind, normalised(namespace)] = found
         return found
-
-    def deactivate(self) -> None:
-        """End the access that `activate` allowed: no call with a key is running."""
-        for bound in self.bound_views():
-            for attribute in _CELLS:
-                bound.__dict__.pop(attribute, None)
-        self._views = {}
-        self._views_by_value = {}
 
     def bound_views(self) -> Iterator[Any]:
         """This state and its namespaces that were touched."""
@@ -198,3 +195,34 @@ class BoundState:
             return encode_time(due) + (NULL if value is None else encode(value))
         except EncodingError as error:
             raise EncodingError(f"{self.kind} state {self.name!r}, key {shown(key)}: {error}") from error
+
+
+class Cell:
+    """What a batch knows of one key.
+
+    Args:
+        prefix: The address of the key in the state.
+    """
+
+    __slots__ = ("cleared", "prefix")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.cleared = False
+
+
+C = TypeVar("C", bound=Cell)
+
+
+class CellState(BoundState, Generic[C]):
+    """A bound state of many entries a key, with a cell for each key that the batch touches."""
+
+    cell_type: type[C]
+    _cells: dict[Any, C]
+
+    def _cell(self) -> C:
+        key = self._scope.key
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = self.cell_type(self.prefix(key))
+        return cell

@@ -7,11 +7,11 @@ rewrites nothing and elements sort by the order in which they were added.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from keyed.codec.values import value_codec
 from keyed.content.addresses import list_sub
-from keyed.engine.bound import BoundState
+from keyed.engine.bound import Cell, CellState
 from keyed.engine.holding import holding_of
 from keyed.errors import EncodingError
 from keyed.state import ListState
@@ -21,39 +21,25 @@ if TYPE_CHECKING:
     from keyed.engine.scope import Scope
 
 
-class _Cell:
+class _ListCell(Cell):
     """The list of one key: what the store holds, if it was read, and what the batch did to it."""
 
-    __slots__ = ("appended", "cleared", "stored")
+    __slots__ = ("appended", "stored")
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: bytes) -> None:
+        super().__init__(prefix)
         self.stored: list[tuple[bytes, Any]] | None = None
-        self.cleared = False
         self.appended: list[Any] = []
 
 
-class BoundListState(BoundState, ListState[Any]):
+class BoundListState(CellState[_ListCell], ListState[Any]):
     """`ListState` in a key group."""
 
-    _cells: dict[Any, _Cell]
+    cell_type = _ListCell
 
     def __init__(self, declaration: ListState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
         self.hold(holding_of(value_codec(declaration.type)))
-
-    def activate(self) -> None:
-        self._views, self._views_by_value = {}, {}
-        self.__dict__["_cells"] = {}
-
-    def namespace(self, namespace: Any) -> Self:
-        return self.view(namespace)  # type: ignore[no-any-return]
-
-    def _cell(self) -> _Cell:
-        key = self._scope.key
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = _Cell()
-        return cell
 
     def _item(self, value: Any) -> Any:
         if value is None:
@@ -67,7 +53,7 @@ class BoundListState(BoundState, ListState[Any]):
             stored: list[tuple[bytes, Any]] = []
         else:
             if cell.stored is None:
-                scan = self._scope.store.scan(self.prefix(self._scope.key))
+                scan = self._scope.store.scan(cell.prefix)
                 cell.stored = [(sub, self.unwrap(raw, self.decode)) for sub, raw in scan]
             stored = cell.stored
         if self.ttl is not None and self._refreshes:
@@ -102,14 +88,10 @@ class BoundListState(BoundState, ListState[Any]):
         cell.cleared = True
         cell.appended = []
 
-    def flush(self, changes: Changes) -> None:
-        for view in self.bound_views():
-            view._flush(changes)
-
     def _flush(self, changes: Changes) -> None:
         commit, encode = self._scope.commit, self.encode
         for key, cell in self._cells.items():
-            prefix = self.prefix(key)
+            prefix = cell.prefix
             if cell.cleared:
                 for sub, _ in self._scope.store.scan(prefix):
                     self.write(changes, prefix, sub, None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.values import value_codec
-from keyed.engine.bound import MISSING, REMOVED, BoundState
+from keyed.engine.bound import MISSING, REMOVED, Cell, CellState
 from keyed.engine.holding import holding_of
 from keyed.errors import EncodingError
 from keyed.state import MapState
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
     from keyed.engine.scope import Scope
 
 
-class _Cell:
+class _MapCell(Cell):
     """The map of one key: entries read, and entries written or removed by the batch, by encoded map key."""
 
-    __slots__ = ("cleared", "prefix", "read", "written")
+    __slots__ = ("read", "written")
 
     def __init__(self, prefix: bytes) -> None:
-        self.prefix = prefix
+        super().__init__(prefix)
         self.read: dict[bytes, Any] = {}
         self.written: dict[bytes, Any] = {}
-        self.cleared = False
 
 
-class BoundMapState(BoundState, MapState[Any, Any]):
+class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     """`MapState` in a key group."""
 
-    _cells: dict[Any, _Cell]
+    cell_type = _MapCell
 
     def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
@@ -40,27 +39,13 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         self._encode_key, self._decode_key = keys.encode, keys.decode
         self.hold(holding_of(value_codec(declaration.value_type)))
 
-    def activate(self) -> None:
-        self._views, self._views_by_value = {}, {}
-        self.__dict__["_cells"] = {}
-
-    def namespace(self, namespace: Any) -> Self:
-        return self.view(namespace)  # type: ignore[no-any-return]
-
-    def _cell(self) -> _Cell:
-        key = self._scope.key
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = _Cell(self.prefix(key))
-        return cell
-
     def _sub(self, key: Any) -> bytes:
         try:
             return self._encode_key(key)
         except EncodingError as error:
             raise EncodingError(f"map state {self.name!r}: {error}") from error
 
-    def _load(self, cell: _Cell, sub: bytes) -> Any:
+    def _load(self, cell: _MapCell, sub: bytes) -> Any:
         """The item at ``sub``, or `MISSING`."""
         item = cell.written.get(sub, MISSING)
         if item is MISSING and not cell.cleared:
@@ -70,7 +55,7 @@ class BoundMapState(BoundState, MapState[Any, Any]):
                 item = cell.read[sub] = REMOVED if raw is None else self.unwrap(raw, self.decode)
         return MISSING if item is REMOVED else item
 
-    def _held(self, cell: _Cell, sub: bytes, item: Any) -> Any:
+    def _held(self, cell: _MapCell, sub: bytes, item: Any) -> Any:
         """What a read finds held in ``item``, or `MISSING` if it has expired."""
         if self.ttl is None or item is MISSING:
             return item
@@ -128,7 +113,7 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         """The live pairs of sub and what is held, of the current key and in order of sub."""
         return self._live(self._cell())
 
-    def _live(self, cell: _Cell) -> Iterator[tuple[bytes, Any]]:
+    def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
         """The live pairs of a cell, which may change while this is iterated: of keys that are there at its start."""
         removed = {sub for sub, item in cell.written.items() if item is REMOVED}
         new = iter(sorted(cell.written.keys() - removed))
@@ -175,10 +160,6 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         cell = self._cell()
         cell.cleared = True
         cell.written = {}
-
-    def flush(self, changes: Changes) -> None:
-        for view in self.bound_views():
-            view._flush(changes)
 
     def _flush(self, changes: Changes) -> None:
         encode = self.encode

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.content.blocks import TableChange
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import kind_of
+from keyed.engine.scope import Outside, Scope
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.table_state import MergeHow, Predicate, TableState
 from keyed.ttl import StateVisibility, TimeDomain
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from keyed.content.local_store import ReadStore
     from keyed.engine.changes import Changes
-    from keyed.engine.scope import Scope
     from keyed.tables.chunks import TableDelta
     from keyed.tables.overlay import Overlay
 
@@ -122,8 +122,11 @@ class BoundTableState(TableState):
         self._where = f"table state {self.name!r}"
         self._clock_kind = kind_of(self.ttl)
         self.layout = Layout.of(declaration)
-        self._open: Overlay | None = None
+        self._outside: Any = Outside(self._unbound)
+        self.deactivate()
         self._expired = 0
+
+    _open: Overlay
 
     def activate(self) -> None:
         """Allow access: a batch runs."""
@@ -136,14 +139,12 @@ class BoundTableState(TableState):
 
     def deactivate(self) -> None:
         """End the access that `activate` allowed."""
-        self._open = None
+        self._open = self._outside
 
     @property
     def _overlay(self) -> Overlay:
         """The table with what the batch changed; rows that have expired are gone."""
         overlay = self._open
-        if overlay is None:
-            self._unbound()
         if self.ttl is not None and self.ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED:
             self._expire(overlay)
         return overlay
@@ -180,7 +181,6 @@ class BoundTableState(TableState):
     def flush(self, changes: Changes) -> None:
         """Give the net change of the batch. Rows that have expired by now are removed."""
         overlay = self._open
-        assert overlay is not None
         if self.ttl is not None:
             self._expire(overlay)
         changes.write_table(overlay.net_change(self._state_id, spell_out=changes.spells_out))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from keyed.codec.snapshots import snapshot
 from keyed.codec.values import value_codec
@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 class _SingleValue(BoundState):
     """One item per key: what was read and what was written, by key."""
 
+    cells = ("_read", "_written")
     _read: dict[Any, Any]
     _written: dict[Any, Any]
-
-    def activate(self) -> None:
-        self._views, self._views_by_value = {}, {}
-        self._read = {}
-        self._written = {}
-        self.__dict__["_cells"] = self._written
 
     def item(self) -> Any:
         """What is held for the current key, or ``None``."""
@@ -51,10 +46,6 @@ class _SingleValue(BoundState):
     def set_item(self, held: Any) -> None:
         """Hold something for the current key; ``None`` clears."""
         self._written[self._scope.key] = held if self.ttl is None or held is None else (held, self.due_time())
-
-    def flush(self, changes: Changes) -> None:
-        for view in self.bound_views():
-            view._flush(changes)
 
     def _flush(self, changes: Changes) -> None:
         encode, write, prefix = self.encode, changes.write, self.prefix
@@ -89,9 +80,6 @@ class BoundValueState(_SingleValue, ValueState[Any]):
                     f"value state {self.name!r}: default={declaration.default!r} does not fit its type: {error}"
                 ) from error
 
-    def namespace(self, namespace: Any) -> Self:
-        return self.view(namespace)  # type: ignore[no-any-return]
-
     def value(self) -> Any:
         if self._quick:
             key = self._scope.key
@@ -124,9 +112,6 @@ class BoundReducingState(_SingleValue, ReducingState[Any]):
         self.hold(owned(value_codec(declaration.type)))
         self.reduce = declaration.reduce
 
-    def namespace(self, namespace: Any) -> Self:
-        return self.view(namespace)  # type: ignore[no-any-return]
-
     def get(self) -> Any:
         return self.give(self.item())
 
@@ -148,9 +133,6 @@ class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
         self.bind(declaration, scope, state_id)
         self.hold(owned(value_codec(declaration.accumulator_type)))
         self.aggregate = declaration.aggregate
-
-    def namespace(self, namespace: Any) -> Self:
-        return self.view(namespace)  # type: ignore[no-any-return]
 
     def get(self) -> Any:
         accumulator = self.item()

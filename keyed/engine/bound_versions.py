@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from keyed.codec.values import value_codec
 from keyed.content.addresses import TTL_EVENT, decode_version_sub, version_sub
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.engine.bound import BoundState
+from keyed.engine.bound import Cell, CellState
 from keyed.engine.holding import holding_of
 from keyed.errors import TimestampError
 from keyed.state import NOT_PUT, VersionedRecord, VersionedState
@@ -24,26 +24,23 @@ if TYPE_CHECKING:
     from keyed.engine.scope import Scope
 
 
-class _Cell:
+class _VersionCell(Cell):
     """The versions of one key: those that were read, which are the newest ones, and those that were written.
 
     Attributes:
-        prefix: Their prefix.
         ages: Their negated timestamps in order: the newest version comes first.
         items: By timestamp what is held, ``None`` of a deletion, and when it expires.
         written: Timestamps of those that this batch wrote.
         read: How many entries of the store were read.
         read_to: All stored versions from this time on were read.
-        cleared: Whether those of the store are gone.
     """
 
-    __slots__ = ("ages", "cleared", "items", "prefix", "read", "read_to", "written")
+    __slots__ = ("ages", "items", "read", "read_to", "written")
 
     def __init__(self, prefix: bytes) -> None:
-        self.prefix = prefix
+        super().__init__(prefix)
         self.read = 0
         self.read_to = MAX_TIMESTAMP + 1
-        self.cleared = False
         self.ages: list[int] = []
         self.items: dict[int, tuple[Any, int]] = {}
         self.written: set[int] = set()
@@ -53,10 +50,10 @@ class _Cell:
         self.ages, self.items, self.written = [], {}, set()
 
 
-class BoundVersionedState(BoundState, VersionedState[Any]):
+class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
     """`VersionedState` in a key group."""
 
-    _cells: dict[Any, _Cell]
+    cell_type = _VersionCell
 
     def __init__(self, declaration: VersionedState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
@@ -64,27 +61,16 @@ class BoundVersionedState(BoundState, VersionedState[Any]):
         self.history_ms = declaration.history_ms
 
     def activate(self) -> None:
-        self._views, self._views_by_value = {}, {}
-        self.__dict__["_cells"] = {}
+        super().activate()
         self._dropped = 0
 
-    def namespace(self, namespace: Any) -> Self:
-        return self.view(namespace)  # type: ignore[no-any-return]
-
-    def _cell(self) -> _Cell:
-        key = self._scope.key
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = _Cell(self.prefix(key))
-        return cell
-
-    def _find(self, cell: _Cell, timestamp: int) -> int:
+    def _find(self, cell: _VersionCell, timestamp: int) -> int:
         """Where in ``cell.ages`` the newest version that is not after a time is, or would be."""
         while cell.read_to > timestamp:
             self._read(cell)
         return bisect_left(cell.ages, -timestamp)
 
-    def _read(self, cell: _Cell) -> None:
+    def _read(self, cell: _VersionCell) -> None:
         """Read on in the store: as many versions again as were read, because most calls need the newest one alone."""
         wanted = cell.read + 1
         found = list(islice(self._scope.store.scan(cell.prefix), cell.read, cell.read + wanted))
@@ -129,7 +115,7 @@ class BoundVersionedState(BoundState, VersionedState[Any]):
             return MAX_TIMESTAMP
         return min(valid_to - 1 + self.history_ms, MAX_TIMESTAMP - 1)
 
-    def _record(self, cell: _Cell, index: int) -> VersionedRecord[Any] | None:
+    def _record(self, cell: _VersionCell, index: int) -> VersionedRecord[Any] | None:
         """The version at an index, ``None`` if it is a deletion."""
         timestamp = -cell.ages[index]
         held = cell.items[timestamp][0]

@@ -10,12 +10,13 @@ from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Emitted
-from keyed.engine.scope import Scope
+from keyed.engine.scope import Outside, Scope
 from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue
-from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
+from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import KeyedProcessFunction, no_on_timer
 from keyed.outputs import OutputTag
+from keyed.state import ROW_CALLS, used_outside
 from keyed.ttl import TimeDomain
 
 #: The calls of the timer service that change something.
@@ -25,11 +26,8 @@ _CALLS = [
 ]
 
 
-def _ended(*_: Any) -> NoReturn:
-    raise StateAccessError(
-        "timers and outputs were used without a current key: the context belongs to one call of process_element or "
-        "on_timer; use it there"
-    )
+def _ended() -> NoReturn:
+    used_outside("the context", ROW_CALLS)
 
 
 class EngineTimerService:
@@ -61,7 +59,10 @@ class EngineTimerService:
 
     def end(self) -> None:
         """Refuse timers from now on."""
-        self._replace(_ended, *_CALLS)
+        for call in _CALLS:
+            self.__dict__.pop(call, None)
+        outside: Any = Outside(_ended)
+        self.event = self.processing = outside
 
     def _index(self) -> None:
         self._indexed = True
@@ -201,16 +202,5 @@ class EngineContext:
     def end(self) -> None:
         """Refuse outputs and timers from now on: the batch is over, and what a kept context is given would be lost."""
         self._timers.end()
-        self.__class__ = _EndedContext
-
-
-class _EndedContext(EngineContext):
-    """The context of a batch that is over."""
-
-    __slots__ = ()
-
-    def output(self, tag: OutputTag | str, value: Any) -> NoReturn:
-        _ended()
-
-    def collect(self, value: Any, timestamp: int | None = None) -> NoReturn:
-        _ended()
+        outside: Any = Outside(_ended)
+        self.main = self.side = self.taker = outside

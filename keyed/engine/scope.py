@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import TTL_PROCESSING
@@ -80,3 +81,21 @@ class Scope:
         if kind == TTL_PROCESSING or self.timestamp is None or self.in_processing_time:
             return clock
         return max(clock, self.timestamp)
+
+
+class Outside:
+    """Stands where there is something only during a call of the user's function. Who uses it is told so.
+
+    So a kept state or context needs no check while a call runs.
+    """
+
+    __slots__ = ("_refuse",)
+
+    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+        self._refuse = refuse
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        self._refuse()
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        self._refuse()

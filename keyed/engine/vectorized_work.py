@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from keyed.engine.batch import Batch, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.registry import Registry
-from keyed.engine.scope import Scope
+from keyed.engine.scope import Outside, Scope
 from keyed.engine.work import Done
-from keyed.errors import KeyedError, OutputDefinitionError, StateAccessError, UserFunctionError
+from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag, Schema
+from keyed.state import BATCH_CALLS, used_outside
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ class EngineBatchContext:
         self._spec = spec
         self._scope = scope
         self._where = where
-        self._ended = False
         self._late: pa.BooleanArray | None = None
         self.dropped = 0
         self.goes_by_clock = False
@@ -77,8 +77,6 @@ class EngineBatchContext:
     def _emit(self, emitted: EmittedTables, table: pa.Table, schema: Schema | None, what: str) -> None:
         from keyed.tables.batches import shaped
 
-        if self._ended:
-            raise StateAccessError("the context belongs to one batch, which is over; use it while the batch runs")
         table = shaped(table, schema, f"{self._where}, {what}")
         if table.num_rows:
             emitted.tables.append(table)
@@ -95,10 +93,10 @@ class EngineBatchContext:
         self._late = late.combine_chunks().fill_null(False)
         return int(late.combine_chunks().true_count)
 
-    def end(self, *, batch: bool = False) -> None:
-        """End ``process_batch``, or the batch."""
-        self._late = None
-        self._ended = batch
+    def end(self) -> None:
+        """Refuse outputs from now on: the batch is over."""
+        outside: Any = Outside(lambda: used_outside("the context", BATCH_CALLS))
+        self.main = self.side = outside
 
 
 class VectorizedWork:
@@ -125,6 +123,7 @@ class VectorizedWork:
         """See `keyed.engine.work.Work.run`."""
         scope, function, registry = self._scope, self._function, self._registry
         context = EngineBatchContext(self._spec, scope, self._where)
+        main, side = context.main, context.side
         rows = late = 0
         registry.activate()
         try:
@@ -135,23 +134,23 @@ class VectorizedWork:
                 table = normalised_keys(table, self._spec.keys)
                 rows, late = table.num_rows, context.begin(table)
                 self._call(f"process_batch of {rows} rows", lambda: function.process_batch(table, context))
-                context.end()
+                context._late = None
             scope.watermark = watermark
             self._call(f"on_watermark({watermark})", lambda: function.on_watermark(watermark, context))
             registry.flush(changes)
         finally:
             registry.deactivate()
-            context.end(batch=True)
+            context.end()
         counters = {
             "rows_in": rows + batch.rows_combined,
-            "rows_out": context.main.num_rows,
+            "rows_out": main.num_rows,
             "rows_late": late,
-            "rows_side_output": sum(emitted.num_rows for emitted in context.side.values()),
+            "rows_side_output": sum(emitted.num_rows for emitted in side.values()),
             "rows_dropped": context.dropped,
         }
         # Such a function has no timers: one that goes by the clock has to look at it again and again.
         due = scope.processing_time if context.goes_by_clock else None
-        return Done(context.main, context.side, counters, due)
+        return Done(main, side, counters, due)
 
     def _call(self, call: str, method: Callable[[], object]) -> None:
         returned: object = None

@@ -74,8 +74,9 @@ class RowWork:
         scope, registry = self._scope, self._registry
         timers = EngineTimerService(scope, self._function)
         context = EngineContext(scope, timers, self._spec.event_time, self._taker)
-        timers.event.load(watermark)
-        timers.processing.load(scope.processing_time)
+        event, processing, main, side = timers.event, timers.processing, context.main, context.side
+        event.load(watermark)
+        processing.load(scope.processing_time)
         driver = Driver(self._spec, self._function, scope, timers, context)
         registry.activate()
         try:
@@ -83,20 +84,20 @@ class RowWork:
             registry.flush(changes)
             changes.expire(TTL_PROCESSING, scope.clock(TTL_PROCESSING))
             changes.expire(TTL_EVENT, scope.clock(TTL_EVENT))
-            timers.event.flush(changes)
-            timers.processing.flush(changes)
+            event.flush(changes)
+            processing.flush(changes)
         finally:
             registry.deactivate()
             context.end()
-        fired = timers.event.fired + timers.processing.fired
-        deleted = timers.event.deleted + timers.processing.deleted
+        fired = event.fired + processing.fired
+        deleted = event.deleted + processing.deleted
         counters = {
             "rows_in": driver.rows,
-            "rows_out": driver.handed_over + len(context.main.values),
+            "rows_out": driver.handed_over + len(main.values),
             "rows_late": driver.late,
-            "rows_side_output": sum(len(emitted.values) for emitted in context.side.values()),
+            "rows_side_output": sum(len(emitted.values) for emitted in side.values()),
             "rows_dropped": context.dropped,
             "timers_registered": changes.timers + fired + deleted,
             "timers_fired": fired,
         }
-        return Done(context.main, context.side, counters, timers.processing.earliest())
+        return Done(main, side, counters, processing.earliest())

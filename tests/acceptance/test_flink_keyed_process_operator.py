@@ -571,7 +571,7 @@ def test_a_context_that_is_kept_is_refused_after_its_batch():
         lambda ctx: ctx.timer_service().set_timer("x", 5),
         lambda ctx: ctx.timer_service().cancel_timer("x"),
     ):
-        with pytest.raises(StateAccessError, match="without a current key"):
+        with pytest.raises(StateAccessError, match="outside of a call"):
             use(kept[0])
     with pytest.raises(StateAccessError):
         harness.close()

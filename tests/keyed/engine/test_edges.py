@@ -177,7 +177,7 @@ def test_state_kept_beyond_its_call_is_refused():
         lambda: kept["items"].get(1),
         lambda: list(kept["items"].items()),
     ):
-        with pytest.raises(StateAccessError, match="without a current key"):
+        with pytest.raises(StateAccessError, match="outside of a call"):
             use()
     with pytest.raises(StateAccessError, match="namespace"):
         subject.process(("a", lambda f, ctx: kept["namespace"].update(3)))

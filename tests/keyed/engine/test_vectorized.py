@@ -269,7 +269,7 @@ def test_a_kept_context_is_refused() -> None:
     function = Emit()
     with KeyedTestHarness(function, key="k") as tests:
         tests.process_batch(pa.table({"k": ["a"]}))
-        with pytest.raises(StateAccessError, match="belongs to one batch, which is over"):
+        with pytest.raises(StateAccessError, match="used outside of a call"):
             function.contexts[0].emit(pa.table({"n": [1]}))
 
 

@@ -138,12 +138,12 @@ def test_each_kind_of_function_has_its_states() -> None:
 def test_a_table_is_used_in_a_batch_only() -> None:
     state = TableState("k string", key="k", name="rows")
     for use in (state.scan, lambda: state.num_rows, state.clear, lambda: state.upsert(ANY)):
-        with pytest.raises(StateAccessError, match="used outside of a batch"):
+        with pytest.raises(StateAccessError, match="used outside of a call; use it inside process_batch"):
             use()
     function = Calls("k string")
     with harness(function) as tests:
         bound = call(tests, function, lambda rows: rows)
-        with pytest.raises(StateAccessError, match="used outside of a batch"):
+        with pytest.raises(StateAccessError, match="used outside of a call; use it inside process_batch"):
             bound.scan()
 
 
