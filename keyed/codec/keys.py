@@ -46,8 +46,9 @@ from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
 
-from keyed.codec.refusals import remedy, type_name
-from keyed.errors import CorruptionError, EncodingError
+from keyed.codec.refusals import BAD_ROW_REMEDY, remedy, type_name
+from keyed.errors import CorruptionError, EncodingError, NullKeyError
+from keyed.shown import shown
 
 V = TypeVar("V")
 
@@ -106,6 +107,24 @@ def normalised(key: Any) -> Any:
     if normalise is not None:
         return normalise(key)
     return _normalised_tuple(key) if isinstance(key, tuple) and hasattr(key, "_fields") else key
+
+
+def is_null(key: Any) -> bool:
+    """Whether a key is ``None`` or has a part that is: a row with it is bad."""
+    return key is None or (isinstance(key, tuple) and None in key)
+
+
+def null_key(operator: str, key: Any, row: Any, *, of_source: bool) -> NullKeyError:
+    """The error for a row with a null key.
+
+    Args:
+        operator: Name of the operator.
+        key: The key.
+        row: The row.
+        of_source: Whether the row comes from the source, and not from an operator before.
+    """
+    remedy = BAD_ROW_REMEDY if of_source else "filter such rows in the operator that emits them"
+    return NullKeyError(f"operator {operator!r}: key {shown(key)} of {shown(row)} is null; {remedy}")
 
 
 def key_type(key: Any) -> str:

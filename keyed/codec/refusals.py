@@ -11,6 +11,8 @@ import dataclasses
 import enum
 from typing import Any
 
+#: What to do about rows that a stream refuses.
+BAD_ROW_REMEDY = "filter such rows, or give keyed.stream(..., on_bad_row=OutputTag(...))"
 _BASES = (int, float, str, bytes, tuple, list, dict, set, frozenset)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, key_type, normalised
-from keyed.errors import EncodingError, KeyTypeError, NullKeyError
+from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, is_null, key_type, normalised, null_key
+from keyed.errors import EncodingError, KeyTypeError
 from keyed.shown import shown
 
 
@@ -32,11 +32,9 @@ class KeyTypes:
             raise EncodingError(f"operator {self._operator!r}: a key has tuples nested too deep; flatten it") from None
         if kind is self._seen or kind == self._seen:
             return key if kind in STORED_AS_THEY_ARE else self._stored(key, element)
-        if key is None or (isinstance(key, tuple) and None in key):
-            raise NullKeyError(
-                f"operator {self._operator!r}: key {shown(key)} of element {shown(element)} is null; filter such rows, "
-                "or give keyed.stream(..., on_bad_row=OutputTag(...))"
-            )
+        if is_null(key):
+            # Those of a source were looked for before.
+            raise null_key(self._operator, key, element, of_source=False)
         if self._seen is not None:
             raise KeyTypeError(
                 f"operator {self._operator!r}: key {shown(key)} has type {kind!r}, the keys before it {self._seen!r}; "

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.arrow.read import column_values
+from keyed.arrow.read import column_values, table_rows
 from keyed.arrow.write import arrow_schema
 from keyed.codec.key_hash import group_of, key_hash
+from keyed.codec.keys import null_key
 from keyed.durations import MIN_TIMESTAMP
-from keyed.errors import DefinitionError, KeyedError, NullKeyError, OutputDefinitionError, UserFunctionError
+from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
 from keyed.tables.conversion import converted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
@@ -75,7 +76,9 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
             columns = ", ".join(table.column_names)
             raise DefinitionError(f"operator {operator!r}: key column {key!r} is not in {columns}")
         if table.column(key).null_count:
-            raise NullKeyError(f"operator {operator!r}: {table.column(key).null_count} rows have null in {key!r}")
+            row = table_rows(table.filter(table.column(key).is_null()).slice(0, 1))[0]
+            parts = tuple(row[part] for part in keys if part in table.column_names)
+            raise null_key(operator, parts[0] if len(keys) == 1 else parts, row, of_source=False)
 
 
 def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:

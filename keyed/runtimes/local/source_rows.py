@@ -17,10 +17,11 @@ import attrs
 
 from keyed.arrow.read import milliseconds
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
-from keyed.codec.keys import encode_key
+from keyed.codec.keys import encode_key, is_null, null_key
+from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
-from keyed.errors import DefinitionError, EncodingError, KeyedError, NullKeyError, RowError, TimestampError
+from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
 from keyed.rows import row_class
 from keyed.shown import shown
 from keyed.streams import Keys, Source, Stage
@@ -31,7 +32,6 @@ Limit = Callable[[], int]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ANY_VALUE = frozenset({int, bool, bytes, float, Decimal, date, UUID})
-_REMEDY = "filter such rows, or give keyed.stream(..., on_bad_row=OutputTag(...))"
 
 
 @attrs.define(eq=False)
@@ -118,7 +118,9 @@ def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, 
     elements = raw_rows(bad)
     if source.on_bad_row is None:
         column = unreadable_column(bad.slice(0, 1))
-        raise RowError(f"operator {operator!r}: column {column!r} {UNREADABLE} in {shown(elements[0])}; {_REMEDY}")
+        raise RowError(
+            f"operator {operator!r}: column {column!r} {UNREADABLE} in {shown(elements[0])}; {BAD_ROW_REMEDY}"
+        )
     good: Any = np.ones(table.num_rows, dtype="bool")
     good[found] = False
     return table.filter(pa.array(good)), elements
@@ -186,20 +188,21 @@ def _bad_times(timestamps: Sequence[int | None], limit: Limit | None) -> list[in
 
 def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: int | None) -> None:
     """Raise for a bad row."""
-    if key is None or (isinstance(key, tuple) and None in key):
-        raise NullKeyError(f"operator {operator!r}: key {shown(key)} of {shown(element)} is null; {_REMEDY}")
+    if is_null(key):
+        raise null_key(operator, key, element, of_source=True)
     if _is_bad(key):
         raise RowError(
-            f"operator {operator!r}: key {shown(key)} of {shown(element)} cannot be stored: {_reason(key)}; {_REMEDY}"
+            f"operator {operator!r}: key {shown(key)} of {shown(element)} cannot be stored: {_reason(key)}; "
+            f"{BAD_ROW_REMEDY}"
         )
     if timestamp is None:
         raise TimestampError(
             f"operator {operator!r}: {shown(element)} has no usable timestamp in {source.timestamp!r}, which is int "
-            f"milliseconds or a datetime with a time zone; {_REMEDY}"
+            f"milliseconds or a datetime with a time zone; {BAD_ROW_REMEDY}"
         )
     raise TimestampError(
         f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
-        f"of the processing time; {_REMEDY}, or give another max_ahead="
+        f"of the processing time; {BAD_ROW_REMEDY}, or give another max_ahead="
     )
 
 
@@ -222,9 +225,7 @@ def _are_good(keys: Sequence[Any]) -> bool:
 
 
 def _is_bad(key: Any) -> bool:
-    if key is None or (isinstance(key, tuple) and None in key):
-        return True
-    return isinstance(key, str | datetime | tuple) and _reason(key) is not None
+    return is_null(key) or (isinstance(key, str | datetime | tuple) and _reason(key) is not None)
 
 
 def _reason(key: Any) -> str | None:

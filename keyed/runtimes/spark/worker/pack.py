@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
-from keyed.errors import NullKeyError, RowError, TimestampError
+from keyed.codec.keys import is_null, null_key
+from keyed.codec.refusals import BAD_ROW_REMEDY
+from keyed.errors import RowError, TimestampError
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
@@ -26,6 +28,7 @@ from keyed.runtimes.spark.worker.wire import (
     encode_mark,
     encode_payload,
 )
+from keyed.shown import shown
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
@@ -194,20 +197,17 @@ class _Task:
         """Raise for a bad row."""
         packer = self._packer
         columns = row.select(packer.columns)
-        shown = str(raw_rows(columns)[0])
-        shown = shown if len(shown) <= 500 else shown[:497] + "..."
-        remedy = "filter such rows"
-        if packer.from_source:
-            remedy += ", or give keyed.stream(..., on_bad_row=OutputTag(...))"
-        where = f"operator {packer.operator!r}: "
-        if null := [name for name in packer.keys if row.column(name).null_count]:
-            raise NullKeyError(f"{where}key column {', '.join(map(repr, null))} is null in row {shown}; {remedy}")
+        element = raw_rows(columns)[0]
+        where, of_row, remedy = f"operator {packer.operator!r}: ", f"in row {shown(element)}", BAD_ROW_REMEDY
+        key = tuple(raw_rows(row.select(packer.keys))[0])
+        if is_null(key):
+            raise null_key(packer.operator, key if len(key) > 1 else None, element, of_source=packer.from_source)
         if packer.time is not None and row.column(packer.time).null_count:
-            raise TimestampError(f"{where}the timestamp is null in row {shown}; {remedy}")
+            raise TimestampError(f"{where}the timestamp is null {of_row}; {remedy}")
         if (name := unreadable_column(columns)) is not None:
-            raise RowError(f"{where}column {name!r} {UNREADABLE} in row {shown}; {remedy}")
+            raise RowError(f"{where}column {name!r} {UNREADABLE} {of_row}; {remedy}")
         raise TimestampError(
-            f"{where}the timestamp in row {shown} is further ahead of the batch's processing time than max_ahead= "
+            f"{where}the timestamp {of_row} is further ahead of the batch's processing time than max_ahead= "
             f"allows; {remedy}, or give another max_ahead="
         )
 

@@ -191,7 +191,11 @@ def test_outputs_of_the_stage_before_pass_through_one_group_each():
 @pytest.mark.parametrize(
     ("row", "error", "said"),
     [
-        ((None, 7, 5), NullKeyError, "key column 'k' is null in row Row(k=None, v=7, t=5)"),
+        (
+            (None, 7, 5),
+            NullKeyError,
+            "key None of Row(k=None, v=7, t=5) is null; filter such rows, or give keyed",
+        ),
         (("a", 7, None), TimestampError, "the timestamp is null in row Row(k='a', v=7, t=None)"),
     ],
 )
@@ -203,7 +207,7 @@ def test_a_bad_row_is_refused_and_named(row, error, said):
 
 
 def test_a_null_key_is_refused_in_a_later_stage_too():
-    with pytest.raises(NullKeyError, match="filter such rows"):
+    with pytest.raises(NullKeyError, match="filter such rows in the operator"):
         pack(later(), [[[(None, 7, 5)]]])
 
 

@@ -231,7 +231,7 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
 def test_bad_rows_fail_the_query_or_go_to_a_side_output(spark):
     rows = [("a", 1, 1), (None, 2, 2), ("b", None, 3), ("b", 4, 4)]
     frame = spark.createDataFrame(rows, SCHEMA)
-    with pytest.raises(NullKeyError, match="key column 'k' is null in row"):
+    with pytest.raises(NullKeyError, match=r"key None of Row.* is null"):
         count(keyed.stream(frame.where("t = 2"), timestamp="t")).run()
     with pytest.raises(TimestampError, match="timestamp is null in row"):
         count(keyed.stream(frame.where("k = 'b'"), timestamp="t")).run()
