@@ -541,8 +541,10 @@ class ProcessingTimeTrigger(windows.ProcessingTimeTrigger):
 
 
 CountTrigger = windows.CountTrigger
-#: Windows of a number of elements are not numbered here.
-CountWindow = GlobalWindow
+
+
+class CountWindow(GlobalWindow):
+    """A window of a number of elements, for annotations. It has no ``id`` here."""
 
 
 class EventTimeSessionWindows:

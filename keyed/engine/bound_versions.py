@@ -172,10 +172,6 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
     def clear(self) -> None:
         self._cell().clear()
 
-    def flush(self, changes: Changes) -> None:
-        for view in self.bound_views():
-            view._flush(changes)
-
     def _flush(self, changes: Changes) -> None:
         changes.versions_dropped += self._dropped
         for key, cell in self._cells.items():

@@ -197,7 +197,7 @@ def test_declarations():
     assert repr(state) == "VersionedState(float, name='price', history=3600000 ms)"
     with pytest.raises(keyed.DefinitionError, match="history=-1 must be between 0 ms"):
         VersionedState(float, history=-1)
-    with pytest.raises(keyed.StateAccessError, match="versioned state 'price' was used without a current key"):
+    with pytest.raises(keyed.StateAccessError, match="versioned state 'price' was used outside of a call"):
         state.get()
 
 
