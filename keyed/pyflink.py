@@ -543,7 +543,7 @@ class ProcessingTimeTrigger(windows.ProcessingTimeTrigger):
 CountTrigger = windows.CountTrigger
 
 
-class CountWindow(GlobalWindow):
+class CountWindow(windows.Window, Protocol):
     """A window of a number of elements, for annotations. It has no ``id`` here."""
 
 
