@@ -226,7 +226,9 @@ def _link(name: str, module: str) -> str:
     """A link to a public class, from the page of a module."""
     cls: Any = getattr(importlib.import_module("keyed"), name, None)
     page = next((page for page, (_, _, modules) in KEYED.items() if cls is not None and cls.__module__ in modules), "")
-    here = module in KEYED[page][2] if page else True
+    if cls is None and name in importlib.import_module("windows").__all__:
+        page = "windows.md"
+    here = module in KEYED[page][2] if page in KEYED else not page or module.startswith("windows.")
     return f"[`{name}`]({'' if here else page}#{name.lower()})"
 
 
