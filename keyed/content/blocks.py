@@ -1,29 +1,78 @@
-"""Blocks: many changes of entries as columns, inside a record of a log.
+"""Changes of a key group in parts, as they stand in records: entries, and rows of table states.
 
-An entry is an address, which is a pair (prefix, sub), with a value (`keyed.content.addresses`). Bodies, as msgpack:
+An entry is an address, which is a pair (prefix, sub), with a value (`keyed.content.addresses`). A block is [kind: int,
+body], as msgpack:
 
-    changes     [prefixes: [bytes], subs: [bytes] or [] if all are empty, values: [bytes or nil for a tombstone]]
-    table rows  [state id, rows: int, removed: bytes or nil, written: bytes or nil]    both are Arrow IPC streams
-    table       [key columns: [str], ranges: [[[column: str, least: int, greatest: int]]], table rows as above]
-                where all rows go that are in one of the ranges, then the removed ones, then the others are written
+    in a changelog           in the log of a key group             body
+    1 changes                1 changes, 2 reappended               [prefixes: [bytes], subs: [bytes] or [] if all are
+                                                                   empty, values: [bytes or nil for a tombstone]]
+    2 table rows                                                   rows: [state id, rows: int, removed: bytes or nil,
+                                                                   written: bytes or nil]; both are Arrow IPC streams
+                             3 changed table, 4 reappended         [key columns: [str], ranges: [[[column: str,
+                                                                   least: int, greatest: int]]], rows]: all rows go
+                                                                   that are in one of the ranges, then the removed
+                                                                   ones, then the others are written
 
-The last of them is for the log of a key group alone: in a changelog removed ranges are spelt out as keys. A body does
-not say which of the three it is: the record that it stands in does.
+What is reappended is live and was in rows of the log that are cleaned away. It stands before the changes of its
+segment, changes nothing that a reader of the whole log has, and is never exported.
+
+Readers skip no block: an unknown kind is corruption, or a newer version, and stops them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import msgspec
 
 from keyed.errors import CorruptionError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 BLOCK_BYTES = 1 << 20
 """A block of changes is closed when it has so many bytes."""
 
+_CHANGES, _TABLE_ROWS = 1, 2
+_CHANGED_TABLE, _REAPPENDED = 3, 1
+
 Change = tuple[bytes, bytes, bytes | None]
+Range = tuple[str, int, int]
+"""A comparison of an integer column: its name, the least and the greatest value."""
+
+
+@attrs.frozen(eq=False)
+class TableDelta:
+    """What a commit changes in a table: the ranges are removed, then the keys, then the rows are written.
+
+    Attributes:
+        state_id: Id of the state.
+        keys: Columns of its key.
+        ranges: Removed ranges: in each, rows for which all of its comparisons hold.
+        removed: Key columns of removed rows, each key once.
+        upserts: Written rows, each key once.
+    """
+
+    state_id: int
+    keys: tuple[str, ...]
+    ranges: tuple[tuple[Range, ...], ...] = ()
+    removed: pa.Table | None = None
+    upserts: pa.Table | None = None
+
+    @property
+    def records(self) -> int:
+        """Number of rows, removed and written."""
+        return sum(rows.num_rows for rows in (self.removed, self.upserts) if rows is not None)
+
+    @property
+    def changed_keys(self) -> pa.Table | None:
+        """The keys of all these rows; ``None`` if there are none."""
+        import pyarrow as pa
+
+        parts = [rows.select(list(self.keys)) for rows in (self.removed, self.upserts) if rows is not None]
+        return pa.concat_tables(parts, promote_options="default") if parts else None
 
 
 @attrs.frozen
@@ -43,10 +92,6 @@ class TableBlock:
     written: bytes | None
 
 
-Block = list[Change] | TableBlock
-Range = tuple[str, int, int]
-
-
 @attrs.frozen
 class TableChange:
     """Changed rows of a table state in the log of a key group.
@@ -61,21 +106,29 @@ class TableChange:
     ranges: tuple[tuple[Range, ...], ...]
     block: TableBlock
 
-    @property
-    def size(self) -> int:
-        """About how many bytes its body has."""
-        return 64 + len(self.block.removed or b"") + len(self.block.written or b"")
 
+Block = list[Change] | TableBlock
+LogBlock = list[Change] | TableChange
 
+_Body = TypeVar("_Body")
 _Columns = tuple[list[bytes], list[bytes], list[bytes | None]]
-_decode_columns = msgspec.msgpack.Decoder(_Columns).decode
-_Ranges = tuple[tuple[Range, ...], ...]
+_columns = msgspec.msgpack.Decoder(_Columns)
 _TableRows = tuple[int, int, bytes | None, bytes | None]
-_decode_table = msgspec.msgpack.Decoder(_TableRows).decode
-_decode_change = msgspec.msgpack.Decoder(tuple[tuple[str, ...], _Ranges, _TableRows]).decode
+_table_rows = msgspec.msgpack.Decoder(_TableRows)
+_changed_table = msgspec.msgpack.Decoder(tuple[tuple[str, ...], tuple[tuple[Range, ...], ...], _TableRows])
 
 
-def cut(changes: Sequence[Change]) -> Iterator[tuple[int, Sequence[Change]]]:
+def records_of(block: Block) -> int:
+    """The number of entries, or of rows."""
+    return block.rows if isinstance(block, TableBlock) else len(block)
+
+
+def entries_in(block: Block) -> list[Change]:
+    """The entries that a block has as such."""
+    return [] if isinstance(block, TableBlock) else block
+
+
+def cut(changes: list[Change]) -> Iterator[tuple[int, list[Change]]]:
     """Cut changes into blocks, with the bytes of each."""
     start = size = 0
     for i, (prefix, sub, value) in enumerate(changes):
@@ -87,55 +140,78 @@ def cut(changes: Sequence[Change]) -> Iterator[tuple[int, Sequence[Change]]]:
         yield size, changes[start:]
 
 
-def columns_of(changes: Sequence[Change]) -> _Columns:
-    """The body of a block of changes, of which there is at least one."""
+def encode_block(block: Block) -> Iterator[tuple[int, int, object]]:
+    """Encode a block for a changelog.
+
+    Yields:
+        Kind, number of records and body of the blocks that it is cut into.
+    """
+    if isinstance(block, TableBlock):
+        yield _TABLE_ROWS, block.rows, attrs.astuple(block)
+    else:
+        for _, part in cut(block):
+            yield _CHANGES, len(part), _columns_of(part)
+
+
+def decode_block(kind: int, body: bytes | msgspec.Raw, where: str) -> Block:
+    """Decode a block of a changelog. What Arrow streams hold is not looked at.
+
+    Raises:
+        CorruptionError: The kind is unknown, or the body malformed.
+    """
+    if kind == _CHANGES:
+        return _changes(body, where)
+    if kind == _TABLE_ROWS:
+        return _table_block(_decoded(_table_rows, body, where), where)
+    raise _unknown(kind, where)
+
+
+def encode_log_block(block: LogBlock, *, reappended: bool) -> tuple[int, object]:
+    """Encode a block of a key group's log, of one entry at least: its kind and body."""
+    if isinstance(block, TableChange):
+        return _CHANGED_TABLE + reappended, (block.keys, block.ranges, attrs.astuple(block.block))
+    return _CHANGES + reappended, _columns_of(block)
+
+
+def decode_log_block(kind: int, body: bytes | msgspec.Raw, where: str) -> tuple[LogBlock, bool]:
+    """Decode a block of a key group's log, and whether it is reappended. What Arrow streams hold is not looked at.
+
+    Raises:
+        CorruptionError: The kind is unknown, or the body malformed.
+    """
+    if _CHANGES <= kind <= _CHANGES + _REAPPENDED:
+        return _changes(body, where), kind != _CHANGES
+    if _CHANGED_TABLE <= kind <= _CHANGED_TABLE + _REAPPENDED:
+        keys, ranges, rows = _decoded(_changed_table, body, where)
+        return TableChange(keys, ranges, _table_block(rows, where)), kind != _CHANGED_TABLE
+    raise _unknown(kind, where)
+
+
+def _columns_of(changes: Sequence[Change]) -> _Columns:
     prefixes, subs, values = map(list, zip(*changes, strict=True))
     return prefixes, subs if any(subs) else [], values
 
 
-def decode_changes(body: bytes | msgspec.Raw, where: str) -> list[Change]:
-    """Decode a block of changes.
-
-    Raises:
-        CorruptionError: The body is malformed, or its columns differ in length.
-    """
-    try:
-        prefixes, subs, values = _decode_columns(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"a block of changes is malformed: {error}", where=where) from error
+def _changes(body: bytes | msgspec.Raw, where: str) -> list[Change]:
+    prefixes, subs, values = _decoded(_columns, body, where)
     if len(prefixes) != len(values) or (subs and len(subs) != len(values)):
         raise CorruptionError("a block's columns differ in length", where=where)
     return list(zip(prefixes, subs or [b""] * len(prefixes), values, strict=True))
 
 
-def decode_table(body: bytes | msgspec.Raw, where: str) -> TableBlock:
-    """Decode a block of table rows. What the Arrow streams hold is not looked at.
-
-    Raises:
-        CorruptionError: The body is malformed.
-    """
-    try:
-        block = TableBlock(*_decode_table(body))
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"a block of table rows is malformed: {error}", where=where) from error
+def _table_block(rows: _TableRows, where: str) -> TableBlock:
+    block = TableBlock(*rows)
     if block.state_id < 0 or block.rows < 0:
         raise CorruptionError("a block of table rows has a negative number", where=where)
     return block
 
 
-def table_change_body(change: TableChange) -> object:
-    """The body of a block of a changed table."""
-    return change.keys, change.ranges, attrs.astuple(change.block)
-
-
-def decode_table_change(body: bytes | msgspec.Raw, where: str) -> TableChange:
-    """Decode a block of a changed table. What the Arrow streams hold is not looked at.
-
-    Raises:
-        CorruptionError: The body is malformed.
-    """
+def _decoded(decoder: msgspec.msgpack.Decoder[_Body], body: bytes | msgspec.Raw, where: str) -> _Body:
     try:
-        keys, ranges, rows = _decode_change(body)
+        return decoder.decode(body)
     except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"a block of a table is malformed: {error}", where=where) from error
-    return TableChange(keys, ranges, TableBlock(*rows))
+        raise CorruptionError(f"a block is malformed: {error}", where=where) from error
+
+
+def _unknown(kind: int, where: str) -> CorruptionError:
+    return CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)

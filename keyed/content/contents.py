@@ -1,97 +1,106 @@
-"""All that a key group holds, entries and rows of tables alike: as blocks, as a hash, and as what a store applies.
-
-pyarrow is imported with `keyed.tables`, so only where there are tables.
-"""
+"""All that a key group holds, entries and rows of tables alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyed.content.addresses import key_of
-from keyed.content.blocks import BLOCK_BYTES, Block, Change, TableBlock, TableChange
-from keyed.content.entry_hash import MODULUS, hash_sum
+from keyed.content.blocks import BLOCK_BYTES, Block, Change, LogBlock, TableChange, TableDelta
+from keyed.content.delta import OVERHEAD, Delta, deltas, table_keys
+from keyed.content.entry_hash import LiveHash
 from keyed.content.local_store import ReadStore
-
-if TYPE_CHECKING:
-    from keyed.tables.chunks import TableDelta
+from keyed.content.table_entries import entries_of, tables_of
 
 
-def table_keys(states: dict[str, Any]) -> dict[int, tuple[str, ...]]:
-    """The key columns of the tables among described states (`GroupMeta.states`), by state id."""
-    tables = (state for state in states.values() if state["schema"]["kind"] == "table")
-    return {int(state["id"]): tuple(state["schema"]["key"]) for state in tables}
+def contents(store: ReadStore, states: dict[str, Any]) -> Iterator[Delta]:
+    """Everything that a store holds, in parts of about `BLOCK_BYTES`.
 
-
-def contents(store: ReadStore, states: dict[str, Any]) -> Iterator[Block]:
-    """Everything that a store holds, in blocks of about `BLOCK_BYTES`."""
+    Args:
+        store: The store.
+        states: Descriptions of the states, by name.
+    """
     entries: list[Change] = []
     size = 0
     for entry in store.items():
         entries.append(entry)
-        size += len(entry[0]) + len(entry[1]) + len(entry[2]) + 8
+        size += len(entry[0]) + len(entry[1]) + len(entry[2]) + OVERHEAD
         if size >= BLOCK_BYTES:
-            yield entries
+            yield Delta(entries)
             entries, size = [], 0
     if entries:
-        yield entries
-    for delta in _tables(store, states):
-        from keyed.content.table_blocks import blocks_of
-
-        yield from (change.block for change in blocks_of(delta))
-
-
-def stored_key(store: ReadStore, states: dict[str, Any], stream_keys: int) -> Any:
-    """One of the keys that a store holds, ``None`` if it holds nothing.
-
-    Args:
-        store: The store.
-        states: Descriptions of the states.
-        stream_keys: Number of key columns of the stream.
-    """
-    for prefix, _, _ in store.items():
-        return key_of(prefix)
-    for delta in _tables(store, states):
-        from keyed.tables.batches import first_key
-
-        assert delta.upserts is not None
-        return first_key(delta.upserts, delta.keys[:stream_keys])
-    return None
-
-
-def contents_hash(store: ReadStore, states: dict[str, Any]) -> int:
-    """The hash of everything that a store holds."""
-    total = hash_sum(store.items())
-    for delta in _tables(store, states):
-        from keyed.tables.row_hash import rows_hash
-
-        assert delta.upserts is not None
-        total += rows_hash(delta.upserts, delta.state_id)
-    return total % MODULUS
-
-
-def delta_of_block(block: TableBlock, keys: dict[int, tuple[str, ...]], where: str) -> TableDelta:
-    """A block of table rows as what a store applies.
-
-    Args:
-        block: The block.
-        keys: The key columns of the tables, by state id.
-        where: For messages.
-
-    Raises:
-        CorruptionError: The rows cannot be read.
-    """
-    from keyed.content.table_blocks import delta_of
-
-    return delta_of(TableChange(keys[block.state_id], (), block), where)
-
-
-def _tables(store: ReadStore, states: dict[str, Any]) -> Iterator[TableDelta]:
-    """The rows of the tables, in parts."""
+        yield Delta(entries)
     for state_id, keys in table_keys(states).items():
         table = store.table(state_id)
         for _, rows in table.select(None) if table is not None else ():
-            from keyed.tables.chunks import TableDelta
-
             if rows.num_rows:
-                yield TableDelta(state_id, keys, upserts=rows)
+                yield Delta(tables=[TableDelta(state_id, keys, upserts=rows)])
+
+
+def content_blocks(store: ReadStore, states: dict[str, Any]) -> Iterator[Block]:
+    """The `contents` of a store as blocks of a changelog."""
+    return (block for delta in contents(store, states) for block in delta.blocks())
+
+
+def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
+    """The number and hash of everything that a store holds."""
+    live = LiveHash()
+    for delta in contents(store, states):
+        live.add(delta)
+    return live
+
+
+def stored_key(store: ReadStore, states: dict[str, Any]) -> Any:
+    """One of the keys that a store holds, ``None`` if it holds nothing."""
+    where = "a local store"
+    tables = tables_of(states, where)
+    for block in content_blocks(store, states):
+        for prefix, _, _ in entries_of(block, tables, where):
+            return key_of(prefix)
+    return None
+
+
+class StillLive:
+    """Collects what stands in blocks of a key group's log and is there still, as it stands.
+
+    Args:
+        store: What is there.
+    """
+
+    def __init__(self, store: ReadStore) -> None:
+        self._store = store
+        self._entries: list[Change] = []
+        self._rows: dict[int, list[Any]] = {}
+
+    def add(self, block: LogBlock, where: str) -> int:
+        """Take what a block wrote and is there still. About how many bytes of the log it is.
+
+        Raises:
+            CorruptionError: The rows of a table cannot be read.
+        """
+        get, size = self._store.get, 0
+        stream = block.block.written or b"" if isinstance(block, TableChange) else b""
+        (delta,) = deltas([block], {}, where)
+        for prefix, sub, value in delta.entries:
+            if value is not None and get(prefix, sub) == value:
+                self._entries.append((prefix, sub, value))
+                size += len(prefix) + len(sub) + len(value)
+        for table in delta.tables:
+            stored = self._store.table(table.state_id)
+            if stored is not None and table.upserts is not None:
+                positions = stored.live(table.upserts)
+                self._rows.setdefault(table.state_id, []).append(positions)
+                size += len(stream) * len(positions) // max(1, table.upserts.num_rows)
+        return size
+
+    def delta(self) -> Delta:
+        """What was found, each row once."""
+        tables = []
+        for state_id, found in self._rows.items():
+            import numpy as np
+
+            stored = self._store.table(state_id)
+            rows = stored.at(np.unique(np.concatenate(found))) if stored is not None else None
+            if stored is not None and rows is not None:
+                tables.append(TableDelta(state_id, stored.keys, upserts=rows))
+        return Delta(self._entries, tables)

@@ -1,24 +1,25 @@
-"""What is changed of a key group, entries and rows of tables alike."""
+"""What is changed of a key group, entries and rows of tables alike: made of blocks, made into blocks, and applied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.content.blocks import Block, Change, TableBlock
-from keyed.content.contents import delta_of_block, table_keys
-from keyed.content.local_store import LocalStore
+from keyed.codec.arrow_streams import read_stream, write_stream
+from keyed.content.addresses import TIMER_PROCESSING
+from keyed.content.blocks import BLOCK_BYTES, Block, Change, LogBlock, TableBlock, TableChange, TableDelta, cut
+from keyed.content.local_store import Applies
+from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from keyed.tables.chunks import TableDelta
-
-#: Blocks that are applied at a time. A block has about a megabyte at most.
-_BLOCKS = 8
+OVERHEAD = 8
+"""What an entry counts beside its bytes."""
+#: So many entries and rows, or so many deltas of them, are given to a store at a time.
+_RECORDS, _DELTAS = 20_000, 16
 
 
 @attrs.frozen
@@ -36,8 +37,41 @@ class Delta:
     @property
     def records(self) -> int:
         """The number of entries and rows."""
-        parts = (rows for table in self.tables for rows in (table.removed, table.upserts))
-        return len(self.entries) + sum(rows.num_rows for rows in parts if rows is not None)
+        return len(self.entries) + sum(table.records for table in self.tables)
+
+    @property
+    def timers(self) -> int:
+        """How many of the entries are timers."""
+        return sum(prefix[0] >= TIMER_PROCESSING for prefix, _, _ in self.entries)
+
+    @property
+    def size(self) -> int:
+        """The bytes that the entries and the written rows count for as live ones."""
+        size = sum(len(prefix) + len(sub) + len(value or b"") + OVERHEAD for prefix, sub, value in self.entries)
+        for table in self.tables:
+            from keyed.content.row_hash import row_bytes
+
+            size += row_bytes(table.upserts) if table.upserts is not None else 0
+        return size
+
+    def log_blocks(self) -> Iterator[tuple[int, LogBlock]]:
+        """The changes as blocks of a key group's log of about a megabyte, with the bytes of each."""
+        yield from cut(self.entries)
+        for table in self.tables:
+            ranges = table.ranges
+            for rows, is_removed in ((table.removed, True), (table.upserts, False)):
+                for part in _parts(rows) if rows is not None else ():
+                    data = write_stream(part)
+                    streams = (data, None) if is_removed else (None, data)
+                    block = TableBlock(table.state_id, part.num_rows, *streams)
+                    yield 64 + len(data), TableChange(table.keys, ranges, block)
+                    ranges = ()
+            if ranges:
+                yield 64, TableChange(table.keys, ranges, TableBlock(table.state_id, 0, None, None))
+
+    def blocks(self) -> Iterator[Block]:
+        """The changes as blocks of a changelog. No ranges are removed in them."""
+        return (exported(block) for _, block in self.log_blocks())
 
     def by_group(
         self,
@@ -69,48 +103,123 @@ class Delta:
         return parts
 
 
-def deltas(blocks: Iterable[Block], states: dict[str, Any], where: str, at_a_time: int = 1) -> Iterator[Delta]:
-    """The changes that blocks hold.
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    from keyed.content.row_hash import row_bytes
+
+    size = max(1, table.num_rows * BLOCK_BYTES // max(1, row_bytes(table)))
+    for start in range(0, table.num_rows, size):
+        yield table.slice(start, size)
+
+
+def exported(block: LogBlock) -> Block:
+    """The block of a changelog that says what one of a key group's log says, which removes no ranges."""
+    return block.block if isinstance(block, TableChange) else block
+
+
+def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, ...]]:
+    """The key columns of the tables among described states (`GroupMeta.states`), by state id.
+
+    Args:
+        states: The descriptions, by name.
+        where: For messages.
+
+    Raises:
+        CorruptionError: They do not describe states.
+    """
+    try:
+        tables = [state for state in states.values() if state["schema"]["kind"] == "table"]
+        return {int(state["id"]): tuple(state["schema"]["key"]) for state in tables}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptionError(f"{states!r:.200} does not describe states ({error!r})", where=where) from error
+
+
+def deltas(blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: str) -> Iterator[Delta]:
+    """The changes that blocks hold, a delta for each.
 
     Args:
         blocks: The blocks.
-        states: Descriptions of the states, by name.
+        states: Descriptions of the states, by name. Blocks of a key group's log need none.
         where: For messages.
-        at_a_time: How many blocks make up a delta.
 
     Raises:
-        CorruptionError: The rows of a table cannot be read.
+        CorruptionError: The rows of a table cannot be read, or belong to a state that is no table.
     """
-    keys, rest = table_keys(states), iter(blocks)
-    while part := list(islice(rest, at_a_time)):
-        delta = Delta()
-        for block in part:
-            if isinstance(block, TableBlock):
-                delta.tables.append(delta_of_block(block, keys, where))
-            else:
-                delta.entries.extend(block)
-        yield delta
+    keys = table_keys(states, where)
+    for block in blocks:
+        if isinstance(block, TableBlock):
+            if block.state_id not in keys:
+                raise CorruptionError(f"there are rows of state {block.state_id}, which is no table", where=where)
+            yield Delta(tables=[_table_delta(TableChange(keys[block.state_id], (), block), where)])
+        elif isinstance(block, TableChange):
+            yield Delta(tables=[_table_delta(block, where)])
+        else:
+            yield Delta(block)
+
+
+def _table_delta(change: TableChange, where: str) -> TableDelta:
+    streams = change.block.removed, change.block.written
+    removed, upserts = (None if data is None else read_stream(data, where) for data in streams)
+    return TableDelta(change.block.state_id, change.keys, change.ranges, removed, upserts)
+
+
+class Applying:
+    """Applies deltas to a store, many at a time.
+
+    Until `finish` the store has a position that no log has, so that a part of the deltas counts as no state.
+
+    Args:
+        store: The store.
+        log_id: Identity of the log.
+        row: The position in it that the store has after the last delta.
+    """
+
+    def __init__(self, store: Applies, log_id: str, row: int) -> None:
+        self._store = store
+        self._log_id = log_id
+        self._row = row
+        self._waiting = Delta()
+        self._records = self._deltas = 0
+
+    def add(self, delta: Delta) -> None:
+        """Take the next delta, of about a megabyte at most."""
+        if self._records >= _RECORDS or self._deltas >= _DELTAS:
+            self.flush()
+        self._waiting.entries.extend(delta.entries)
+        self._waiting.tables.extend(delta.tables)
+        records = delta.records
+        self._records += records
+        self._deltas += records > 0
+
+    def flush(self) -> None:
+        """Apply what was added."""
+        self._apply(f"part of {self._log_id}")
+
+    def finish(self) -> None:
+        """Apply what was added last, with the position."""
+        self._apply(self._log_id)
+
+    def _apply(self, log_id: str) -> None:
+        self._store.apply(log_id, self._row, self._waiting.entries, self._waiting.tables)
+        self._waiting, self._records, self._deltas = Delta(), 0, 0
 
 
 def apply_blocks(
-    store: LocalStore, log_id: str, row: int, blocks: Iterable[Block], states: dict[str, Any], where: str
+    store: Applies, log_id: str, row: int, blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: str
 ) -> None:
-    """Apply blocks to a store; many in parts, under a position that no log has, so that half of them is no state.
+    """Apply blocks to a store, as `Applying` does it.
 
     Args:
         store: The store.
         log_id: Identity of the log, for the store's position.
         row: The position in it.
         blocks: The blocks.
-        states: Descriptions of the states, by name.
+        states: Descriptions of the states, by name. Blocks of a key group's log need none.
         where: For messages.
 
     Raises:
         CorruptionError: The rows of a table cannot be read.
     """
-    parts = deltas(blocks, states, where, _BLOCKS)
-    part = next(parts, Delta())
-    for following in parts:
-        store.apply(f"part of {log_id}", row, part.entries, part.tables)
-        part = following
-    store.apply(log_id, row, part.entries, part.tables)
+    applying = Applying(store, log_id, row)
+    for delta in deltas(blocks, states, where):
+        applying.add(delta)
+    applying.finish()

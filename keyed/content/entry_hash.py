@@ -8,15 +8,23 @@ adds what it wrote, without a look at the rest, and any two programs that hold t
     of no entries      0
     as text            32 hexadecimal digits
 
-The length of sub is not hashed: under one prefix all subs are prefix-free encodings, which say where they end.
+The length of sub is not hashed: under one prefix all subs are prefix-free encodings, which say where they end. Rows of
+tables are hashed by `keyed.content.row_hash`, and their hashes are added as those of entries are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
+from keyed.content.blocks import TableDelta
+from keyed.content.delta import Delta
+from keyed.content.local_store import ReadStore
 from keyed.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MODULUS = 1 << 128
 _DIGITS = 32
@@ -38,6 +46,58 @@ def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 
         if value is not None:
             total += digest(len(prefix).to_bytes(4, "big") + prefix + sub + value)
     return total % MODULUS
+
+
+class LiveHash:
+    """The hash and the number of what is live, kept level with changes.
+
+    Args:
+        store: What is live before each change; nothing by default.
+        value: Its hash.
+
+    Attributes:
+        value: The hash, modulo 2^128.
+        live: How many more entries and rows there are than at first.
+    """
+
+    def __init__(self, store: ReadStore | None = None, value: int = 0) -> None:
+        self._store = store
+        self.value = value
+        self.live = 0
+
+    def add(self, delta: Delta, replaced: Mapping[int, pa.Table] | None = None) -> None:
+        """Take in a change that the store does not have yet.
+
+        Args:
+            delta: The change, in which each address stands once.
+            replaced: The rows that it removes or writes over, by state id, where they are at hand.
+        """
+        digest, store = _hasher(), self._store
+        total, live = self.value, self.live
+        for prefix, sub, value in delta.entries:
+            head = len(prefix).to_bytes(4, "big") + prefix + sub
+            old = None if store is None else store.get(prefix, sub)
+            if value is not None:
+                total += digest(head + value)
+                live += 1
+            if old is not None:
+                total -= digest(head + old)
+                live -= 1
+        for table in delta.tables:
+            from keyed.content.row_hash import rows_hash
+
+            old_rows = _stored(store, table) if replaced is None else replaced.get(table.state_id)
+            for sign, rows in ((1, table.upserts), (-1, old_rows)):
+                if rows is not None:
+                    total += sign * rows_hash(rows, table.state_id)
+                    live += sign * rows.num_rows
+        self.value, self.live = total % MODULUS, live
+
+
+def _stored(store: ReadStore | None, table: TableDelta) -> pa.Table | None:
+    """The rows that a change removes or writes over."""
+    stored, keys = None if store is None else store.table(table.state_id), table.changed_keys
+    return None if stored is None or keys is None else stored.rows_of(keys)
 
 
 def hash_text(value: int) -> str:

@@ -1,4 +1,4 @@
-"""What local stores implement, and what the engine may rely on.
+"""What a key group's state is read from and applied to: the protocols that local stores implement.
 
 A *local store* is a disposable cache of the committed entries of one key group of one operator; the group's log is the
 truth. A store only ever applies what is committed, together with its position in the log, so it can be behind the log
@@ -20,12 +20,51 @@ and `keyed.testing.store_conformance` holds the tests for them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from keyed.content.blocks import Change
+from keyed.content.blocks import Change, Range, TableDelta
 
 if TYPE_CHECKING:
-    from keyed.tables.chunks import ChunkedTable, TableDelta
+    import pyarrow as pa
+
+
+class StoredTable(Protocol):
+    """The committed rows of a table state. A position is a row's number, good until the next ``apply``."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns of the key."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
+    def positions(self) -> int:
+        """Number of positions, some of which may have no row."""
+        ...
+
+    def select(self, ranges: Sequence[Range] | None) -> Iterator[tuple[Any, pa.Table]]:
+        """The rows in ranges, or all of them, with their positions, in parts."""
+        ...
+
+    def at(self, positions: Any) -> pa.Table | None:
+        """The rows at positions, in that order; ``None`` if there are no positions."""
+        ...
+
+    def find(self, wanted: Any) -> Any:
+        """The position of each key, -1 where it is not there. Keys come as the store's tables hold them, sorted."""
+        ...
+
+    def rows_of(self, keys: pa.Table) -> pa.Table | None:
+        """The rows that are there of some keys, each once; ``None`` if none is."""
+        ...
+
+    def live(self, rows: pa.Table) -> Any:
+        """The positions of those of some rows that are there just as they are given."""
+        ...
 
 
 class ReadStore(Protocol):
@@ -47,20 +86,24 @@ class ReadStore(Protocol):
         """All (prefix, sub, value)."""
         ...
 
-    def table(self, state_id: int) -> ChunkedTable | None:
+    def table(self, state_id: int) -> StoredTable | None:
         """The rows of a table state, ``None`` if it has none."""
         ...
 
 
-class LocalStore(ReadStore, Protocol):
+class Applies(Protocol):
+    """What changes can be applied to."""
+
+    def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
+        """Apply changes in order, and those of tables, atomically with the position."""
+        ...
+
+
+class LocalStore(ReadStore, Applies, Protocol):
     """A disposable cache of the committed entries of one key group. Implementations: `keyed.stores`."""
 
     def position(self) -> tuple[str, int] | None:
         """The (log id, last applied row), or ``None`` if the store is empty."""
-        ...
-
-    def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
-        """Apply changes in order, and those of tables, atomically with the position."""
         ...
 
     def reset(self) -> None:

@@ -15,7 +15,7 @@ in the unit of the column. The types of the columns are in the description of th
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,7 +32,8 @@ from keyed.content.addresses import (
     state_id_of,
     state_prefix,
 )
-from keyed.content.blocks import Change, TableBlock
+from keyed.content.blocks import Block, Change, TableBlock
+from keyed.content.delta import table_keys
 from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _DUE_BYTES = 8
 _KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
 _DUE_COLUMN = "__keyed_due"
 _NO_NAMESPACE = encode_key(None)
+#: Entries in a block that is made of them.
+_BLOCK_ENTRIES = 10_000
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
@@ -166,6 +169,68 @@ class TableEntries:
             due = [decode_time(value) for _, _, value in changes if value is not None]
             columns[_DUE_COLUMN] = pa.array(due, pa.int64())
         return pa.table({name: columns[name] for name in self._schema.names})
+
+
+def tables_of(states: dict[str, Any] | None, where: str) -> dict[int, TableEntries]:
+    """What converts the rows of the tables among described states, by state id.
+
+    Raises:
+        CorruptionError: A description is malformed.
+    """
+    keys = table_keys(states or {}, where)
+    described = {int(state["id"]): state for state in (states or {}).values() if keys}
+    return {state_id: TableEntries(described[state_id], where) for state_id in keys}
+
+
+def entries_of(block: Block, tables: Mapping[int, TableEntries], where: str) -> list[Change]:
+    """The changes in a block, those of rows as entries.
+
+    Args:
+        block: The block.
+        tables: What converts the rows of tables.
+        where: For messages.
+
+    Raises:
+        CorruptionError: It holds rows of a state that is no table, or they cannot be read.
+    """
+    if not isinstance(block, TableBlock):
+        return block
+    if block.state_id not in tables:
+        raise CorruptionError(f"there are rows of state {block.state_id}, which is no table", where=where)
+    return tables[block.state_id].changes(block)
+
+
+def blocks_of(changes: Iterable[Change], tables: Mapping[int, TableEntries]) -> Iterator[Block]:
+    """The blocks that hold changes, those of the entries that rows are as rows.
+
+    Args:
+        changes: The changes.
+        tables: What converts the rows of tables.
+
+    Raises:
+        CorruptionError: An entry is malformed.
+    """
+    entries: list[Change] = []
+    rows: dict[int, dict[tuple[bytes, bytes], Change]] = {state_id: {} for state_id in tables}
+    for change in changes:
+        prefix, sub, _ = change
+        state_id = state_id_of(prefix) if tables else None
+        if state_id is not None and state_id in rows:
+            part = rows[state_id]
+            part[prefix, sub] = change
+            if len(part) == _BLOCK_ENTRIES:
+                yield tables[state_id].block(list(part.values()))
+                rows[state_id] = {}
+        else:
+            entries.append(change)
+            if len(entries) == _BLOCK_ENTRIES:
+                yield entries
+                entries = []
+    if entries:
+        yield entries
+    for state_id, part in rows.items():
+        if part:
+            yield tables[state_id].block(list(part.values()))
 
 
 def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Callable[[Any], Any]]:

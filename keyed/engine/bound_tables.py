@@ -1,4 +1,4 @@
-"""`TableState` in a key group, and what the parts of the engine do with the tables of its log.
+"""`TableState` in a key group.
 
 pyarrow is imported with `keyed.tables`, so only where there are tables.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keyed.content.blocks import TableChange
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import kind_of
 from keyed.engine.scope import Outside, Scope
@@ -20,9 +19,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from keyed.content.local_store import ReadStore
     from keyed.engine.changes import Changes
-    from keyed.tables.chunks import TableDelta
     from keyed.tables.overlay import Overlay
 
 
@@ -37,73 +34,6 @@ def check_key(state: TableState, keys: Sequence[str], operator: str) -> None:
             f"table state {state.name!r} of operator {operator!r}: its key {', '.join(state.key)} must start with the "
             f"columns of key_by, {', '.join(keys)}"
         )
-
-
-def encoded(deltas: Sequence[TableDelta]) -> list[TableChange]:
-    """Changes of tables as blocks of the log."""
-    if not deltas:
-        return []
-    from keyed.content.table_blocks import blocks_of
-
-    return [change for delta in deltas for change in blocks_of(delta)]
-
-
-def decoded(changes: Sequence[TableChange], where: str) -> list[TableDelta]:
-    """Blocks of the log as changes of tables.
-
-    Raises:
-        CorruptionError: The rows of one cannot be read.
-    """
-    if not changes:
-        return []
-    from keyed.content.table_blocks import delta_of
-
-    return [delta_of(change, where) for change in changes]
-
-
-class LiveRows:
-    """Collects rows of tables that stand in log rows and are still there as they stand.
-
-    Args:
-        store: What is there.
-    """
-
-    def __init__(self, store: ReadStore) -> None:
-        self._store = store
-        self._found: dict[int, list[Any]] = {}
-
-    def add(self, change: TableChange, where: str) -> int:
-        """Take the rows that a block wrote and that are still there. About how many bytes of the log they are.
-
-        Raises:
-            CorruptionError: The rows cannot be read.
-        """
-        block = change.block
-        stored = self._store.table(block.state_id)
-        if stored is None or block.written is None:
-            return 0
-        rows = decoded([change], where)[0].upserts
-        assert rows is not None
-        positions = stored.live(rows)
-        self._found.setdefault(block.state_id, []).append(positions)
-        return len(block.written) * len(positions) // max(1, rows.num_rows)
-
-    def deltas(self) -> list[TableDelta]:
-        """What was found, each row once."""
-        if not self._found:
-            return []
-        import numpy as np
-
-        from keyed.tables.chunks import TableDelta
-
-        deltas = []
-        for state_id, found in self._found.items():
-            stored = self._store.table(state_id)
-            assert stored is not None
-            rows = stored.at(np.unique(np.concatenate(found)))
-            if rows is not None:
-                deltas.append(TableDelta(state_id, stored.keys, upserts=rows))
-        return deltas
 
 
 class BoundTableState(TableState):
@@ -183,7 +113,9 @@ class BoundTableState(TableState):
         overlay = self._open
         if self.ttl is not None:
             self._expire(overlay)
-        changes.write_table(overlay.net_change(self._state_id, spell_out=changes.spells_out))
+        net = overlay.net_change(self._state_id, spell_out=changes.spells_out)
+        if net is not None:
+            changes.write_table(*net)
         changes.expired += self._expired
 
     def _merge(self, table: pa.Table, how: dict[str, str]) -> None:

@@ -1,61 +1,58 @@
-"""Collects the changes of a batch: leaves out those that change nothing, and counts what is live after them.
-
-Where the operator has a changelog, `HashedChanges` also says how the hash of the live entries changes
-(`keyed.content.entry_hash`); without one nothing is hashed.
-"""
+"""Collects the changes of a batch: leaves out those that change nothing, and counts what is live after them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from keyed.content.addresses import TIMER_PROCESSING, decode_time
-from keyed.content.blocks import Change
-from keyed.content.entry_hash import MODULUS, hash_sum
+from keyed.content.blocks import TableDelta
+from keyed.content.delta import OVERHEAD, Delta
 from keyed.content.local_store import ReadStore
 
 if TYPE_CHECKING:
-    from keyed.tables.chunks import TableDelta
-    from keyed.tables.overlay import NetChange
-
-OVERHEAD = 8
-"""What an entry counts beside its bytes."""
+    import pyarrow as pa
 
 
 class Changes:
     """The changes of one batch against the committed entries.
 
+    Args:
+        store: The committed entries.
+        spells_out: Whether ranges that are removed from tables are to be given as keys.
+
     Attributes:
-        changes: Changes in the order in which they were written; one per address.
-        tables: Changes of table states.
+        delta: The changes of entries in the order in which they were written, one per address, and those of tables.
+        replaced: The rows of tables that they remove or write over, by state id.
         entries: Change of the number of live state entries.
         timers: Change of the number of pending timers.
         bytes: Change of the bytes of live entries.
         expired: Entries removed because their time to live has passed.
         versions_dropped: Versions that were too old to be put.
-        spells_out: Whether ranges that are removed from tables are to be given as keys.
     """
 
     __slots__ = (
+        "_add",
         "_get",
         "_store",
         "_timed",
         "bytes",
-        "changes",
+        "delta",
         "entries",
         "expired",
-        "tables",
+        "replaced",
+        "spells_out",
         "timers",
         "versions_dropped",
     )
 
-    spells_out = False
-
-    def __init__(self, store: ReadStore) -> None:
+    def __init__(self, store: ReadStore, *, spells_out: bool) -> None:
         self._store = store
         self._get = store.get
         self._timed: set[tuple[bytes, bytes]] = set()
-        self.changes: list[Change] = []
-        self.tables: list[TableDelta] = []
+        self.spells_out = spells_out
+        self.delta = Delta()
+        self._add = self.delta.entries.append
+        self.replaced: dict[int, pa.Table] = {}
         self.entries = 0
         self.timers = 0
         self.bytes = 0
@@ -83,7 +80,7 @@ class Changes:
                 self.timers += step
             else:
                 self.entries += step
-        self.changes.append((prefix, sub, value))
+        self._add((prefix, sub, value))
 
     def write_timed(self, prefix: bytes, sub: bytes, value: bytes | None, clock: int) -> None:
         """Write an entry with a time to live; one that is due by ``clock`` already is not kept."""
@@ -93,12 +90,16 @@ class Changes:
             self.expired += 1
         self.write(prefix, sub, value)
 
-    def write_table(self, net: NetChange) -> None:
-        """Take the net change of a table."""
-        if net.delta is not None:
-            self.tables.append(net.delta)
-            self.entries += net.entries
-            self.bytes += net.bytes
+    def write_table(self, delta: TableDelta, replaced: pa.Table) -> None:
+        """Take the change of a table, with the rows that it removes or writes over."""
+        from keyed.content.row_hash import row_bytes
+
+        self.delta.tables.append(delta)
+        self.replaced[delta.state_id] = replaced
+        for sign, rows in ((1, delta.upserts), (-1, replaced)):
+            if rows is not None:
+                self.entries += sign * rows.num_rows
+                self.bytes += sign * row_bytes(rows)
 
     def expire(self, kind: int, clock: int) -> None:
         """Remove the entries of a kind that are due by ``clock`` and that this batch did not write."""
@@ -106,47 +107,3 @@ class Changes:
             if (prefix, sub) not in self._timed:
                 self.expired += 1
                 self.write(prefix, sub, None)
-
-
-class HashedChanges(Changes):
-    """Changes that remember what they replace, for the hash of the live entries."""
-
-    __slots__ = ("_old", "_replaced", "_table_hash")
-
-    spells_out = True
-
-    def __init__(self, store: ReadStore) -> None:
-        super().__init__(store)
-        self._old: bytes | None = None
-        self._replaced: list[bytes | None] = []
-        self._table_hash = 0
-        get = store.get
-
-        def remember(prefix: bytes, sub: bytes) -> bytes | None:
-            self._old = old = get(prefix, sub)
-            return old
-
-        self._get = remember
-
-    def write(self, prefix: bytes, sub: bytes, value: bytes | None) -> None:
-        count = len(self.changes)
-        super().write(prefix, sub, value)
-        if len(self.changes) != count:
-            self._replaced.append(self._old)
-
-    def write_table(self, net: NetChange) -> None:
-        super().write_table(net)
-        if net.delta is not None:
-            from keyed.tables.row_hash import rows_hash
-
-            state_id = net.delta.state_id
-            self._table_hash += rows_hash(net.new, state_id) - rows_hash(net.old, state_id)
-
-    def hash(self, before: int) -> int:
-        """The hash of the live entries after the changes.
-
-        Args:
-            before: Their hash before.
-        """
-        replaced = ((prefix, sub, old) for (prefix, sub, _), old in zip(self.changes, self._replaced, strict=True))
-        return (hash_sum(self.changes, before) - hash_sum(replaced) + self._table_hash) % MODULUS

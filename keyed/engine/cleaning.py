@@ -6,17 +6,12 @@ there are no pauses (as in a log-structured file system, or Kafka's log cleaner,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from keyed.content.blocks import Change
+from keyed.content.contents import StillLive
+from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
-from keyed.engine.bound_tables import LiveRows
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import decode_row
-
-if TYPE_CHECKING:
-    from keyed.tables.chunks import TableDelta
 
 #: A log up to this size is left alone.
 _SLACK_BYTES = 1 << 18
@@ -24,9 +19,7 @@ _SLACK_BYTES = 1 << 18
 _EFFORT = 4
 
 
-def clean(
-    log: GroupLog, meta: GroupMeta, store: ReadStore, new_bytes: int, where: str
-) -> tuple[list[Change], list[TableDelta]]:
+def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, new_bytes: int, where: str) -> Delta:
     """Drop the oldest rows of the log if it has grown beyond its bound.
 
     Args:
@@ -37,34 +30,25 @@ def clean(
         where: For messages.
 
     Returns:
-        The entries of the dropped rows that are still live, and the rows of tables: to be appended before the commit's
-        own changes.
+        What of the dropped rows is still live: to be appended before the commit's own changes.
     """
-    reappended: list[Change] = []
-    tables = LiveRows(store)
+    still_live = StillLive(store)
     cleaned = []
     live = max(meta.counters.get("live_bytes", 0), 0)
     budget = _EFFORT * new_bytes + _SLACK_BYTES // 4
     size = meta.log_bytes + new_bytes
-    moved = 0
     while size > 2 * live + _SLACK_BYTES and budget > 0 and meta.first_row <= meta.last_row:
         row = meta.first_row
         cleaned.append(row)
         for _, record in log.read(row, row):
             place = f"{where}, log row {row}"
             decoded = decode_row(record, place)
-            for change in decoded.tables:
-                moved += tables.add(change, place)
-            for prefix, sub, value in decoded.entries:
-                if value is not None and store.get(prefix, sub) == value:
-                    reappended.append((prefix, sub, value))
-                    moved += len(prefix) + len(sub) + len(value)
+            size += sum(still_live.add(block, place) for block in (*decoded.reappended, *decoded.changed))
+            size -= len(record)
             meta.log_bytes -= len(record)
-            size += moved - len(record)
             budget -= len(record)
-            moved = 0
         meta.first_row += 1
     # Only now, when nothing is read any more: the batch runs again, from the same log, if the local store fails.
     for row in cleaned:
         log.drop(row)
-    return reappended, tables.deltas()
+    return still_live.delta()

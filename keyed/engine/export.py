@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from keyed.changelog.model import ChangelogWriter, Commit
-from keyed.content.blocks import Block, TableChange
-from keyed.content.contents import contents, contents_hash
+from keyed.content.blocks import Block
+from keyed.content.contents import content_blocks, contents_hash
+from keyed.content.delta import exported
 from keyed.content.entry_hash import hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.counters import COUNTERS
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
-from keyed.engine.segment import CHANGES, TABLE, decode_row
+from keyed.engine.segment import decode_row
 from keyed.errors import ChangelogDiverged, CorruptionError
 
 
@@ -60,7 +61,7 @@ def export(
         check_course(last, meta, where)
     snapshot = last is None
     if not meta.hash:
-        meta.hash = hash_text(contents_hash(store(), meta.states))
+        meta.hash = hash_text(contents_hash(store(), meta.states).value)
     commit = Commit(
         log_id="",
         group=meta.group,
@@ -80,7 +81,7 @@ def export(
         key_type=meta.key_type,
     )
     if snapshot:
-        return writer.append(commit, contents(store(), meta.states))
+        return writer.append(commit, content_blocks(store(), meta.states))
     return writer.append(commit, _committed(log, meta, where) if blocks is None else blocks)
 
 
@@ -130,8 +131,6 @@ def _committed(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Block]:
         if row.attempt != meta.attempt:
             raise CorruptionError("the row is not of the last commit", where=place)
         count += 1
-        for kind, block in row.blocks:
-            if kind in (CHANGES, TABLE):
-                yield block.block if isinstance(block, TableChange) else block
+        yield from map(exported, row.changed)
     if count != meta.commit_rows:
         raise CorruptionError(f"{meta.commit_rows} rows of the last commit are expected, {count} found", where=where)

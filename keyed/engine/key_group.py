@@ -14,17 +14,17 @@ from keyed.changelog.model import ChangelogWriter
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.contents import contents_hash, stored_key
-from keyed.content.entry_hash import hash_of_text, hash_text
+from keyed.content.delta import Delta
+from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
-from keyed.engine.bound_tables import encoded
-from keyed.engine.changes import Changes, HashedChanges
+from keyed.engine.changes import Changes
 from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.loader import Loader
-from keyed.engine.merged_keys import blocks_by_commit, check_not_merged
+from keyed.engine.merged_keys import check_not_merged, deltas_by_commit
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, position_of
@@ -190,7 +190,7 @@ class KeyGroup:
         scope = self._scope
         before = MIN_TIMESTAMP if old is None else old.processing_time
         scope.begin(meta.commit, meta.watermark, max(batch.processing_time, meta.processing_time), before)
-        changes = (Changes if self._writer is None else HashedChanges)(self._replica.store)
+        changes = Changes(self._replica.store, spells_out=self._writer is not None)
         done = work.run(batch, self._batch_watermark(scope.watermark, batch), changes)
         counters = meta.counters
         for name, amount in {
@@ -212,29 +212,19 @@ class KeyGroup:
         meta.states = registry.described()
         self._commit(meta, changes, started, clock)
         left = counters["live_entries"] or counters["timers_pending"]
-        changed = bool(changes.changes or changes.tables)
+        changed = changes.delta != Delta()
         return BatchResult(done.main, done.side, scope.watermark, counters, changed, done.due if left else None)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
         """Append the segment, clean the oldest rows and write the meta record."""
         log = self._log
         rows_before = meta.last_row
-        tables = encoded(changes.tables)
-        new_bytes = sum(len(p) + len(s) + len(v or b"") for p, s, v in changes.changes)
-        new_bytes += sum(table.size for table in tables)
-        reappended, live_rows = clean(log, meta, self._replica.store, new_bytes, self._where)
+        blocks = list(changes.delta.log_blocks())
+        reappended = clean(log, meta, self._replica.store, sum(size for size, _ in blocks), self._where)
         # A batch that changed nothing leaves no row, only its clocks and counters.
         rows, before = [], meta.head
-        if reappended or live_rows or changes.changes or tables:
-            rows = encode_rows(
-                meta.commit,
-                reappended,
-                changes.changes,
-                meta.attempt,
-                before,
-                tables_reappended=encoded(live_rows),
-                tables=tables,
-            )
+        if blocks or reappended.records:
+            rows = encode_rows(meta.commit, reappended.log_blocks(), blocks, meta.attempt, before)
             meta.head = meta.attempt
         meta.commit_rows = len(rows)
         meta.hash = self._hash(meta.hash, changes)
@@ -248,13 +238,16 @@ class KeyGroup:
         log.write_meta(encode_meta(meta))
         self._loaded = False
         stands = position_of(meta.log_id, before)
-        self._replica.expect(Pending(meta.attempt, stands, rows_before, changes.changes, changes.tables, tables))
+        written = [block for _, block in blocks]
+        self._replica.expect(Pending(meta.attempt, stands, rows_before, changes.delta, written))
 
     def _hash(self, before: str, changes: Changes) -> str:
         """The hash of the live entries after the batch; nothing without a changelog."""
-        if not isinstance(changes, HashedChanges):
+        if self._writer is None:
             return ""
-        return hash_text(changes.hash(hash_of_text(before, self._where) if before else 0))
+        live = LiveHash(self._replica.store, hash_of_text(before, self._where) if before else 0)
+        live.add(changes.delta, changes.replaced)
+        return hash_text(live.value)
 
     def _export(self, meta: GroupMeta | None) -> int:
         """Give the changelog, if there is one, the last commit. Returns how many records that has."""
@@ -266,7 +259,7 @@ class KeyGroup:
             return 0
         if not meta.hash:
             # The batches before had no changelog.
-            meta.hash = hash_text(contents_hash(replica.store, meta.states))
+            meta.hash = hash_text(contents_hash(replica.store, meta.states).value)
         blocks = replica.take_committed(meta)
         export(self._log, meta, writer, lambda: replica.store, self._where, blocks)
         last = writer.last()
@@ -351,7 +344,7 @@ class KeyGroup:
                 f"key_by({', '.join(map(repr, meta.key_columns))}) to keep it, or start from a new checkpoint"
             )
         if not meta.key_type:
-            known = stored_key(self._replica.store, meta.states, len(columns)) if batch.key_type else None
+            known = stored_key(self._replica.store, meta.states) if batch.key_type else None
             meta.key_type = batch.key_type if known is None else key_type(known)
         if meta.key_columns is None and meta.commit > 1:
             if self.index == 0:
@@ -362,7 +355,8 @@ class KeyGroup:
                 )
             if "float" in meta.key_type or "datetime" in meta.key_type:
                 rows = self._log.read(meta.first_row, meta.last_row)
-                check_not_merged(spec.name, blocks_by_commit(decode_row(row, self._where) for _, row in rows))
+                decoded = (decode_row(row, self._where) for _, row in rows)
+                check_not_merged(spec.name, deltas_by_commit(decoded, self._where))
         meta.key_columns = columns
         if batch.key_type and meta.key_type != batch.key_type:
             raise KeysChanged(

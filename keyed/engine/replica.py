@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from itertools import chain
 
 import attrs
 
-from keyed.content.blocks import Block, Change, TableChange
+from keyed.content.blocks import Block, LogBlock
+from keyed.content.delta import Delta, apply_blocks, exported
 from keyed.content.local_store import LocalStore
-from keyed.engine.bound_tables import decoded
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import LogRow, decode_row
 from keyed.errors import CorruptionError
-
-if TYPE_CHECKING:
-    from keyed.tables.chunks import TableDelta
-
-#: Log rows of about a megabyte at most that are applied in one go.
-_ROWS_AT_A_TIME = 16
 
 
 def position_of(log_id: str, head: str) -> str:
@@ -36,17 +29,15 @@ class Pending:
         attempt: Identity of the attempt, which no other one shares.
         before: Where the store stood, as `position_of` has it.
         rows_before: Last log row before.
-        changes: The changes of the batch.
-        tables: Its changes of tables.
-        table_blocks: The same, as they are in the log.
+        delta: The changes of the batch.
+        blocks: The same, as they are in the log.
     """
 
     attempt: str
     before: str
     rows_before: int
-    changes: list[Change]
-    tables: Sequence[TableDelta] = ()
-    table_blocks: Sequence[TableChange] = ()
+    delta: Delta
+    blocks: list[LogBlock]
 
 
 class Replica:
@@ -90,7 +81,7 @@ class Replica:
         stands = position if position is not None else (position_of(meta.log_id, ""), 0)
         if pending is not None and pending.attempt == meta.attempt and (pending.before, pending.rows_before) == stands:
             if meta.last_row != pending.rows_before:
-                store.apply(head, meta.last_row, pending.changes, pending.tables)
+                store.apply(head, meta.last_row, pending.delta.entries, pending.delta.tables)
             return 0, False
         # The store can go on if the log goes on from just where it stands. It cannot if rows after its own were
         # cleaned away, because their tombstones went with them, or if the checkpoint was set back since.
@@ -98,10 +89,12 @@ class Replica:
             rows = self._rows(log, meta, stands[1] + 1, where)
             first = next(rows, None)
             if first is not None and position_of(meta.log_id, first.before) == stands[0]:
-                return self._replay(chain([first], rows), meta, stands[1] + 1, where), position is None
+                self._replay(chain([first], rows), meta, where)
+                return meta.last_row - stands[1], position is None
         if position is not None:
             store.reset()
-        count = self._replay(self._rows(log, meta, meta.first_row, where), meta, meta.first_row, where)
+        self._replay(self._rows(log, meta, meta.first_row, where), meta, where)
+        count = meta.last_row - meta.first_row + 1
         return count, count > 0
 
     def take_committed(self, meta: GroupMeta) -> list[Block] | None:
@@ -109,18 +102,11 @@ class Replica:
         committed, self._committed = self._committed, None
         if committed is None or committed.attempt != meta.attempt:
             return None
-        blocks: list[Block] = [committed.changes] if committed.changes else []
-        return blocks + [change.block for change in committed.table_blocks]
+        return list(map(exported, committed.blocks))
 
-    def _replay(self, rows: Iterator[LogRow], meta: GroupMeta, first: int, where: str) -> int:
-        """Apply log rows, from number ``first`` on, some at a time. How many they are."""
-        count = 0
-        while part := list(islice(rows, _ROWS_AT_A_TIME)):
-            tables = [delta for row in part for delta in decoded(row.tables, f"{where}, log rows from {first + count}")]
-            count += len(part)
-            entries = chain.from_iterable(row.entries for row in part)
-            self.store.apply(position_of(meta.log_id, part[-1].attempt), first + count - 1, entries, tables)
-        return count
+    def _replay(self, rows: Iterator[LogRow], meta: GroupMeta, where: str) -> None:
+        blocks = (block for row in rows for block in (*row.reappended, *row.changed))
+        apply_blocks(self.store, position_of(meta.log_id, meta.head), meta.last_row, blocks, {}, f"{where}, log")
 
     @staticmethod
     def _rows(log: GroupLog, meta: GroupMeta, first: int, where: str) -> Iterator[LogRow]:

@@ -10,40 +10,19 @@ identity of the attempt that wrote the row, and ``before`` that of the row befor
 by them a store that followed another course of the log, because a checkpoint was set back, is told from one that is
 merely behind.
 
-Readers skip no block: an unknown kind is corruption, or a newer version, and stops them. Kinds and their bodies:
-
-    1 CHANGES     changes, as `keyed.content.blocks` has them
-    2 REAPPENDED  the same; live entries of cleaned rows. They stand before the changes of their segment, change
-                  nothing that a reader of the whole log has, and are never exported.
-    3 TABLE       changes of a table state, as `keyed.content.blocks` has them
-    4 TABLE_REAPPENDED  the same, with written rows alone: live rows of a table, as REAPPENDED
+Blocks are those of `keyed.content.blocks` for the log of a key group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import msgspec
 
 from keyed.codec.frames import RecordFormat
-from keyed.content.blocks import (
-    BLOCK_BYTES,
-    Change,
-    TableChange,
-    columns_of,
-    cut,
-    decode_changes,
-    decode_table_change,
-    table_change_body,
-)
-from keyed.errors import CorruptionError
-
-CHANGES = 1
-REAPPENDED = 2
-TABLE = 3
-TABLE_REAPPENDED = 4
+from keyed.content.blocks import BLOCK_BYTES, LogBlock, decode_log_block, encode_log_block
 
 # A body is decoded by its kind, so that a later kind may look otherwise.
 _RECORD: RecordFormat[Any] = RecordFormat(b"KSEG", 1, tuple[int, bool, str, str, list[tuple[int, msgspec.Raw]]])
@@ -58,73 +37,45 @@ class LogRow:
         last: Whether it is the last row of its segment.
         attempt: Identity of the attempt that wrote it.
         before: Identity of the attempt that wrote the row before it.
-        blocks: Pairs of block kind and its changes, or its change of a table, in order.
+        reappended: Live content of cleaned rows, which applies before the changes.
+        changed: Changes of the batch.
     """
 
     commit: int
     last: bool
     attempt: str
     before: str
-    blocks: list[tuple[int, list[Change] | TableChange]]
-
-    @property
-    def entries(self) -> Iterator[Change]:
-        """All entries in the order in which they apply."""
-        for _, block in self.blocks:
-            if not isinstance(block, TableChange):
-                yield from block
-
-    @property
-    def tables(self) -> list[TableChange]:
-        """All changes of tables in the order in which they apply."""
-        return [block for _, block in self.blocks if isinstance(block, TableChange)]
+    reappended: list[LogBlock]
+    changed: list[LogBlock]
 
 
 def encode_rows(
     commit: int,
-    reappended: list[Change],
-    changes: list[Change],
+    reappended: Iterable[tuple[int, LogBlock]],
+    changed: Iterable[tuple[int, LogBlock]],
     attempt: str = "",
     before: str = "",
-    *,
-    tables_reappended: Sequence[TableChange] = (),
-    tables: Sequence[TableChange] = (),
 ) -> list[bytes]:
     """The log rows of a segment.
 
     Args:
         commit: Number of the commit.
-        reappended: Live entries of cleaned rows.
-        changes: The batch's changes.
+        reappended: Live content of cleaned rows, as `Delta.log_blocks` gives it.
+        changed: The batch's changes, too.
         attempt: Identity of the attempt that writes them.
         before: Identity of the attempt that wrote the last row that is there.
-        tables_reappended: Live rows of tables out of cleaned rows.
-        tables: The batch's changes of tables.
     """
-    blocks = [
-        *_blocks(REAPPENDED, reappended),
-        *((change.size, (TABLE_REAPPENDED, table_change_body(change))) for change in tables_reappended),
-        *_blocks(CHANGES, changes),
-        *((change.size, (TABLE, table_change_body(change))) for change in tables),
-    ]
-    rows: list[list[object]] = []
-    room = 0
-    for size, block in blocks:
-        if not rows or size > room:
-            rows.append([])
-            room = BLOCK_BYTES
-        rows[-1].append(block)
-        room -= size
-    if not rows:
-        rows.append([])
+    rows: list[list[object]] = [[]]
+    room = BLOCK_BYTES
+    for blocks, is_reappended in ((reappended, True), (changed, False)):
+        for size, block in blocks:
+            if size > room and rows[-1]:
+                rows.append([])
+                room = BLOCK_BYTES
+            rows[-1].append(encode_log_block(block, reappended=is_reappended))
+            room -= size
     last = len(rows) - 1
     return [_RECORD.encode((commit, i == last, attempt, attempt if i else before, row)) for i, row in enumerate(rows)]
-
-
-def _blocks(kind: int, changes: list[Change]) -> Iterator[tuple[int, object]]:
-    """Blocks with their sizes."""
-    for size, part in cut(changes):
-        yield size, [kind, columns_of(part)]
 
 
 def decode_row(record: bytes, where: str) -> LogRow:
@@ -134,12 +85,8 @@ def decode_row(record: bytes, where: str) -> LogRow:
         CorruptionError: Bad checksum, unknown version or block kind, or a malformed body.
     """
     commit, last, attempt, before, blocks = _RECORD.decode(record, where)
-    result: list[tuple[int, list[Change] | TableChange]] = []
+    row = LogRow(commit, last, attempt, before, [], [])
     for kind, body in blocks:
-        if kind in (CHANGES, REAPPENDED):
-            result.append((kind, decode_changes(body, where)))
-        elif kind in (TABLE, TABLE_REAPPENDED):
-            result.append((kind, decode_table_change(body, where)))
-        else:
-            raise CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)
-    return LogRow(commit, last, attempt, before, result)
+        block, is_reappended = decode_log_block(kind, body, where)
+        (row.reappended if is_reappended else row.changed).append(block)
+    return row

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Blocks, Changelog, Commit
-from keyed.codec.arrow_streams import read_stream
 from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key
 from keyed.codec.map_keys import map_key_codec
@@ -27,7 +26,8 @@ from keyed.content.addresses import (
     split_value,
     state_id_of,
 )
-from keyed.content.blocks import TableBlock
+from keyed.content.blocks import TableDelta
+from keyed.content.delta import deltas
 from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
 from keyed.recovery.cut import header_of, newest_sequence
 
@@ -112,20 +112,19 @@ def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> I
     for commit, blocks in commits:
         decoders.use(commit)
         where = f"commit {commit.sequence} of key group {commit.group}"
-        for block in blocks:
-            if isinstance(block, TableBlock):
-                try:
-                    yield from decoders.rows(commit, block)
-                except KeyError as error:
-                    raise CorruptionError(f"rows of a table lack the column {error}", where=where) from error
-                continue
-            for entry in block:
+        for delta in deltas(blocks, commit.states, where):
+            for entry in delta.entries:
                 try:
                     change = decoders.entry(commit, *entry)
                 except (IndexError, StructError) as error:
                     raise CorruptionError(f"{entry!r:.200} is no entry", where=where) from error
                 if change is not None:
                     yield change
+            for table in delta.tables:
+                try:
+                    yield from decoders.rows(commit, table)
+                except KeyError as error:
+                    raise CorruptionError(f"rows of a table lack the column {error}", where=where) from error
 
 
 class _State:
@@ -192,16 +191,15 @@ class _Decoders:
         decoded = None if value in (None, NULL) or state.decode is None else state.decode(value)
         return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
 
-    def rows(self, commit: Commit, block: TableBlock) -> Iterator[StateChange]:
+    def rows(self, commit: Commit, table: TableDelta) -> Iterator[StateChange]:
         """Changed rows of a table."""
-        state = self._states.get(block.state_id)
+        state = self._states.get(table.state_id)
         if state is None:
             return
-        where = f"commit {commit.sequence} of key group {commit.group}"
         keys: list[str] = state.schema.key
         count = int(state.schema.value["stream_keys"])
-        for data, removed in ((block.removed, True), (block.written, False)):
-            for row in () if data is None else read_stream(data, where).to_pylist():
+        for rows, removed in ((table.removed, True), (table.upserts, False)):
+            for row in () if rows is None else rows.to_pylist():
                 key, entry = (tuple(row.pop(name) for name in names) for names in (keys[:count], keys[count:]))
                 expires = row.pop(_DUE_COLUMN, None)
                 yield StateChange(

@@ -134,7 +134,7 @@ def _deltas(restoration: Restoration, marker: Commit) -> Iterator[tuple[int, Del
             # A copy that is beyond the cut is left as it is.
             if position is None or position[0] != header.log_id or position[1] <= marker.sequence:
                 yield follow(store, reader, header.log_id, marker.sequence), Delta()
-                for delta in deltas(contents(store, marker.states), marker.states, where):
+                for delta in contents(store, marker.states):
                     yield 0, delta
                 return
         finally:
@@ -196,7 +196,9 @@ def _check(restoration: Restoration, markers: Sequence[Commit], loaded: Sequence
         return
     for marker in markers:
         commits = restoration.point.changelog.reader(marker.group).commits(0, marker.sequence)
-        check_not_merged(restoration.header.operator, (blocks for _, blocks in commits))
+        check_not_merged(
+            restoration.header.operator, (deltas(blocks, commit.states, where) for commit, blocks in commits)
+        )
     if expected != found:
         raise CorruptionError(
             f"{found} entries were restored, batch {restoration.sequence} had {expected}", where=where

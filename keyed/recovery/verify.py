@@ -13,9 +13,9 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Changelog, ChangelogReader, Commit
-from keyed.content.contents import contents, contents_hash
-from keyed.content.describe import describe_entry
-from keyed.content.entry_hash import hash_text
+from keyed.content.addresses import describe_entry
+from keyed.content.contents import contents_hash
+from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
@@ -92,17 +92,15 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
     where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
     try:
         store = committed(log, meta, where)
-        entries = sum(
-            block.rows if not isinstance(block, list) else len(block) for block in contents(store, meta.states)
-        )
-        found = attrs.evolve(found, entries=entries)
+        live = contents_hash(store, meta.states)
+        found = attrs.evolve(found, entries=live.live)
         marker = None if changelog is None else changelog.reader(meta.group).last()
         same = marker is not None and (marker.sequence, marker.attempt) == (meta.commit, meta.attempt)
-        problem = _compared(entries, contents_hash(store, meta.states), _expected(meta))
+        problem = _compared(live, _expected(meta))
         if changelog is not None and same:
             replayed, replay = _replayed(changelog.reader(meta.group), meta.operator, meta.group)
             problem = replayed.problem or problem
-            if replay.hash != contents_hash(store, meta.states):
+            if replay.found.value != live.value:
                 problem = f"commit {meta.commit}: {_first_difference(store, replay.store, meta.states)}"
     except CorruptionError as error:
         return attrs.evolve(found, problem=str(error))
@@ -152,9 +150,9 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
             for commit, blocks in reader.commits():
                 replay.apply(commit, blocks)
                 found = attrs.evolve(
-                    found, first=found.first or commit.sequence, last=commit.sequence, entries=replay.entries
+                    found, first=found.first or commit.sequence, last=commit.sequence, entries=replay.found.live
                 )
-                problem = _compared(replay.entries, replay.hash, commit)
+                problem = _compared(replay.found, commit)
                 if problem:
                     return attrs.evolve(found, problem=f"commit {commit.sequence}: {problem}"), replay
         except HistoryCompacted:
@@ -165,12 +163,12 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
         return found, replay
 
 
-def _compared(entries: int, hash_: int, expected: Commit | _Expected) -> str:
+def _compared(found: LiveHash, expected: Commit | _Expected) -> str:
     """What is wrong with a state; empty if nothing is."""
-    if entries != expected.entries:
-        return f"there are {entries} live entries, its marker says {expected.entries}"
-    if expected.hash and hash_text(hash_) != expected.hash:
-        return f"the hash of its {entries} live entries is {hash_text(hash_)}, its marker says {expected.hash}"
+    if found.live != expected.entries:
+        return f"there are {found.live} live entries, its marker says {expected.entries}"
+    if expected.hash and hash_text(found.value) != expected.hash:
+        return f"the hash of its {found.live} live entries is {hash_text(found.value)}, its marker says {expected.hash}"
     return ""
 
 

@@ -16,11 +16,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from keyed.content.addresses import PLAIN, decode_time, encode_time
-from keyed.content.blocks import Change
+from keyed.content.blocks import Change, TableDelta
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
-    from keyed.tables.chunks import ChunkedTable, TableDelta
+    from keyed.tables.chunks import ChunkedTable
 
 _Address = tuple[bytes, bytes]
 _prefix = itemgetter(0)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.codec.frames import frame, unframe
 from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode_time
-from keyed.content.blocks import Change
+from keyed.content.blocks import Change, TableDelta
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.private_files import make_private
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
     from keyed.stores.rocks_tables import ChunkCache, RocksTable
-    from keyed.tables.chunks import ChunkedTable, TableDelta
+    from keyed.tables.chunks import ChunkedTable
 
 _SUBFOLDER = "keyed-store-1"
 _POSITION = b"M"

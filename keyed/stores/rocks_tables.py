@@ -3,7 +3,7 @@
 Keys and values, beside those of `keyed.stores.rocks_store`:
 
     T | state id (u16 BE)                     directory: a frame of kind KTBL, its version that of the
-                                              hash (`keyed.tables.row_hash`), with the msgpack of
+                                              hash (`keyed.content.row_hash`), with the msgpack of
                                               [key columns, next number, runs: [[chunk, ...], ...]], where a chunk is
                                               [number, rows, least hash, greatest hash, bounds, live rows]
     U | state id (u16 BE) | number (u32 BE)   rows: an Arrow IPC stream, the hash of each row's key before its columns
@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from keyed.codec.frames import RecordFormat
+from keyed.content.row_hash import HASH_VERSION
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database
 from keyed.tables.chunks import Chunk, ChunkedTable, Sorted
 from keyed.tables.ranges import Mask
-from keyed.tables.row_hash import HASH_VERSION
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch

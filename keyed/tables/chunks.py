@@ -14,37 +14,18 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.tables.ranges import Mask, Range, bounds_of, mask_of, meets
-from keyed.tables.row_hash import Words, row_hashes
+from keyed.content.blocks import Range, TableDelta
+from keyed.content.row_hash import Words, row_hashes
+from keyed.tables.ranges import Mask, bounds_of, mask_of, meets
 
 #: Rows of a chunk at most.
 CHUNK_ROWS = 1 << 15
 #: Numbers of rows.
 Positions = np.ndarray[Any, np.dtype[np.int64]]
-
-
-@attrs.frozen(eq=False)
-class TableDelta:
-    """What a commit changes in a table: the ranges are removed, then the keys, then the rows are written.
-
-    Attributes:
-        state_id: Id of the state.
-        keys: Columns of its key.
-        ranges: Removed ranges: in each, rows for which all of its comparisons hold.
-        removed: Key columns of removed rows, each key once.
-        upserts: Written rows, each key once.
-    """
-
-    state_id: int
-    keys: tuple[str, ...]
-    ranges: tuple[tuple[Range, ...], ...] = ()
-    removed: pa.Table | None = None
-    upserts: pa.Table | None = None
 
 
 class Sorted:
@@ -229,6 +210,11 @@ class ChunkedTable:
         if chunk.dead is not None:
             mask = ~chunk.dead if mask is None else mask & ~chunk.dead
         return mask
+
+    def rows_of(self, keys: pa.Table) -> pa.Table | None:
+        """The rows that are there of some keys, each once; ``None`` if none is."""
+        found = self.find(in_hash_order(keys, self.keys))
+        return self.at(np.unique(found[found >= 0]))
 
     def live(self, rows: pa.Table) -> Positions:
         """The positions of those of some rows that are there just as they are given."""

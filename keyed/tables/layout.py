@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyed.arrow.write import arrow_schema
 from keyed.errors import StateAccessError, StateDefinitionError
@@ -114,32 +113,6 @@ class Layout:
         fields = {name: {"type": str(self.schema.field(name).type), "required": False} for name in self.visible}
         arrow = b64encode(self.schema.serialize().to_pybytes()).decode()
         return {"kind": "fields", "name": "table", "fields": fields, "stream_keys": stream_keys, "arrow": arrow}
-
-
-def row_bytes(table: pa.Table) -> int:
-    """What rows count for in the counter of live bytes: the bytes of their values, without any overhead."""
-    return sum(_array_bytes(chunk) for column in table.columns for chunk in column.chunks)
-
-
-def _array_bytes(array: Any) -> int:
-    type_ = array.type
-    types = pa.types
-    if types.is_struct(type_):
-        return sum(_array_bytes(child) for child in array.flatten())
-    if types.is_map(type_):
-        return 4 * len(array) + sum(_array_bytes(child) for child in _map_parts(array))
-    if types.is_nested(type_):
-        return 4 * len(array) + _array_bytes(array.flatten())
-    try:
-        width: int = type_.bit_width
-    except ValueError:
-        return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
-    return len(array) * ((width + 7) // 8)
-
-
-def _map_parts(array: Any) -> list[Any]:
-    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
-    return [entries.flatten()]
 
 
 def _unsupported(type_: Any) -> str | None:

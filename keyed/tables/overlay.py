@@ -9,40 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.tables.chunks import ChunkedTable, Positions, Sorted, TableDelta
-from keyed.tables.layout import Layout, row_bytes
+from keyed.content.blocks import Range, TableDelta
+from keyed.content.local_store import StoredTable
+from keyed.content.row_hash import row_hashes
+from keyed.tables.chunks import Positions, Sorted
+from keyed.tables.layout import Layout
 from keyed.tables.merging import grouped
-from keyed.tables.ranges import Range, mask_of
-from keyed.tables.row_hash import row_hashes
+from keyed.tables.ranges import mask_of
 
 #: Status of a stored row: as it was, replaced by a fresh row, removed by itself, removed with a range.
 _AS_IT_WAS, _REPLACED, _REMOVED, _IN_RANGE = range(4)
 #: A table with up to so many times the rows of a delta is merged as a whole; of a larger one the rows are looked up.
 _WHOLE = 2
-
-
-@attrs.frozen(eq=False)
-class NetChange:
-    """The net change of a table in a batch.
-
-    Attributes:
-        delta: The change, ``None`` if there is none.
-        old: The stored rows that were replaced or removed.
-        new: The rows that were written.
-        entries: Change of the number of rows.
-        bytes: Change of their bytes.
-    """
-
-    delta: TableDelta | None
-    old: pa.Table
-    new: pa.Table
-    entries: int
-    bytes: int
 
 
 class Overlay:
@@ -53,7 +35,7 @@ class Overlay:
         stored: The committed rows.
     """
 
-    def __init__(self, layout: Layout, stored: ChunkedTable) -> None:
+    def __init__(self, layout: Layout, stored: StoredTable) -> None:
         self._layout = layout
         self._stored = stored
         self._status = np.zeros(stored.positions, dtype="int8")
@@ -217,8 +199,8 @@ class Overlay:
 
     # At the end of the batch ------------------------------------------------------------------------------------
 
-    def net_change(self, state_id: int, *, spell_out: bool) -> NetChange:
-        """What the batch has changed.
+    def net_change(self, state_id: int, *, spell_out: bool) -> tuple[TableDelta, pa.Table] | None:
+        """What the batch has changed, with the stored rows that it removes or writes over.
 
         Args:
             state_id: Id of the state.
@@ -226,15 +208,13 @@ class Overlay:
         """
         new = self._in_hash_order().table
         touched = np.flatnonzero(self._status)
+        if not len(touched) and not new.num_rows:
+            return None
         old = self._at(touched)
         status = self._status[touched]
         gone = status == _REMOVED
         if spell_out:
             gone |= status == _IN_RANGE
         ranges = () if spell_out or not bool((status == _IN_RANGE).any()) else tuple(dict.fromkeys(self._ranges))
-        delta = None
-        if len(touched) or new.num_rows:
-            removed = old.select(self._layout.keys).filter(gone) if gone.any() else None
-            upserts = new if new.num_rows else None
-            delta = TableDelta(state_id, self._layout.keys, ranges, removed, upserts)
-        return NetChange(delta, old, new, new.num_rows - old.num_rows, row_bytes(new) - row_bytes(old))
+        removed = old.select(self._layout.keys).filter(gone) if gone.any() else None
+        return TableDelta(state_id, self._layout.keys, ranges, removed, new if new.num_rows else None), old

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyed.content.blocks import Range
 from keyed.errors import StateAccessError
 
-Range = tuple[str, int, int]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1

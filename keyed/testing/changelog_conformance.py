@@ -22,7 +22,7 @@ from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
-from keyed.content.blocks import Block, Change
+from keyed.content.blocks import Block, Change, entries_in
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, KeyedError
 
@@ -130,8 +130,7 @@ def state_of(reader: ChangelogReader, until: int | None = None) -> State:
 
 def _apply(state: State, blocks: Blocks) -> None:
     for block in blocks:
-        assert isinstance(block, list)
-        for prefix, sub, value in block:
+        for prefix, sub, value in entries_in(block):
             if value is None:
                 state.pop((prefix, sub), None)
             else:
@@ -379,4 +378,4 @@ class ChangelogConformance:
 
 def _whole(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]]]:
     for commit, blocks in reader.commits():
-        yield commit, [block for block in blocks if isinstance(block, list)]
+        yield commit, [entries_in(block) for block in blocks]

@@ -17,7 +17,7 @@ from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key, encode_key, key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
-from keyed.content.contents import table_keys
+from keyed.content.delta import table_keys
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Emitted, EmittedTables

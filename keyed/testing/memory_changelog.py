@@ -8,7 +8,7 @@ from typing import Self
 import attrs
 
 from keyed.changelog.model import Blocks, Commit, LogHeader
-from keyed.content.blocks import Block, TableBlock
+from keyed.content.blocks import Block, records_of
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.ids import random_id
 
@@ -114,9 +114,8 @@ class _Writer:
             follows = follows and (commit.previous, commit.source_log) == (last.attempt, last.source_log)
         if not follows:
             raise ChangelogDiverged(f"commit {commit.sequence} does not follow {last and last.sequence}")
-        content: list[Block] = [block if isinstance(block, TableBlock) else [*block] for block in blocks]
-        records = sum(block.rows if isinstance(block, TableBlock) else len(block) for block in content)
-        commit = attrs.evolve(commit, log_id=self.log_id, records=records)
+        content = [*blocks]
+        commit = attrs.evolve(commit, log_id=self.log_id, records=sum(map(records_of, content)))
         self.log.append((commit, content))
         return commit
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from keyed.content.blocks import Change
+from keyed.content.blocks import Change, TableDelta
 from keyed.content.local_store import LocalStore
-
-if TYPE_CHECKING:
-    from keyed.tables.chunks import TableDelta
 
 _KEYS = ("k", "t")
 _Rows = dict[Any, int]
@@ -31,8 +28,6 @@ def _table(rows: _Rows) -> Any:
 def _delta(
     state_id: int = 1, written: _Rows | None = None, removed: list[Any] | None = None, ranges: Any = ()
 ) -> TableDelta:
-    from keyed.tables.chunks import TableDelta
-
     keys = None if removed is None else _table(dict.fromkeys(removed, 0)).select(_KEYS)
     return TableDelta(state_id, _KEYS, tuple(ranges), keys, None if written is None else _table(written))
 

@@ -12,8 +12,8 @@ from heapq import merge
 from typing import Any
 
 from keyed.changelog.model import Blocks, Changelog, Commit, LogHeader
-from keyed.content.blocks import Change, TableBlock
-from keyed.content.table_entries import TableEntries
+from keyed.content.blocks import Change
+from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import HistoryCompacted, StateAccessError
 from keyed.recovery.cut import newest_sequence
 from keyed.views.version_store import VersionedBatch, VersionReader, VersionStore
@@ -176,15 +176,8 @@ class Follower:
         """The changes of a commit; rows of tables as entries."""
         where = f"commit {commit.sequence} of key group {commit.group} of a changelog"
         if commit.states != self._states:
-            self._states, self._tables = commit.states, {}
-        for block in blocks:
-            if not isinstance(block, TableBlock):
-                yield block
-                continue
-            if block.state_id not in self._tables:
-                described = {int(state["id"]): state for state in commit.states.values()}
-                self._tables[block.state_id] = TableEntries(described[block.state_id], where)
-            yield self._tables[block.state_id].changes(block)
+            self._states, self._tables = commit.states, tables_of(commit.states, where)
+        return (entries_of(block, self._tables, where) for block in blocks)
 
     def _oldest(self, newest: VersionedBatch) -> int:
         """The oldest commit that is kept when ``newest`` is the newest."""

@@ -43,7 +43,8 @@ from keyed.codec.stand_ins import value_reader
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.values import value_codec
-from keyed.content.blocks import TableBlock, decode_changes, decode_table, decode_table_change
+from keyed.content.blocks import TableBlock, decode_block, decode_log_block
+from keyed.content.delta import Delta
 from keyed.content.entry_hash import hash_of_text, hash_text
 from keyed.content.table_entries import TableEntries
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
@@ -155,7 +156,7 @@ ROWS = pa.table({
 
 
 def row() -> bytes:
-    (record,) = encode_rows(7, [], CHANGES, "me", "him")
+    (record,) = encode_rows(7, (), Delta(CHANGES).log_blocks(), "me", "him")
     return record
 
 
@@ -165,10 +166,10 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "key at": (lambda data: decode_key_at(data, 3), b"\1\0\1" + encode_key(KEY)),
     "tagged value": (decode_tagged, encode_tagged(PLAIN)),
     "frame": (lambda data: unframe(b"KTST", data, where="here"), frame(b"KTST", 1, b"payload")),
-    "changes": (lambda data: decode_changes(data, "here"), _pack(([CHANGES[0][0]], [b"sub"], [b"value"]))),
-    "table rows": (lambda data: decode_table(data, "here"), _pack((1, 2, b"removed", None))),
+    "changes": (lambda data: decode_block(1, data, "here"), _pack(([CHANGES[0][0]], [b"sub"], [b"value"]))),
+    "table rows": (lambda data: decode_block(2, data, "here"), _pack((1, 2, b"removed", None))),
     "table change": (
-        lambda data: decode_table_change(data, "here"),
+        lambda data: decode_log_block(3, data, "here"),
         _pack((("user",), ((("end", 1, 5),),), (1, 2, b"removed", None))),
     ),
     "log row": (lambda data: decode_row(data, "here"), row()),

@@ -4,7 +4,7 @@
 - `segment`: the file of a commit, and its bytes.
 - `group`: the folder of a key group, and what is in it.
 - `writer`, `reader`: of a key group's log.
-- `compaction`: many segments folded into one base. `tables`: the same of table rows.
+- `compaction`: many segments folded into one base.
 - `files`: what is done to the disk, and what its errors become.
 """
 

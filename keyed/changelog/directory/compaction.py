@@ -12,33 +12,32 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import attrs
 
 from keyed.changelog.directory.disk import exists, locked, publish, remove
-from keyed.changelog.directory.fold_tables import fold_tables
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit
-from keyed.content.blocks import Block, Change, TableBlock
-from keyed.content.entry_hash import hash_sum, hash_text
+from keyed.content.blocks import Block
+from keyed.content.delta import Delta, apply_blocks, deltas
+from keyed.content.delta_fold import DeltaFold
+from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.errors import CorruptionError, KeyedError
 
 #: Segments of about so many bytes are folded at a time.
 _STEP_BYTES = 256 << 20
 #: A log is not folded for less than this, except by command.
 _LEAST_BYTES = 4 << 20
-_BLOCK_ENTRIES = 8192
 _log = logging.getLogger(__name__)
 #: Key groups grow alike and are due together: the memory of one fold at a time is enough.
 _turn = threading.Lock()
 _Whole = tuple[Path, int]
-_Overlay = dict[tuple[bytes, bytes], bytes | None]
+_Part = TypeVar("_Part")
 
 
 @attrs.frozen
@@ -139,29 +138,24 @@ def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limit
 
 def _fold(folder: GroupFolder, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
     """Make the base of one sequence."""
-    overlay: _Overlay = {}
-    tables: list[TableBlock] = []
+    fold = DeltaFold()
     whole: _Whole | None = None
     marker: Commit | None = None
     for commit, segment, path in folder.commits(listing, 0, target):
         marker = commit
         if commit.snapshot:
-            overlay, tables, whole = {}, [], None
+            fold, whole = DeltaFold(), None
             if segment.is_sorted():
                 whole = path, commit.sequence
                 continue
-        for block in segment.blocks():
-            if stopped():
-                raise _Stopped
-            if isinstance(block, TableBlock):
-                tables.append(block)
-            else:
-                overlay.update(((prefix, sub), value) for prefix, sub, value in block)
+        apply_blocks(
+            fold, commit.log_id, commit.sequence, _going_on(segment.blocks(), stopped), commit.states, str(path)
+        )
     assert marker is not None, "the target is one of the segments"
     marker = attrs.evolve(marker, snapshot=True)
     path = folder.base(target)
-    state = _merged(folder, whole, overlay, tables, marker.states)
-    publish(path, Segment(marker, _checked(state, marker, path, stopped)))
+    state = _going_on(fold.onto(_base(folder, whole), str(folder.path)), stopped)
+    publish(path, Segment(marker, _checked(state, marker, path)))
     with folder.opened(path, target) as (written, segment):
         if written is None:
             raise CorruptionError("the base is torn, right after it was written", where=str(path))
@@ -170,61 +164,31 @@ def _fold(folder: GroupFolder, listing: Listing, target: int, stopped: Callable[
     remove(folder.path / name for name in folder.listing().leftovers)
 
 
-def _merged(
-    folder: GroupFolder, whole: _Whole | None, overlay: _Overlay, tables: list[TableBlock], states: dict[str, Any]
-) -> Iterator[Block]:
-    """The state: what is whole, with the changes since."""
-    addresses = sorted(overlay)
-    position = 0
-    changes: list[Change] = []
-    older: list[TableBlock] = []
+def _base(folder: GroupFolder, whole: _Whole | None) -> Iterator[Delta]:
+    """What is whole already, if anything is."""
     if whole is not None:
-        with folder.opened(*whole) as (_, segment):
-            for block in segment.blocks():
-                if isinstance(block, TableBlock):
-                    older.append(block)
-                    continue
-                end = bisect_right(addresses, block[-1][:2], position) if block else position
-                if end == position:
-                    changes += block
-                else:
-                    live: _Overlay = {(prefix, sub): value for prefix, sub, value in block}
-                    live.update((address, overlay[address]) for address in addresses[position:end])
-                    changes += _live(live, sorted(live))
-                    position = end
-                if len(changes) >= _BLOCK_ENTRIES:
-                    yield changes
-                    changes = []
-    changes += _live(overlay, addresses[position:])
-    if changes:
-        yield changes
-    yield from fold_tables([*older, *tables], states, str(folder.path))
+        with folder.opened(*whole) as (commit, segment):
+            if commit is not None:
+                yield from deltas(segment.blocks(), commit.states, str(whole[0]))
 
 
-def _live(entries: _Overlay, addresses: Iterable[tuple[bytes, bytes]]) -> list[Change]:
-    """The entries at addresses that are no tombstones."""
-    return [(*address, value) for address in addresses if (value := entries[address]) is not None]
-
-
-def _checked(blocks: Iterable[Block], marker: Commit, path: Path, stopped: Callable[[], bool]) -> Iterator[Block]:
-    """The blocks; they are refused in the end if they are not the state that the commit says."""
-    entries = total = 0
-    has_tables = False
-    for block in blocks:
+def _going_on(parts: Iterable[_Part], stopped: Callable[[], bool]) -> Iterator[_Part]:
+    for part in parts:
         if stopped():
             raise _Stopped
-        if isinstance(block, TableBlock):
-            has_tables = True
-            entries += block.rows
-        else:
-            entries += len(block)
-            total = hash_sum(block, total)
-        yield block
-    # Rows of tables are hashed by `keyed.tables`, so there the number of entries has to do.
-    if entries != marker.entries or not (has_tables or hash_text(total) == marker.hash):
+        yield part
+
+
+def _checked(state: Iterable[Delta], marker: Commit, path: Path) -> Iterator[Block]:
+    """The blocks of a state; they are refused in the end if it is not the state that the commit says."""
+    found = LiveHash()
+    for delta in state:
+        found.add(delta)
+        yield from delta.blocks()
+    if (found.live, hash_text(found.value)) != (marker.entries, marker.hash):
         raise CorruptionError(
             f"compaction was given up, because commit {marker.sequence} says that there are {marker.entries} entries "
-            f"of hash {marker.hash}, and there are {entries} of {hash_text(total)}; nothing was removed",
+            f"of hash {marker.hash}, and there are {found.live} of {hash_text(found.value)}; nothing was removed",
             where=str(path.parent),
         )
 

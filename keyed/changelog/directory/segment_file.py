@@ -2,8 +2,7 @@
 
 A file is a row of frames (`keyed.codec.frames`), all of version 1, numbers big-endian::
 
-    KCLB  block   msgpack of [kind: int, body], body as `keyed.content.blocks` has it
-          kind    1 changes, 2 table rows
+    KCLB  block   msgpack of [kind: int, body], as `keyed.content.blocks` has it
     ...
     KCLC  commit marker (`keyed.changelog.records`)
     KCLE  end     offset of the marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in the
@@ -19,7 +18,7 @@ crash of the machine leaves where the disk did not do what it was told; all else
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 
 import attrs
@@ -29,12 +28,11 @@ from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.model import Blocks, Commit
 from keyed.changelog.records import COMMIT, decode_commit, encode_commit
 from keyed.codec.frames import FRAME_OVERHEAD, frame, frame_length, unframe
-from keyed.content.blocks import Block, Change, TableBlock, columns_of, cut, decode_changes, decode_table
+from keyed.content.blocks import Block, decode_block, encode_block, entries_in
 from keyed.errors import CorruptionError
 
 _BLOCK, _END = b"KCLB", b"KCLE"
 _VERSION = 1
-_CHANGES, _TABLE = 1, 2
 _SORTED = 1
 _TAIL = Struct(">QIB")
 _TAIL_BYTES = FRAME_OVERHEAD + _TAIL.size
@@ -86,17 +84,13 @@ class Segment:
     def _bodies(self) -> Iterator[tuple[int, int, object]]:
         """Kind, number of records and body of each block."""
         for block in self._blocks:
-            if isinstance(block, TableBlock):
-                yield _TABLE, block.rows, attrs.astuple(block)
-                continue
-            for _, changes in cut(block):
-                self._sorted = self._sorted and self._follows(changes)
-                yield _CHANGES, len(changes), columns_of(changes)
+            self._sorted = self._sorted and self._follows(block)
+            yield from encode_block(block)
 
-    def _follows(self, changes: Sequence[Change]) -> bool:
-        """Whether changes are in order, and follow those before."""
+    def _follows(self, block: Block) -> bool:
+        """Whether the entries of a block are in order, and follow those before."""
         last = self._last
-        for prefix, sub, _ in changes:
+        for prefix, sub, _ in entries_in(block):
             address = (prefix, sub)
             if address <= last:
                 return False
@@ -154,11 +148,7 @@ class SegmentFile:
             kind, body = _decode(memoryview(record)[FRAME_OVERHEAD:])
         except (ValueError, RecursionError) as error:
             raise CorruptionError(f"a block is malformed: {error}", where=self._where, offset=offset) from error
-        if kind == _CHANGES:
-            return decode_changes(body, where)
-        if kind == _TABLE:
-            return decode_table(body, where)
-        raise CorruptionError(f"block kind {kind} is unknown; a newer version wrote it", where=where)
+        return decode_block(kind, body, where)
 
     def _read_end(self) -> tuple[int, int, int] | None:
         """Offset of the marker, checksum and flags; ``None`` if the file is torn."""

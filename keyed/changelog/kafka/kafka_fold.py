@@ -2,69 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.kafka.kafka_records import Keys, sequence_of
 from keyed.changelog.model import Blocks, Commit
-from keyed.content.blocks import Block, Change
+from keyed.content.delta import table_keys
 from keyed.content.entry_hash import hash_sum, hash_text
-from keyed.content.table_entries import TableEntries
+from keyed.content.table_entries import blocks_of as entry_blocks
+from keyed.content.table_entries import tables_of
 from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-#: Changes or rows in a block.
-_BLOCK = 10_000
-#: Prefixes up to this kind are of states, and have the state's id; those above are of timers.
-_STATE_KINDS = 3
 
-
-def tables_of(states: dict[str, Any] | None, where: str) -> dict[bytes, TableEntries]:
-    """What converts the rows of the tables among described states, by state id as it stands in a prefix.
-
-    Raises:
-        CorruptionError: A description is malformed.
-    """
-    try:
-        tables = [state for state in (states or {}).values() if state["schema"]["kind"] == "table"]
-        return {state["id"].to_bytes(2, "big"): TableEntries(state, where) for state in tables}
-    except (AttributeError, KeyError, OverflowError, TypeError) as error:
-        raise CorruptionError(f"{states!r:.200} does not describe states ({error!r})", where=where) from error
-
-
-def blocks_of(messages: Iterable[Message], keys: Keys, tables: Mapping[bytes, TableEntries]) -> Iterator[Block]:
+def blocks_of(messages: Iterable[Message], keys: Keys, states: dict[str, Any] | None, where: str) -> Blocks:
     """The blocks that say what records say.
 
     Args:
         messages: The records.
         keys: The keys of the operator's records.
-        tables: What converts the rows of tables.
+        states: Descriptions of the states, by name.
+        where: For messages.
 
     Raises:
-        CorruptionError: A record is malformed.
+        CorruptionError: A record or a description is malformed.
     """
-    changes: list[Change] = []
-    rows: dict[bytes, dict[tuple[bytes, bytes], Change]] = {state: {} for state in tables}
-    for message in messages:
-        prefix, sub = keys.address(message.key() or b"")
-        if tables and prefix[0] <= _STATE_KINDS and (state := prefix[1:3]) in rows:
-            part = rows[state]
-            part[prefix, sub] = (prefix, sub, message.value())
-            if len(part) == _BLOCK:
-                yield tables[state].block(list(part.values()))
-                rows[state] = {}
-        else:
-            changes.append((prefix, sub, message.value()))
-            if len(changes) == _BLOCK:
-                yield changes
-                changes = []
-    if changes:
-        yield changes
-    for state, part in rows.items():
-        if part:
-            yield tables[state].block(list(part.values()))
+    changes = ((*keys.address(message.key() or b""), message.value()) for message in messages)
+    return entry_blocks(changes, tables_of(states, where))
 
 
 class KafkaFold:
@@ -115,9 +81,8 @@ class KafkaFold:
             }
         if len(self._live) != commit.entries:
             return None
-        tables = tables_of(commit.states, self._where)
         # Rows of tables are hashed as rows; who loads them checks that.
-        if not tables:
+        if not table_keys(commit.states, self._where):
             entries = (self._keys.address(key) for key in self._live)
             values = (message.value() for message in self._live.values())
             found = hash_text(hash_sum((*entry, value) for entry, value in zip(entries, values, strict=True)))
@@ -127,4 +92,4 @@ class KafkaFold:
                     f"says {commit.hash}",
                     where=self._where,
                 )
-        return blocks_of(self._live.values(), self._keys, tables)
+        return blocks_of(self._live.values(), self._keys, commit.states, self._where)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.changelog.kafka.client import Cluster
-from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of, tables_of
+from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of
 from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, Keys, base_of, sequence_of
 from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import decode_commit, decode_header
@@ -192,7 +192,7 @@ class KafkaReader:
             after, attempt = commit.sequence, commit.attempt
 
     def _blocks(self, commit: Commit, messages: list[Message]) -> Blocks:
-        return blocks_of(messages, self._keys, tables_of(commit.states, self._where))
+        return blocks_of(messages, self._keys, commit.states, self._where)
 
     def _is_whole(self, commit: Commit, messages: list[Message]) -> bool:
         """Whether records are all those of a commit. They are in the order of their commits: the first one tells."""

@@ -12,16 +12,15 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from keyed.changelog.kafka.client import Cluster
-from keyed.changelog.kafka.kafka_fold import tables_of
 from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, Keys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import encode_commit
-from keyed.content.blocks import Block, TableBlock
-from keyed.content.table_entries import TableEntries
-from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, HistoryCompacted
+from keyed.content.blocks import Block
+from keyed.content.table_entries import TableEntries, entries_of, tables_of
+from keyed.errors import ChangelogDiverged, ChangelogFenced, HistoryCompacted
 
 
 class KafkaWriter:
@@ -159,12 +158,7 @@ class KafkaWriter:
         self._last, self._base, self._end = commit, base, end
         return commit
 
-    def _records(self, block: Block, tables: Mapping[bytes, TableEntries]) -> Iterator[tuple[bytes, bytes | None]]:
+    def _records(self, block: Block, tables: Mapping[int, TableEntries]) -> Iterator[tuple[bytes, bytes | None]]:
         """The records of a block: keys and values."""
         key = self._keys.key
-        if not isinstance(block, TableBlock):
-            return ((key(prefix, sub), value) for prefix, sub, value in block)
-        table = tables.get(block.state_id.to_bytes(2, "big"))
-        if table is None:
-            raise CorruptionError(f"there are rows of state {block.state_id}, which is no table", where=self._where)
-        return ((key(prefix, sub), value) for prefix, sub, value in table.changes(block))
+        return ((key(prefix, sub), value) for prefix, sub, value in entries_of(block, tables, self._where))

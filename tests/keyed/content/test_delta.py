@@ -6,11 +6,10 @@ import pyarrow as pa
 import pytest
 
 from keyed.codec.arrow_streams import write_stream
-from keyed.content.blocks import TableBlock
+from keyed.content.blocks import TableBlock, TableDelta
 from keyed.content.delta import Delta, apply_blocks, deltas
 from keyed.errors import CorruptionError
 from keyed.stores import MemoryStore
-from keyed.tables.chunks import TableDelta
 
 STATES = {"t": {"id": 7, "schema": {"kind": "table", "key": ["k"]}}}
 
@@ -34,7 +33,7 @@ def test_every_record_goes_to_its_group():
     assert [parts[group].records for group in (0, 2)] == [5, 5]
 
 
-@pytest.mark.parametrize("blocks", [0, 1, 8, 9, 40])
+@pytest.mark.parametrize("blocks", [0, 1, 8, 9, 20])
 def test_blocks_are_applied_in_order_and_in_parts(blocks):
     positions = []
 
@@ -48,7 +47,7 @@ def test_blocks_are_applied_in_order_and_in_parts(blocks):
     content = [part for number in range(blocks) for part in ([entry(number % 5)], written[number])]
     apply_blocks(store, "log", 3, content, STATES, "here")
     assert positions[-1] == ("log", 3)
-    assert positions[:-1] == [("part of log", 3)] * max(0, -(-len(content) // 8) - 1)
+    assert positions[:-1] == [("part of log", 3)] * max(0, -(-len(content) // 16) - 1)
     assert len(list(store.items())) == min(blocks, 5)
     table = store.table(7)
     assert (0 if table is None else table.num_rows) == min(blocks, 3)

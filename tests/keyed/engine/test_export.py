@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from keyed import ChangelogDiverged, ChangelogError
+from keyed.content import entry_hash
 from keyed.content.entry_hash import hash_sum, hash_text
-from keyed.engine import changes
 from keyed.engine import key_group as group
 from keyed.engine.batch import Batch
 from keyed.engine.key_group import KeyGroup
@@ -196,7 +196,7 @@ def test_without_a_changelog_nothing_is_hashed(monkeypatch):
     def hashed(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(changes, "hash_sum", hashed)
+    monkeypatch.setattr(entry_hash, "_hasher", hashed)
     monkeypatch.setattr(group, "contents_hash", hashed)
     subject = Subject()
     subject.start(exports=False)

@@ -10,13 +10,24 @@ from hypothesis import strategies as st
 
 from keyed.codec.frames import frame
 from keyed.content.blocks import Change
+from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
-from keyed.engine.segment import CHANGES, REAPPENDED, decode_row, encode_rows
+from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES
 
 CHANGE = st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=4), st.none() | st.binary(max_size=9))
-ROW = encode_rows(7, [(b"\x01old", b"", b"live")], [(b"\x01k", b"s", b"v"), (b"\x05k", b"t", None)], "me", "him")[0]
+
+
+def rows_of(commit, reappended, changes, attempt, before):
+    return encode_rows(commit, Delta(reappended).log_blocks(), Delta(changes).log_blocks(), attempt, before)
+
+
+def entries_of(blocks):
+    return [entry for delta in deltas(blocks, {}, "here") for entry in delta.entries]
+
+
+ROW = rows_of(7, [(b"\x01old", b"", b"live")], [(b"\x01k", b"s", b"v"), (b"\x05k", b"t", None)], "me", "him")[0]
 META = GroupMeta("log", "op", 1, 2, 7, "me", 3, 4, "me", 500, -5, 9, True, {"n": {"id": 1, "schema": {}}}, {"rows": 3})
 WITH_HASH = attrs.evolve(META, previous="you", commit_rows=2, hash="00")
 WITH_KEYS = attrs.evolve(WITH_HASH, key_columns=["k"], key_type="str")
@@ -52,20 +63,20 @@ GOLDEN_META = (
 
 @given(st.integers(1, 2**63), st.lists(CHANGE, max_size=5), st.lists(CHANGE, max_size=5))
 def test_a_segment_comes_back(commit, reappended, changes):
-    (record,) = encode_rows(commit, reappended, changes, "attempt", "before")
+    (record,) = rows_of(commit, reappended, changes, "attempt", "before")
     row = decode_row(record, "here")
     assert (row.commit, row.last, row.attempt, row.before) == (commit, True, "attempt", "before")
-    assert dict(row.blocks) == {kind: c for kind, c in ((REAPPENDED, reappended), (CHANGES, changes)) if c}
-    assert list(row.entries) == reappended + changes
+    assert row.reappended == ([reappended] if reappended else [])
+    assert row.changed == ([changes] if changes else [])
 
 
 def test_a_large_segment_is_cut_into_rows_that_name_each_other():
     changes: list[Change] = [(b"\x01%d" % i, b"", b"v" * 300_000) for i in range(10)]
-    records = encode_rows(3, changes[:3], changes, "me", "him")
+    records = rows_of(3, changes[:3], changes, "me", "him")
     rows = [decode_row(record, "here") for record in records]
     assert [row.last for row in rows] == [False] * (len(rows) - 1) + [True]
     assert [row.before for row in rows] == ["him"] + ["me"] * (len(rows) - 1)
-    assert [change for row in rows for change in row.entries] == changes[:3] + changes
+    assert [entry for row in rows for entry in entries_of([*row.reappended, *row.changed])] == changes[:3] + changes
     assert all(len(record) < 1_400_000 for record in records)
     assert len(records) >= 4
 

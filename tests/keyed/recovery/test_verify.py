@@ -12,8 +12,8 @@ import keyed
 from keyed import ChangelogDiverged, CheckpointError, OperatorChanged, TimeDomain
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.codec.keys import encode_key
-from keyed.content.addresses import PLAIN, state_prefix
-from keyed.content.describe import describe_entry
+from keyed.content.addresses import PLAIN, describe_entry, state_prefix
+from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.recovery import flush, verify_changelog, verify_checkpoint
@@ -146,8 +146,9 @@ def rewrite(folder: Any, operator: str, group: int, change: Any) -> None:
     meta = decode_meta(record, "")
     for number, row_record in [*log.read(meta.last_row, meta.last_row)]:
         row = decode_row(row_record, "")
-        changes = [change(entry) for entry in row.entries]
-        log.append(number, encode_rows(row.commit, [], changes, row.attempt, row.before)[0])
+        (changed,) = deltas(row.changed, {}, "")
+        changes = Delta([change(entry) for entry in changed.entries])
+        log.append(number, encode_rows(row.commit, (), changes.log_blocks(), row.attempt, row.before)[0])
     commits.commit()
     commits.close()
 

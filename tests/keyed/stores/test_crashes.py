@@ -22,9 +22,9 @@ from keyed.content.addresses import (
     timer_prefix,
     timer_sub,
 )
+from keyed.content.blocks import TableDelta
 from keyed.durations import MAX_TIMESTAMP
 from keyed.stores import CommitStore, RocksStore
-from keyed.tables.chunks import TableDelta
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 
 ROOT = Path(__file__).resolve().parents[3]

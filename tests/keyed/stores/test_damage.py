@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from keyed.codec.frames import RecordFormat
+from keyed.content.blocks import TableDelta
+from keyed.content.row_hash import HASH_VERSION
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CheckpointError, CorruptionError, LocalStoreError
 from keyed.stores import CommitStore, RocksStore, database, open_rocks_store, rocks_tables
-from keyed.tables.chunks import TableDelta
-from keyed.tables.row_hash import HASH_VERSION
 from keyed.testing.store_conformance import ReferenceStore, assert_same, random_changes
 
 STEPS = 12

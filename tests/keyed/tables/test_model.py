@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyed.content import row_hash as hashing
 from keyed.errors import UserFunctionError
 from keyed.tables import chunks, overlay
-from keyed.tables import row_hash as hashing
 from keyed.testing import KeyedTestHarness
 from tests.keyed.tables.model import EPOCH, Model, Program, normal, row
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.tables.row_hash import row_hashes, rows_hash
+from keyed.content.row_hash import row_hashes, rows_hash
 from tests.keyed.tables.model import SCHEMA, row, table
 
 ROWS = st.lists(

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from keyed.changelog.kafka.kafka_fold import tables_of
 from keyed.changelog.kafka.kafka_records import base_of, sequence_of
+from keyed.content.table_entries import tables_of
 from keyed.errors import CorruptionError
 
 NUMBER = struct.pack(">Q", 7)

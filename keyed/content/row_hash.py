@@ -1,5 +1,7 @@
 """Hashes of rows, by whole columns: they say where a row of a table is kept and whether a table is what it was.
 
+Beside them stands what rows count for in bytes.
+
 The hash of a row is a 64-bit number, all arithmetic modulo 2^64::
 
     hash     = mix(seed + sum over columns that are not null of mix(word ^ tag))
@@ -32,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 HASH_VERSION = 1
 """Version of the numbers. A test holds them to it."""
@@ -195,3 +198,29 @@ def _decimal_words(array: Any) -> Words:
     for index in range(width):
         total += _mix(parts[index::width] + np.uint64(index))
     return total
+
+
+def row_bytes(table: pa.Table) -> int:
+    """What rows count for in the counter of live bytes: the bytes of their values, without any overhead."""
+    return sum(_array_bytes(chunk) for column in table.columns for chunk in column.chunks)
+
+
+def _array_bytes(array: Any) -> int:
+    type_ = array.type
+    types = pa.types
+    if types.is_struct(type_):
+        return sum(_array_bytes(child) for child in array.flatten())
+    if types.is_map(type_):
+        return 4 * len(array) + sum(_array_bytes(child) for child in _map_parts(array))
+    if types.is_nested(type_):
+        return 4 * len(array) + _array_bytes(array.flatten())
+    try:
+        width: int = type_.bit_width
+    except ValueError:
+        return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
+    return len(array) * ((width + 7) // 8)
+
+
+def _map_parts(array: Any) -> list[Any]:
+    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    return [entries.flatten()]
