@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -83,6 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("kafka")
         if {"spark", "kafka", "broker"} & set(fixtures):
             item.add_marker(pytest.mark.xdist_group("jvm"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that was imported: it looks at it again and again otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction
+from keyed.runtimes.local import garbage
 
 
 class Node:
@@ -35,7 +36,9 @@ class Replacing(KeyedProcessFunction):
         yield len(Node.alive)
 
 
-def test_cycles_that_live_over_a_batch_are_freed():
+def test_cycles_that_live_over_a_batch_are_freed(monkeypatch):
+    monkeypatch.setattr(garbage, "_FIRST", 0)
+    monkeypatch.setattr(garbage, "_TIMES", 0)
     Node.alive.clear()
     source = [{"k": "a"}] * 400
     seen = keyed.stream(source).key_by("k").process(Replacing()).run(rows_per_batch=1).values
@@ -44,8 +47,25 @@ def test_cycles_that_live_over_a_batch_are_freed():
     assert max(seen) < 200
 
 
+def test_a_short_run_does_not_look_at_what_the_program_holds():
+    generations = []
+
+    def note(phase, info):
+        if phase == "start":
+            generations.append(info["generation"])
+
+    stream = keyed.stream([{"k": "a"}] * 3).key_by("k").process(Replacing())
+    gc.callbacks.append(note)
+    try:
+        stream.run(rows_per_batch=1)
+    finally:
+        gc.callbacks.remove(note)
+    assert set(generations) == {0}
+
+
 @pytest.mark.parametrize("on", [True, False])
-def test_the_collector_is_left_as_it_was(on):
+def test_the_collector_is_left_as_it_was(monkeypatch, on):
+    monkeypatch.setattr(garbage, "_FIRST", 0)
     frozen = gc.get_freeze_count()
     try:
         (gc.enable if on else gc.disable)()
