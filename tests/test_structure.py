@@ -91,6 +91,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten_trees() -> Iterator[None]:
+    """The sources are half a million objects, through which the garbage collector would look in all later tests."""
+    yield
+    tree_of.cache_clear()
+
+
 def module_name(path: Path) -> str:
     """Return the dotted name of a file of the project."""
     parts = path.relative_to(ROOT).with_suffix("").parts

@@ -89,7 +89,7 @@ def _summable(rows: pa.Table, name: str) -> pa.Table:
     if types.is_integer(type_) and not _fits(column, 2**63):
         column = column.cast(pa.int64() if types.is_signed_integer(type_) else pa.uint64())
         wider = pa.decimal128(20, 0)
-    elif types.is_decimal(type_):  # before version 21 Arrow's sums have the type of their values, which may not hold them
+    elif types.is_decimal(type_):  # Arrow's sums have the type of their values before version 21
         narrow = types.is_decimal128(type_) and _fits(column, 10 ** (_DIGITS - 1 - type_.scale))
         wider = pa.decimal128(_DIGITS, type_.scale) if narrow else pa.decimal256(2 * _DIGITS, type_.scale)
     if wider is None:
