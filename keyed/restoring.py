@@ -41,8 +41,8 @@ class RestorePoint:
             state is that of the newest batch whose processing time is not after it. By default the newest batch that
             all key groups have.
         migrate: Changes of the states' declarations that are not compatible by themselves.
-        standby: Folder that a `keyed.recovery.Standby` of the changelog has kept: only what it lacks is read from the
-            changelog.
+        standby: Folder of state tables that follow the changelog (`keyed.open_tables`), on this machine or wherever the
+            key groups run: only what they lack is read from the changelog.
     """
 
     changelog: Changelog

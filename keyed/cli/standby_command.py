@@ -9,10 +9,10 @@ import time
 
 from keyed.cli.changelog_arguments import add_settings, changelog_of
 from keyed.errors import ChangelogError
-from keyed.recovery import Standby
+from keyed.views import open_tables
 
 NAME = "standby"
-HELP = "Follow a changelog into a folder until interrupted. A job that is restored with standby= reads only the rest."
+HELP = "Follow a changelog into a folder of state tables until interrupted; a job is restored from it fast."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Follow, and print what was applied and how far the copy is behind."""
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     wait = threading.Event()
-    with Standby(changelog_of(arguments.changelog, arguments), arguments.path) as standby:
+    with open_tables(changelog_of(arguments.changelog, arguments), arguments.path) as tables:
         try:
             while True:
                 try:
-                    records = standby.catch_up()
-                    lag = standby.lag()
+                    records = tables.poll()
+                    lag = tables.lag()
                 except ChangelogError as error:
                     sys.stderr.write(f"tries again: {error}\n")
                     records = 0

@@ -8,27 +8,30 @@ groups; so from 2 groups to 4, say, a new group reads one old one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keyed.changelog.model import Commit
+from keyed.changelog.model import ChangelogReader, Commit
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of
-from keyed.content.contents import contents
+from keyed.content.blocks import Block
 from keyed.content.delta import Delta, deltas
 from keyed.content.entry_hash import MODULUS, hash_of_text
+from keyed.content.table_entries import blocks_of, tables_of
 from keyed.engine.counters import COUNTERS
 from keyed.engine.loader import Loader
 from keyed.engine.merged_keys import check_not_merged
 from keyed.engine.meta import GroupMeta
-from keyed.errors import CorruptionError
+from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
 from keyed.operators import OperatorSpec
 from keyed.recovery.cut import Restoration
-from keyed.recovery.follow import follow
 from keyed.recovery.migrate import Migration
 from keyed.results import RestoreProgress
-from keyed.stores import open_rocks_store
+from keyed.stores.version_store import VersionReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,15 +99,16 @@ def load(
     needed = [marker for marker in markers if marker.group % common in wanted]
     route = _Route(loaders, len(markers), spec)
     records = 0
-    for done, marker in enumerate(needed):
-        told = records
-        for count, delta in _deltas(restoration, marker):
-            records += count
-            route.add(marker.group, migration.apply(delta))
-            if records - told >= _TELL:
-                told = records
-                on_progress(RestoreProgress(spec.name, done, len(needed), records))
-        on_progress(RestoreProgress(spec.name, done + 1, len(needed), records))
+    with _standby(restoration) as standby:
+        for done, marker in enumerate(needed):
+            told = records
+            for count, delta in _deltas(restoration, marker, standby):
+                records += count
+                route.add(marker.group, migration.apply(delta))
+                if records - told >= _TELL:
+                    told = records
+                    on_progress(RestoreProgress(spec.name, done, len(needed), records))
+            on_progress(RestoreProgress(spec.name, done + 1, len(needed), records))
     for loader in loaders.values():
         meta = loader.meta
         meta.watermark = min(marker.watermark for marker in markers)
@@ -122,26 +126,63 @@ def load(
     return list(loaders.values())
 
 
-def _deltas(restoration: Restoration, marker: Commit) -> Iterator[tuple[int, Delta]]:
-    """What makes up one old group at the cut, later ones winning, each with how many records were read for it."""
+@contextmanager
+def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
+    """The tables in the folder of the restore point, if they are of the changelog and have a batch up to the cut."""
     point, header = restoration.point, restoration.header
-    reader = point.changelog.reader(marker.group)
-    where = f"key group {marker.group} of a changelog"
-    if point.standby is not None:
-        store = open_rocks_store(Path(point.standby) / header.operator / str(marker.group))
+    if point.standby is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="keyed-reader-") as own:
         try:
-            position = store.position()
-            # A copy that is beyond the cut is left as it is.
-            if position is None or position[0] != header.log_id or position[1] <= marker.sequence:
-                yield follow(store, reader, header.log_id, marker.sequence), Delta()
-                for delta in contents(store, marker.states):
-                    yield 0, delta
-                return
+            standby = VersionReader(Path(point.standby) / header.operator, own)
+        except LocalStoreError:
+            yield None
+            return
+        try:
+            yield standby if _place(standby, restoration) is not None else None
         finally:
-            store.close()
-    for commit, blocks in reader.commits(0, marker.sequence):
-        for delta in deltas(blocks, commit.states, where):
+            standby.close()
+
+
+def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] | None:
+    """The newest batch up to the cut that tables have, as the number of their commit and its own."""
+    extent, log_id = standby.extent, restoration.header.log_id
+    if extent is None:
+        return None
+    batch = min(restoration.sequence, extent.batch if extent.log_id == log_id else restoration.sequence)
+    commit = extent.commit_of(batch, log_id)
+    return None if commit is None else (commit, batch)
+
+
+def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | None) -> Iterator[tuple[int, Delta]]:
+    """What makes up one old group at the cut, later ones winning, each with how many records were read for it."""
+    reader = restoration.point.changelog.reader(marker.group)
+    where = f"key group {marker.group} of a changelog"
+    commits = reader.commits(0, marker.sequence)
+    if standby is not None and (place := _place(standby, restoration)) is not None:
+        commit, batch = place
+        missing = _after(reader, batch, marker.sequence)
+        if missing is not None:
+            states, commits = standby.batch(commit).states, missing
+            entries = standby.group(marker.group, len(restoration.markers), commit)
+            for delta in deltas(blocks_of(entries, tables_of(states, where)), states, where):
+                yield 0, delta
+    for found, blocks in commits:
+        for delta in deltas(blocks, found.states, where):
             yield delta.records, delta
+
+
+def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Commit, Iterable[Block]]] | None:
+    """The commits after one; ``None`` if they are not all there any more."""
+    if batch == until:
+        return iter(())
+    commits = reader.commits(batch, until)
+    try:
+        first = next(commits)
+    except HistoryCompacted:
+        return None
+    return chain((first,), commits)
 
 
 class _Route:

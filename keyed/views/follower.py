@@ -9,25 +9,39 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from heapq import merge
+from itertools import islice
 from typing import Any
 
-from keyed.changelog.model import Blocks, Changelog, Commit, LogHeader
+import attrs
+
+from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, LogHeader
 from keyed.content.blocks import Change
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
-from keyed.errors import HistoryCompacted, StateAccessError
-from keyed.recovery.cut import newest_sequence
-from keyed.views.version_store import VersionedBatch, VersionReader, VersionStore
+from keyed.errors import HistoryCompacted, LocalStoreError, StateAccessError
+from keyed.recovery.cut import header_of, newest_sequence
+from keyed.recovery.origin import origin_of
+from keyed.stores.database import is_refused
+from keyed.stores.version_store import Part, VersionedBatch, VersionReader, VersionStore
 
 _log = logging.getLogger(__name__)
 #: Changes that are written at a time.
 _CHANGES = 20_000
+#: How the folder of a state begins that is joined with the one that is there.
+_JOINED = "keyed-joined-"
+_Entry = tuple[bytes, bytes, bytes]
 
 
 class Held:
-    """The store in use, and how many snapshots hold which commits of it and of those before it."""
+    """The store in use, and how many snapshots hold which commits of it and of those before it.
+
+    Attributes:
+        store: The store.
+        damage: What is wrong with it, as somebody who read it has found; empty if nothing was found.
+    """
 
     def __init__(self, store: VersionStore) -> None:
         self.store = store
+        self.damage = ""
         self._is_closed = False
         self._counts: Counter[tuple[VersionStore, int]] = Counter()
         self._lock = threading.Lock()
@@ -64,7 +78,7 @@ class Held:
     def replace(self, new: VersionStore) -> None:
         """Use another store from now on."""
         with self._lock:
-            old, self.store = self.store, new
+            old, self.store, self.damage = self.store, new, ""
             unused = not any(held is old for held, _ in self._counts)
         if unused:
             old.close(delete=True)
@@ -77,11 +91,25 @@ class Held:
                 store.close(delete=store is not self.store)
 
 
-class Follower:
-    """Follows the changelog of one operator.
+@attrs.frozen
+class Lag:
+    """How far tables are behind their changelogs, which themselves end one batch before the running job.
 
-    What is shown is whole: one batch of all key groups, as they committed it. The store goes on from where it stands;
-    it is built anew, and the log says so, if it followed another changelog, or was away for longer than that goes back.
+    Attributes:
+        records: Records of the changelogs that are not applied, over all key groups.
+        seconds: Processing time from the batch that there is to the newest one.
+    """
+
+    records: int
+    seconds: float
+
+
+class Follower:
+    """Follows the changelog of one operator, and after it those of the jobs that were restored from it.
+
+    What is shown is whole: one batch of all key groups, as they committed it. The store goes on from where it stands.
+    Where that is not possible the state that the changelog has is applied as what differs from the one that is there,
+    and the log says so. A damaged store is built anew.
 
     Args:
         changelog: The changelog. It need not be written yet.
@@ -90,17 +118,22 @@ class Follower:
 
     Attributes:
         held: The store, and what snapshots hold of it.
-        rebuilds: How often the store was built anew since it was opened.
+        rebuilds: How often the state was taken from the beginning of a changelog since the store was opened, because
+            it could not go on from where it stood.
     """
 
     def __init__(self, changelog: Changelog, path: str | os.PathLike[str], history_ms: int) -> None:
         self.changelog = changelog
-        self.held = Held(VersionStore(path))
+        store = VersionStore(path)
+        self.held = Held(store)
         self.rebuilds = 0
         self._history_ms = history_ms
         self._lock = threading.Lock()
         self._states: dict[str, Any] = {}
         self._tables: dict[int, TableEntries] = {}
+        self._is_written = changelog.header() is not None
+        if store.damage:
+            self._say(store.damage)
 
     def poll(self) -> int:
         """Apply what the changelog has and the store lacks.
@@ -113,26 +146,34 @@ class Follower:
             LocalStoreError: The store cannot be written.
         """
         with self._lock:
-            header = self.changelog.header()
+            header = header_of(self.changelog) if self._is_written else self.changelog.header()
             newest = newest_sequence(self.changelog, header) if header is not None else None
             if header is None or newest is None:
                 return 0
-            extent = self._store.extent
-            if extent is not None and extent.log_id == header.log_id and extent.newest <= newest:
-                try:
-                    return self._follow(header, extent.newest, newest)
-                except HistoryCompacted:
-                    reason = f"the changelog no longer has what came after batch {extent.newest}"
-            elif extent is not None:
-                reason = f"it followed the changelog {extent.log_id} to batch {extent.newest}"
-            if extent is not None:
-                _log.warning(
-                    "the tables of operator %s in %s are built anew: %s", header.operator, self._store.path, reason
-                )
-                self.rebuilds += 1
-            if not self._store.is_empty():
-                self.held.replace(self._store.successor())
-            return self._follow(header, 0, newest)
+            self._is_written = True
+            try:
+                if self.held.damage:
+                    raise LocalStoreError(self.held.damage)
+                return self._poll(header, newest)
+            except LocalStoreError as error:
+                if is_refused(error):
+                    raise
+                self._say(str(error))
+            self.held.replace(self._store.successor())
+            return self._poll(header, newest)
+
+    def lag(self) -> Lag:
+        """How far the store is behind the changelog.
+
+        Raises:
+            ChangelogError: The changelog cannot be read, or is damaged.
+        """
+        header, extent = self.changelog.header(), self._store.extent
+        if header is None:
+            return Lag(0, 0.0)
+        at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
+        behind = [_behind(self.changelog.reader(group), at) for group in range(header.parallelism)]
+        return Lag(sum(records for records, _ in behind), max(milliseconds for _, milliseconds in behind) / 1000)
 
     def close(self) -> None:
         """Let go of the folder. Closing again does nothing."""
@@ -143,33 +184,86 @@ class Follower:
     def _store(self) -> VersionStore:
         return self.held.store
 
-    def _follow(self, header: LogHeader, after: int, until: int) -> int:
-        """Apply the commits after one up to another; as many records as they have."""
+    def _say(self, reason: str) -> None:
+        self.rebuilds += 1
+        _log.warning("the tables in %s are built anew: %s", self._store.path, reason)
+
+    def _poll(self, header: LogHeader, newest: int) -> int:
+        store = self._store
+        store.undo()
+        extent = store.extent
+        if extent is None:
+            store.begin(header.parallelism)
+            return self._follow(store, header, 0, newest)
+        if extent.log_id == header.log_id and extent.batch <= newest:
+            try:
+                return self._follow(store, header, extent.batch, newest)
+            except HistoryCompacted:
+                store.undo()
+                why = f"the changelog no longer has what came after batch {extent.batch}"
+        else:
+            why = f"it followed the changelog {extent.log_id} to batch {extent.batch}"
+        return self._join(header, newest, why)
+
+    def _join(self, header: LogHeader, newest: int, why: str) -> int:
+        """Make of the state that is there the oldest one that the changelog still has, and go on from that."""
+        store = self._store
+        extent = store.extent
+        assert extent is not None
+        with tempfile.TemporaryDirectory(prefix=_JOINED, dir=store.path) as folder:
+            joined = VersionStore(folder)
+            try:
+                joined.begin(header.parallelism)
+                records = self._follow(joined, header, 0, newest, first=True)
+                there = joined.extent
+                assert there is not None
+                log_id, cut = origin_of(self.changelog) or ("", 0)
+                # The job was restored from a batch that is there, and its first one is the next.
+                follows = log_id == extent.log_id and there.batch - 1 <= cut <= extent.batch
+                if not follows:
+                    self._say(why)
+                before, after = store.scan(b"", b"\xff", extent.newest), joined.scan(b"", b"\xff", there.newest)
+                changes = _differences(before, after)
+                while len(waiting := list(islice(changes, _CHANGES))) == _CHANGES:
+                    store.write(extent.newest + 1, [(None, waiting)])
+                batch = attrs.evolve(joined.batch(there.newest), commit=extent.newest + 1, follows=follows)
+                store.apply(batch, [(None, waiting)], self._oldest(store, batch))
+            finally:
+                joined.close()
+        return records + self._follow(store, header, batch.batch, newest)
+
+    def _follow(self, store: VersionStore, header: LogHeader, after: int, until: int, *, first: bool = False) -> int:
+        """Apply the commits after one up to another, or the first that all key groups have. Gives the records read.
+
+        Raises:
+            HistoryCompacted: The changelog does not have all of them.
+        """
         readers = [self.changelog.reader(group) for group in range(header.parallelism)]
         commits = merge(*(reader.commits(after, until) for reader in readers), key=lambda found: found[0].sequence)
         markers: list[Commit | None] = [None] * header.parallelism
-        waiting: list[Change] = []
-        records = 0
+        waiting: list[Part] = []
+        records = size = 0
+        number = 1 if store.extent is None else store.extent.newest + 1
+        same = header.parallelism % store.buckets == 0
         for commit, blocks in commits:
             if after and commit.snapshot and commit.sequence > after:
                 raise HistoryCompacted(f"commit {commit.sequence} of key group {commit.group} is a snapshot")
             records += commit.records
             for changes in self._changes(commit, blocks):
-                if len(waiting) >= _CHANGES:
-                    self._store.write(commit.sequence, waiting)
-                    waiting = []
-                waiting += changes
+                if size >= _CHANGES:
+                    store.write(number, waiting)
+                    waiting, size = [], 0
+                waiting.append((commit.group % store.buckets if same else None, changes))
+                size += len(changes)
             markers[commit.group] = commit
             level = [marker for marker in markers if marker is not None and marker.sequence == commit.sequence]
             if len(level) == header.parallelism:
-                batch = _batch(level)
-                self._store.apply(header.log_id, batch, waiting, self._oldest(batch))
-                waiting = []
-            elif waiting and after == 0:
-                # Compaction has left key groups at different batches: what comes before the newest of them is no
-                # state, and is not shown.
-                self._store.write(commit.sequence, waiting)
-                waiting = []
+                batch = _batch(number, header.log_id, level)
+                store.apply(batch, waiting, self._oldest(store, batch))
+                waiting, size = [], 0
+                number += 1
+                if first:
+                    break
         return records
 
     def _changes(self, commit: Commit, blocks: Blocks) -> Iterator[list[Change]]:
@@ -179,14 +273,14 @@ class Follower:
             self._states, self._tables = commit.states, tables_of(commit.states, where)
         return (entries_of(block, self._tables, where) for block in blocks)
 
-    def _oldest(self, newest: VersionedBatch) -> int:
+    def _oldest(self, store: VersionStore, newest: VersionedBatch) -> int:
         """The oldest commit that is kept when ``newest`` is the newest."""
-        extent = self._store.extent
+        extent = store.extent
         if extent is None:
             return newest.commit
         oldest, limit = extent.oldest, newest.processing_time - self._history_ms
         last = self.held.least(extent.newest)
-        while oldest < last and self._store.batch(oldest + 1).processing_time <= limit:
+        while oldest < last and store.batch(oldest + 1).processing_time <= limit:
             oldest += 1
         return oldest
 
@@ -216,7 +310,12 @@ class FolderReader:
             assert isinstance(store, VersionReader)
             # A store that snapshots hold stays as it is: what they read may be removed later.
             if self.held.is_held() or not store.refresh():
-                self.held.replace(self._open())
+                new = self._open()
+                if new.extent is None and store.extent is not None:
+                    # It is being built anew: until there is something, what was there is what there is.
+                    new.close()
+                else:
+                    self.held.replace(new)
         return 0
 
     def close(self) -> None:
@@ -224,10 +323,12 @@ class FolderReader:
         self.held.close()
 
 
-def _batch(markers: list[Commit]) -> VersionedBatch:
+def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
     """What the markers of all key groups say of their batch."""
     return VersionedBatch(
-        commit=markers[0].sequence,
+        commit=number,
+        batch=markers[0].sequence,
+        log_id=log_id,
         watermark=min(marker.watermark for marker in markers),
         processing_time=max(marker.processing_time for marker in markers),
         hashes=tuple(marker.hash for marker in markers),
@@ -235,3 +336,33 @@ def _batch(markers: list[Commit]) -> VersionedBatch:
         ended=all(marker.ended for marker in markers),
         states=markers[0].states,
     )
+
+
+def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Change]:
+    """What makes one state, in the order of addresses, into another one."""
+    before, after = next(old, None), next(new, None)
+    while before is not None or after is not None:
+        if after is None or (before is not None and before[0] + before[1] < after[0] + after[1]):
+            assert before is not None
+            yield before[0], before[1], None
+            before = next(old, None)
+        elif before is None or after[0] + after[1] < before[0] + before[1]:
+            yield after
+            after = next(new, None)
+        else:
+            if before != after:
+                yield after
+            before, after = next(old, None), next(new, None)
+
+
+def _behind(reader: ChangelogReader, at: int) -> tuple[int, int]:
+    """The records after a sequence, and the milliseconds of processing time from it to the newest commit."""
+    last = reader.last()
+    if last is None or last.sequence <= at:
+        return 0, 0
+    try:
+        markers = [commit for commit, _ in reader.commits(max(at - 1, 0), last.sequence)]
+    except HistoryCompacted:
+        markers = [commit for commit, _ in reader.commits(0, last.sequence)]
+    missing = sum(commit.records for commit in markers if commit.sequence > at)
+    return missing, last.processing_time - markers[0].processing_time

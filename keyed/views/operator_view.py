@@ -12,12 +12,12 @@ import attrs
 from keyed.content.addresses import decode_time, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from keyed.durations import MAX_TIMESTAMP
-from keyed.errors import ChangelogError, HistoryCompacted, TableNotFound
+from keyed.errors import ChangelogError, HistoryCompacted, LocalStoreError, TableNotFound
 from keyed.state import VersionedRecord
 from keyed.stores.database import successor
+from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.follower import FolderReader, Follower
-from keyed.views.version_store import Extent, VersionedBatch, VersionStore
 
 AsOf = int | datetime | None
 """A batch: its number, or a time; ``None`` is the newest one."""
@@ -60,47 +60,73 @@ class Operator:
         self.source = source
         self.types = types
         self._readers: dict[str, tuple[Any, EntryReader]] = {}
-        #: What batches changed in states, by changelog, batch and state: a few of the newest.
-        self.changes: dict[tuple[str, int, str], list[Changed]] = {}
+        #: What commits changed in states, by store, commit and state: a few of the newest.
+        self.changes: dict[tuple[VersionStore, int, str], list[Changed]] = {}
 
     @property
-    def newest(self) -> int:
-        """The newest batch; 0 before the first one."""
+    def extent(self) -> Extent:
+        """What its store holds.
+
+        Raises:
+            TableNotFound: There is no batch yet.
+        """
         extent = self.source.held.store.extent
-        return 0 if extent is None else extent.newest
+        if extent is None:
+            raise TableNotFound(
+                f"the tables of operator {self.name!r} are empty: no batch of its changelog was applied yet; wait for "
+                "one with wait_for(1)"
+            )
+        return extent
 
     @contextmanager
     def view(self, commit: int) -> Iterator[View]:
-        """The state that a batch left, which stays as it is while the context is open."""
+        """The state that a commit left, which stays as it is while the context is open.
+
+        Raises:
+            HistoryCompacted: It is not kept any more.
+        """
         held = self.source.held
         store = held.store
         held.take(store, commit)
         try:
             extent = store.extent
-            if extent is None:
-                raise TableNotFound(
-                    f"the tables of operator {self.name!r} are empty: no batch of its changelog was applied yet; "
-                    "wait for one with wait_for(1)"
-                )
-            if commit < extent.oldest:
-                raise HistoryCompacted(
-                    f"as_of: batch {commit} of operator {self.name!r} is gone; its history goes back to batch "
-                    f"{extent.oldest} ({_shown(store.batch(extent.oldest).processing_time)})"
-                )
-            if commit > extent.newest:
-                raise ChangelogError(
-                    f"as_of: the newest batch of operator {self.name!r} is {extent.newest}, not {commit}"
-                )
+            if extent is None or not extent.oldest <= commit <= extent.newest:
+                raise self._gone()
             yield View(self, store, extent, store.batch(commit))
+        except LocalStoreError as error:
+            # The follower builds the store anew.
+            held.damage = str(error)
+            raise
         finally:
             held.give_back(store, commit)
 
+    def commit_of(self, batch: int) -> int:
+        """The commit that is a batch.
+
+        Raises:
+            HistoryCompacted: It is not kept any more.
+            ChangelogError: It is not there yet.
+            TableNotFound: There is no batch yet.
+        """
+        extent = self.extent
+        commit = extent.commit_of(batch)
+        if commit is None:
+            if batch > extent.batch:
+                raise ChangelogError(
+                    f"as_of: the newest batch of operator {self.name!r} is {extent.batch}, not {batch}"
+                )
+            raise self._gone(f"as_of: batch {batch} of operator {self.name!r} is gone; ")
+        return commit
+
     def commit_at(self, time: datetime) -> int:
-        """The newest batch whose processing time is not after ``time``."""
-        store = self.source.held.store
-        extent, limit = store.extent, (time - _EPOCH) // _MILLISECOND
-        if extent is None:
-            return 0
+        """The newest commit whose processing time is not after ``time``.
+
+        Raises:
+            HistoryCompacted: There is none any more.
+            TableNotFound: There is no batch yet.
+        """
+        store, extent = self.source.held.store, self.extent
+        limit = (time - _EPOCH) // _MILLISECOND
         low, high = extent.oldest - 1, extent.newest
         while low < high:
             middle = (low + high + 1) // 2
@@ -109,11 +135,15 @@ class Operator:
             else:
                 high = middle - 1
         if low < extent.oldest:
-            raise HistoryCompacted(
-                f"as_of={time.isoformat()}: the history of operator {self.name!r} goes back to batch {extent.oldest} "
-                f"({_shown(store.batch(extent.oldest).processing_time)})"
-            )
+            raise self._gone(f"as_of={time.isoformat()}: ")
         return low
+
+    def _gone(self, what: str = "") -> HistoryCompacted:
+        store, extent = self.source.held.store, self.extent
+        return HistoryCompacted(
+            f"{what}the history of operator {self.name!r} goes back to batch {extent.batch_of(extent.oldest)} "
+            f"({_shown(store.batch(extent.oldest).processing_time)})"
+        )
 
     def reader(self, state: str, states: Mapping[str, Any]) -> EntryReader:
         """What reads a state as a batch describes it."""
@@ -142,51 +172,52 @@ class Changed:
 
 
 class View:
-    """One operator's state as a batch left it."""
+    """One operator's state as a commit left it.
 
-    def __init__(self, operator: Operator, store: VersionStore, extent: Extent, batch: VersionedBatch) -> None:
+    Attributes:
+        operator: The operator.
+        store: Where it is.
+        extent: What the store held when the view was opened.
+        at: The commit.
+    """
+
+    def __init__(self, operator: Operator, store: VersionStore, extent: Extent, at: VersionedBatch) -> None:
         self.operator = operator
         self.store = store
         self.extent = extent
-        self.batch = batch
-        self._log_id = extent.log_id
+        self.at = at
 
     @property
     def position(self) -> Position:
         """The position of answers."""
-        batch = self.batch
-        total = sum(hash_of_text(text, "a commit") for text in batch.hashes if text) % MODULUS
+        at = self.at
+        total = sum(hash_of_text(text, "a commit") for text in at.hashes if text) % MODULUS
         return Position(
-            self.operator.name,
-            batch.commit,
-            batch.watermark,
-            batch.processing_time,
-            self._log_id,
-            batch.entries,
-            hash_text(total),
+            self.operator.name, at.batch, at.watermark, at.processing_time, at.log_id, at.entries, hash_text(total)
         )
 
     def reader(self, state: str) -> EntryReader:
         """What reads a state."""
-        if state not in self.batch.states:
+        states = self.at.states
+        if state not in states:
             raise TableNotFound(
-                f"there is no state {state!r} in batch {self.batch.commit} of operator {self.operator.name!r}; there "
-                f"are: {', '.join(self.batch.states) or 'none'}"
+                f"there is no state {state!r} in batch {self.at.batch} of operator {self.operator.name!r}; there are: "
+                f"{', '.join(states) or 'none'}"
             )
-        return self.operator.reader(state, self.batch.states)
+        return self.operator.reader(state, states)
 
     def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
         """A stored value, unless it has expired by the clocks of the batch."""
         if value is None or reader.clock is None:
             return value
-        clock = self.batch.processing_time if reader.clock == "processing_time" else self.batch.watermark
+        clock = self.at.processing_time if reader.clock == "processing_time" else self.at.watermark
         # What is due at the greatest time never expires, also after the end of input.
         return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
 
     def changes(self, state: str) -> list[Changed]:
         """What the batch changed in a state, by address. All who follow the state share the list."""
-        known, number = self.operator.changes, self.batch.commit
-        found = known.get((self._log_id, number, state))
+        known, number = self.operator.changes, self.at.commit
+        found = known.get((self.store, number, state))
         if found is None:
             reader = self.reader(state)
             found = []
@@ -201,7 +232,7 @@ class View:
                     found.append(Changed(address, entry, None if old is None else reader.value(old), new is None))
             if len(known) >= _CHANGES_KEPT:
                 known.clear()
-            known[self._log_id, number, state] = found
+            known[self.store, number, state] = found
         return found
 
     def versions(self, reader: EntryReader, prefix: bytes) -> Iterator[VersionedRecord[Any]]:
@@ -223,14 +254,14 @@ class View:
         record = next((record for record in found if record.timestamp <= as_of), None)
         if record is None or record.valid_to is None:
             return record
-        older = as_of + reader.schema.ttl["milliseconds"] <= self.batch.watermark
+        older = as_of + reader.schema.ttl["milliseconds"] <= self.at.watermark
         return None if older or record.valid_to <= as_of else record
 
     def scan(
         self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """The live (prefix, sub, value) of a range of addresses."""
-        for prefix, sub, value in self.store.scan(first, end, self.batch.commit, reverse=reverse):
+        for prefix, sub, value in self.store.scan(first, end, self.at.commit, reverse=reverse):
             if self.live(reader, value) is not None:
                 yield prefix, sub, value
 
@@ -241,6 +272,3 @@ def _shown(milliseconds: int) -> str:
 
 Viewing = Callable[[AsOf], AbstractContextManager[View]]
 """Opens an operator's state as of a batch."""
-
-Waiting = Callable[[int, float | None], bool]
-"""Waits for a batch, for so many seconds at most or for ever; gives whether it is there."""

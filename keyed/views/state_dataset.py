@@ -132,7 +132,7 @@ class _Columns:
     def __init__(self, view: View, reader: EntryReader) -> None:
         self.reader = reader
         schema = reader.schema
-        first = next(view.store.scan(*reader.range, view.batch.commit), None)
+        first = next(view.store.scan(*reader.range, view.at.commit), None)
         fields: list[pa.Field[Any]] = []
         self._makers: list[Callable[[Entry], Any]] = []
 

@@ -18,8 +18,8 @@ from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeE
 from keyed.stores.database import successor
 from keyed.ttl import TimeDomain
 from keyed.views.entries import Entry, EntryReader
-from keyed.views.operator_view import AsOf, Position, Viewing, Waiting
-from keyed.views.subscription import Subscription
+from keyed.views.operator_view import AsOf, Position, View, Viewing
+from keyed.views.subscription import Feed, Subscription
 
 if TYPE_CHECKING:
     from keyed.views.state_dataset import StateDataset
@@ -104,9 +104,9 @@ class StateTable:
         operator: Name of the operator.
     """
 
-    def __init__(self, operator: str, state: str, view: Viewing, wait: Waiting | None) -> None:
+    def __init__(self, operator: str, state: str, view: Viewing, feed: Feed | None) -> None:
         self._view = view
-        self._wait = wait
+        self._feed = feed
         self.name = state
         self.operator = operator
 
@@ -130,31 +130,34 @@ class StateTable:
             HistoryCompacted: The batch is older than the history that is kept.
             TableNotFound: There is no such state, or no batch yet.
         """
-        return self.query(key, entry, namespace=namespace, as_of=as_of).value
+        with self._view(as_of) as view:
+            return self._value(view, key, entry, namespace)
 
     def query(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
         """`get`, with the position that the answer was taken from."""
         with self._view(as_of) as view:
-            reader = view.reader(self.name)
-            prefix = reader.prefix(key, namespace)
-            if reader.schema.kind == "versioned":
-                record = view.version(reader, prefix, None if entry is NOT_GIVEN else entry)
-                if record is None:
-                    self._check_key(key)
-                return QueryResult(record, view.position)
-            if entry is not NOT_GIVEN or not reader.has_entries:
-                address = prefix + (b"" if entry is NOT_GIVEN else reader.sub(entry))
-                stored = view.live(reader, view.store.get(address, view.batch.commit))
-                if stored is None:
-                    self._check_key(key)
-                return QueryResult(None if stored is None else reader.value(stored), view.position)
-            found = list(view.scan(reader, prefix, successor(prefix)))
-            if not found:
+            return QueryResult(self._value(view, key, entry, namespace), view.position)
+
+    def _value(self, view: View, key: Any, entry: Any, namespace: Any) -> Any:
+        reader = view.reader(self.name)
+        prefix = reader.prefix(key, namespace)
+        if reader.schema.kind == "versioned":
+            record = view.version(reader, prefix, None if entry is NOT_GIVEN else entry)
+            if record is None:
                 self._check_key(key)
-            if reader.schema.kind == "list":
-                return QueryResult([reader.value(stored) for _, _, stored in found], view.position)
-            entries = {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}
-            return QueryResult(entries, view.position)
+            return record
+        if entry is not NOT_GIVEN or not reader.has_entries:
+            address = prefix if entry is NOT_GIVEN else prefix + reader.sub(entry)
+            stored = view.live(reader, view.store.get(address, view.at.commit))
+            if stored is None:
+                self._check_key(key)
+            return None if stored is None else reader.value(stored)
+        found = list(view.scan(reader, prefix, successor(prefix)))
+        if not found:
+            self._check_key(key)
+        if reader.schema.kind == "list":
+            return [reader.value(stored) for _, _, stored in found]
+        return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}
 
     def get_many(self, keys: Iterable[Any], *, namespace: Any = None, as_of: AsOf = None) -> list[Any]:
         """What the state holds for keys, in their order: `get` for each, from one batch.
@@ -167,7 +170,7 @@ class StateTable:
             if reader.has_entries:
                 raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
             make = reader.prefix_maker(namespace)
-            stored = view.store.get_many([make(key) for key in keys], view.batch.commit)
+            stored = view.store.get_many([make(key) for key in keys], view.at.commit)
             decode = reader.value
             if reader.clock is None:
                 return [None if value is None else decode(value) for value in stored]
@@ -243,12 +246,12 @@ class StateTable:
             extent = view.store.extent
             assert extent is not None
             for number, stored in view.store.history(address):
-                if number > view.batch.commit:
+                if number > view.at.commit:
                     continue
-                # The first version that is kept may be older than the batches that are.
-                batch = view.store.batch(max(number, extent.oldest))
+                # The first version that is kept may be older than the commits that are.
+                at = view.store.batch(max(number, extent.oldest))
                 value = None if stored is None else reader.value(stored)
-                versions.append(Version(number, batch.processing_time, batch.watermark, value, stored is None))
+                versions.append(Version(at.batch, at.processing_time, at.watermark, value, stored is None))
             return versions
 
     @property
@@ -271,7 +274,7 @@ class StateTable:
         """The entry with the least key; ``None`` if the table is empty."""
         with self._view(None) as view:
             reader = view.reader(self.name)
-            first = next(view.store.scan(*reader.range, view.batch.commit), None)
+            first = next(view.store.scan(*reader.range, view.at.commit), None)
             return None if first is None else reader.entry(*first)
 
     def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
@@ -287,7 +290,7 @@ class StateTable:
             DefinitionError: ``after`` is no token, or the table is that of a snapshot, which does not change.
             TableNotFound: There is no such state, or no batch yet.
         """
-        if self._wait is None:
+        if self._feed is None:
             raise DefinitionError(f"subscribe: a snapshot of {self.name!r} does not change; subscribe to the tables")
 
         def within(reader: EntryReader) -> tuple[bytes, bytes]:
@@ -298,7 +301,7 @@ class StateTable:
 
         with self._view(None) as view:
             within(view.reader(self.name))
-        return Subscription(self.name, self._view, self._wait, within, after)
+        return Subscription(self.name, self._feed, within, after)
 
     def dataset(self) -> StateDataset:
         """The table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``."""
@@ -322,7 +325,7 @@ class StateTable:
         try:
             with self._view(None) as view:
                 schema = view.reader(self.name).schema
-                return f"<StateTable {self.operator}.{self.name}: {schema}, batch {view.batch.commit}>"
+                return f"<StateTable {self.operator}.{self.name}: {schema}, batch {view.at.batch}>"
         except KeyedError:
             return f"<StateTable {self.operator}.{self.name}: no batch yet>"
 
@@ -350,14 +353,14 @@ class TimersTable:
             found = []
             for kind in _DOMAINS:
                 prefix = timer_prefix(kind, encoded)
-                found += [_timer(*entry) for entry in view.store.scan(prefix, successor(prefix), view.batch.commit)]
+                found += [_timer(*entry) for entry in view.store.scan(prefix, successor(prefix), view.at.commit)]
         return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
         """All pending timers: those in event time, then those in processing time, by key."""
         with self._view(as_of) as view:
             for kind in _DOMAINS:
-                for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.batch.commit):
+                for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.at.commit):
                     yield _timer(*entry)
 
     def __iter__(self) -> Iterator[Timer]:

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -19,11 +19,13 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError, LocalStoreError, StateAccessError, TableNotFound
 from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
+from keyed.restoring import RestorePoint
 from keyed.stores.database import is_locked
 from keyed.vectorized import VectorizedFunction
-from keyed.views.follower import FolderReader, Follower
-from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing, Waiting
+from keyed.views.follower import FolderReader, Follower, Lag
+from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.views.state_table import StateTable, TimersTable
+from keyed.views.subscription import Feed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,8 +47,8 @@ class _Tables(Mapping[str, StateTable]):
     def _viewing(self, operator: Operator) -> Viewing:
         """What opens an operator's state for an answer."""
 
-    def _waiting(self) -> Waiting | None:
-        """What waits for a batch; ``None`` where none comes."""
+    def _feed(self, operator: Operator) -> Feed | None:
+        """Where changes come from; ``None`` where none come."""
         return None
 
     @abstractmethod
@@ -73,7 +75,7 @@ class _Tables(Mapping[str, StateTable]):
             there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
             raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
         operator, state = names[name]
-        return StateTable(operator.name, state, self._viewing(operator), self._waiting())
+        return StateTable(operator.name, state, self._viewing(operator), self._feed(operator))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -131,12 +133,12 @@ class _Tables(Mapping[str, StateTable]):
 class Snapshot(_Tables):
     """The tables as one batch left them, for as long as the snapshot is open. `StateTables.snapshot` opens one."""
 
-    def __init__(self, operators: dict[str, Operator], commit: int) -> None:
+    def __init__(self, operators: dict[str, Operator], commits: Mapping[str, int]) -> None:
         super().__init__(operators)
-        self.batch = commit
         with ExitStack() as stack:
-            self._views = {name: stack.enter_context(operator.view(commit)) for name, operator in operators.items()}
+            self._views = {name: stack.enter_context(operators[name].view(commit)) for name, commit in commits.items()}
             self._context = stack.pop_all()
+        self.batch = next(iter(self._views.values())).at.batch
 
     def _viewing(self, operator: Operator) -> Viewing:
         def view(as_of: AsOf) -> AbstractContextManager[View]:
@@ -187,27 +189,46 @@ class StateTables(_Tables):
         self._error: BaseException | None = None
 
     def _viewing(self, operator: Operator) -> Viewing:
-        return lambda as_of: operator.view(self._at(as_of))
+        return lambda as_of: operator.view(self._commit(operator, as_of))
 
     def _all(self) -> AbstractContextManager[Snapshot]:
         return self.snapshot()
 
-    def _at(self, as_of: AsOf) -> int:
-        """The batch that an answer is taken from."""
+    def _commit(self, operator: Operator, as_of: AsOf) -> int:
+        """The commit of an operator that an answer is taken from."""
+        if as_of is None:
+            return operator.extent.newest if len(self._operators) == 1 else self._level()[operator.name]
         if isinstance(as_of, datetime):
             if as_of.tzinfo is None:
                 raise DefinitionError(f"as_of={as_of!r} has no time zone; give an aware datetime")
-            return min(operator.commit_at(as_of) for operator in self._operators.values())
-        if as_of is None:
-            return min(operator.newest for operator in self._operators.values())
+            operators = self._operators.values()
+            as_of = min(each.extent.batch_of(each.commit_at(as_of)) for each in operators)
         if type(as_of) is not int:
             raise DefinitionError(f"as_of={as_of!r}: give the number of a batch or an aware datetime")
-        return as_of
+        return operator.commit_of(as_of)
+
+    def _level(self) -> dict[str, int]:
+        """The newest commits of one batch, by operator."""
+        operators = self._operators
+        batch = min(operator.extent.batch for operator in operators.values())
+        while True:
+            commits = {name: operator.commit_of(batch) for name, operator in operators.items()}
+            stores = ((operator.source.held.store, commits[name]) for name, operator in operators.items())
+            # When the job was restored, a batch of one operator may be of the job before. Their times tell them apart.
+            if len({store.batch(commit).processing_time for store, commit in stores}) == 1 or all(
+                len(operator.extent.eras) == 1 for operator in operators.values()
+            ):
+                return commits
+            batch -= 1
 
     @property
     def batch(self) -> int:
         """The newest batch that can be asked for; 0 before the first one."""
-        return self._at(None)
+        operator = next(iter(self._operators.values()))
+        try:
+            return operator.extent.batch_of(self._commit(operator, None))
+        except TableNotFound:
+            return 0
 
     @property
     def rebuilds(self) -> int:
@@ -284,16 +305,16 @@ class StateTables(_Tables):
             KeyedError: What following failed with.
         """
         batch = position.batch if isinstance(position, Position) else position
-        if not self._wait(batch, timeout):
+        if not self._wait(lambda: self.batch >= batch, timeout):
             raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
         return self.batch
 
-    def _waiting(self) -> Waiting:
-        return self._wait
+    def _feed(self, operator: Operator) -> Feed:
+        return Feed(operator, lambda: self._commit(operator, None), self._wait)
 
-    def _wait(self, batch: int, timeout: float | None) -> bool:
+    def _wait(self, is_there: Callable[[], bool], timeout: float | None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self.batch < batch:
+        while not is_there():
             if self._error is not None:
                 self.stop()
             left = _LOOK_AGAIN if deadline is None else deadline - time.monotonic()
@@ -302,7 +323,7 @@ class StateTables(_Tables):
             if self._thread is None and self.poll():
                 continue
             with self._changed:
-                if self.batch < batch:
+                if not is_there():
                     self._changed.wait(min(left, _LOOK_AGAIN if self._thread is None else 10 * _LOOK_AGAIN))
         return True
 
@@ -313,7 +334,46 @@ class StateTables(_Tables):
             HistoryCompacted: The batch is older than the history that is kept.
             TableNotFound: There is no batch yet.
         """
-        return Snapshot(self._operators, self._at(as_of))
+        if as_of is None:
+            return Snapshot(self._operators, self._level())
+        return Snapshot(
+            self._operators, {name: self._commit(operator, as_of) for name, operator in self._operators.items()}
+        )
+
+    def lag(self) -> Lag:
+        """How far the tables are behind their changelogs.
+
+        Raises:
+            DefinitionError: The tables are only read here: the program that keeps them level knows.
+            ChangelogError: A changelog cannot be read, or is damaged.
+        """
+        found = [follower.lag() for follower in self._followers("lag")]
+        return Lag(sum(lag.records for lag in found), max(lag.seconds for lag in found))
+
+    def take_over(self) -> dict[str, RestorePoint]:
+        """End following, apply what the changelogs have, and give what a new query is restored from.
+
+        Stop the job first, or cut it off: what it commits from now on is not in what the new query takes up.
+
+        Returns:
+            What to give as ``restore_from=``, by operator: it reads from the changelog only what these tables lack.
+
+        Raises:
+            DefinitionError: The tables are only read here.
+            ChangelogError: A changelog cannot be read, or is damaged.
+        """
+        followers = self._followers("take_over")
+        self.stop()
+        self.poll()
+        self.close()
+        points = (RestorePoint(follower.changelog, standby=str(self.path)) for follower in followers)
+        return dict(zip(self._operators, points, strict=True))
+
+    def _followers(self, what: str) -> list[Follower]:
+        followers = [operator.source for operator in self._operators.values()]
+        if not all(isinstance(follower, Follower) for follower in followers):
+            raise DefinitionError(f"{what}: the tables are only read here; open them with their changelogs")
+        return [follower for follower in followers if isinstance(follower, Follower)]
 
     def close(self) -> None:
         """End following and let go of the folder. Closing again does nothing."""

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import attrs
 import msgspec
 
-from keyed.errors import DefinitionError, HistoryCompacted
+from keyed.errors import DefinitionError, HistoryCompacted, TableNotFound
 from keyed.views.entries import Entry, EntryReader
-from keyed.views.operator_view import Viewing
+from keyed.views.operator_view import Operator
 
 #: Entries of a snapshot that are read at a time.
 _SNAPSHOT_ENTRIES = 1_000
@@ -84,6 +84,21 @@ class Token(msgspec.Struct, array_like=True, frozen=True):
 _decode = msgspec.msgpack.Decoder(Token).decode
 
 
+@attrs.frozen
+class Feed:
+    """Where changes of an operator's tables come from.
+
+    Attributes:
+        operator: The operator.
+        shown: Gives the newest commit of it that is shown.
+        wait: Waits until something is so, for so many seconds at most or for ever; gives whether it is.
+    """
+
+    operator: Operator
+    shown: Callable[[], int]
+    wait: Callable[[Callable[[], bool], float | None], bool]
+
+
 class Subscription(Iterator[Change]):
     """The changes of a table: first the state as one batch left it, then what each later batch changed, in order.
 
@@ -102,14 +117,12 @@ class Subscription(Iterator[Change]):
     def __init__(
         self,
         state: str,
-        view: Viewing,
-        wait: Callable[[int, float | None], bool],
+        feed: Feed,
         within: Callable[[EntryReader], tuple[bytes, bytes]],
         after: str | None,
     ) -> None:
         self._state = state
-        self._view = view
-        self._wait = wait
+        self._feed = feed
         self._within = within
         self._given: deque[Change] = deque()
         self.resets = 0
@@ -117,13 +130,10 @@ class Subscription(Iterator[Change]):
         # What was read last; `None` before the snapshot.
         self._at: Token | None = None
         if after in ("now", "beginning"):
-            with view(None) as opened:
-                extent = opened.extent
-                self._at = (
-                    Token(extent.log_id, opened.batch.commit, None, False)
-                    if after == "now"
-                    else Token(extent.log_id, extent.oldest, b"", True)
-                )
+            operator = feed.operator
+            with operator.view(feed.shown() if after == "now" else operator.extent.oldest) as view:
+                now = after == "now"
+                self._at = Token(view.at.log_id, view.at.batch, None if now else b"", not now)
         elif after is not None:
             self._at = Token.of(after)
 
@@ -169,27 +179,47 @@ class Subscription(Iterator[Change]):
         if at is None or at.in_snapshot:
             self._read_snapshot(at)
             return True
-        number = at.batch + (at.address is None)
-        if not self._wait(number, timeout):
+        if not self._feed.wait(lambda: self._is_there(at), timeout):
             return False
-        with self._view(number) as view:
-            if at.log_id != view.extent.log_id or number <= view.extent.oldest:
-                raise HistoryCompacted(f"the changes of batch {number} are not kept")
+        number = self._next(at)
+        with self._feed.operator.view(number) as view:
+            if not view.at.follows or number <= view.extent.oldest:
+                raise HistoryCompacted(f"the changes of batch {view.at.batch} are not kept")
             first, end = self._within(view.reader(self._state))
             if at.address is not None:
                 first = max(first, at.address + b"\x00")
+            log_id, batch = view.at.log_id, view.at.batch
             for change in view.changes(self._state):
                 if first <= change.address < end:
-                    token = Token(at.log_id, number, change.address, False)
+                    token = Token(log_id, batch, change.address, False)
                     self._given.append(_change("change", token, change.entry, change.old, removed=change.removed))
-        self._at = Token(at.log_id, number, None, False)
+        self._at = Token(log_id, batch, None, False)
         return True
 
+    def _is_there(self, at: Token) -> bool:
+        """Whether what follows a token can be read, or never will."""
+        try:
+            return self._next(at) <= self._feed.shown()
+        except HistoryCompacted:
+            return True
+        except TableNotFound:
+            # It is being built anew.
+            return False
+
+    def _next(self, at: Token) -> int:
+        """The commit that has what follows a token; that of the token itself if there is more of it.
+
+        Raises:
+            HistoryCompacted: The token's batch is not kept.
+        """
+        commit = self._feed.operator.extent.commit_of(at.batch, at.log_id)
+        if commit is None:
+            raise HistoryCompacted(f"batch {at.batch} of the changelog {at.log_id} is not kept")
+        return commit + (at.address is None)
+
     def _read_snapshot(self, at: Token | None) -> None:
-        with self._view(None if at is None else at.batch) as view:
-            log_id, number = view.extent.log_id, view.batch.commit
-            if at is not None and at.log_id != log_id:
-                raise HistoryCompacted("the token is of another changelog")
+        with self._feed.operator.view(self._feed.shown() if at is None else self._next(at)) as view:
+            log_id, number = view.at.log_id, view.at.batch
             reader = view.reader(self._state)
             first, end = self._within(reader)
             if at is not None and at.address:

@@ -19,6 +19,7 @@ from keyed.engine.replica import Replica
 from keyed.engine.taker import Taker
 from keyed.recovery.cut import Restoration
 from keyed.recovery.local_checkpoint import check_changelog
+from keyed.recovery.origin import keep_origin
 from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
 from keyed.runtimes.local.output_rows import as_rows
@@ -96,6 +97,8 @@ class LocalOperator:
             What has loaded them: their meta records are to be written and committed together with all others.
         """
         if restoration is not None:
+            if self.stage.changelog is not None:
+                keep_origin(self.stage.changelog, restoration)
             return load(restoration, self.spec, self.groups, on_progress, written)
         loaders = [group.loader(sequence, {}) for group in self.groups]
         for loader in loaders:

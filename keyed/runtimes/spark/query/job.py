@@ -13,7 +13,8 @@ from keyed.errors import DefinitionError
 from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import make_private
-from keyed.recovery.cut import cut_of
+from keyed.recovery.cut import Cut, cut_of
+from keyed.recovery.origin import keep_origin
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Restored, RestoreProgress, RunResult
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begun, take_position
@@ -261,7 +262,7 @@ class Job:
             self._last,
             wanted,
             parallelism,
-            changelogs=_prepared(self._changelogs, parallelism),
+            changelogs=_prepared(self._changelogs, parallelism, self._cut),
             local_dir=self._local_dir,
             end=end,
             cut=self._cut,
@@ -299,13 +300,14 @@ def frame_of(output: Output) -> DataFrame:
     points = _restore_points(stage)
     if points:
         _log.warning("the position of %s is not restored with the DataFrame of an output, its state is", sorted(points))
+    cut = cut_of(points) if points else None
     plan = build(
         stage,
         [output],
         parallelism,
-        changelogs=_prepared(changelogs, parallelism),
+        changelogs=_prepared(changelogs, parallelism, cut),
         local_dir=_local_dir(session, None),
-        cut=cut_of(points) if points else None,
+        cut=cut,
     )
     return plan.routes[0].frame(plan.frame)
 
@@ -322,9 +324,13 @@ def _restore_points(last: Stage) -> dict[str, RestorePoint]:
     return {stage.name: stage.restore_from for stage in last.chain if stage.restore_from is not None}
 
 
-def _prepared(changelogs: Mapping[str, Changelog], parallelism: int) -> dict[str, str]:
+def _prepared(changelogs: Mapping[str, Changelog], parallelism: int, cut: Cut | None) -> dict[str, str]:
     """The identity of each changelog, which is created if it was not there."""
-    return {name: changelog.prepare(name, parallelism).log_id for name, changelog in changelogs.items()}
+    ids = {name: changelog.prepare(name, parallelism).log_id for name, changelog in changelogs.items()}
+    for name, restoration in (cut.operators if cut is not None else {}).items():
+        if name in changelogs:
+            keep_origin(changelogs[name], restoration)
+    return ids
 
 
 def _partitions(session: SparkSession) -> int:

@@ -1,19 +1,23 @@
 """The versions of an operator's entries, in one RocksDB for all its key groups.
 
-The database is in the subfolder ``keyed-versions-1.<number>`` of the store's folder: the name says whose it is and in
+The database is in the subfolder ``keyed-versions-2.<number>`` of the store's folder: the name says whose it is and in
 which format; a store that is built anew gets the next number, so that readers keep what they have open. Entries are
-those of a changelog (`keyed.content.addresses`), rows of tables as `keyed.content.table_entries` has them. A *version*
-is a value with the number of the commit that wrote it. The database's keys and values, numbers big-endian:
+those of a changelog (`keyed.content.addresses`), rows of tables as `keyed.content.table_entries` has them. What is
+followed is a changelog, and after it those of the jobs that were restored from it; so commits have numbers of the
+store's own, which count on, and an *era* says which batches of which changelog they are. A *version* is a value with
+the number of the commit that wrote it. The database's keys and values, numbers big-endian:
 
-    M                              position: a frame of kind KVPO, version 1, whose payload is the msgpack array
-                                   [log id, oldest commit that can be asked for, newest commit, number of versions
-                                   written since the last sweep began]
-    C | commit (u64)               a frame of kind KVCO, version 1: the fields of `VersionedBatch` as a msgpack map
+    M                              position: a frame of kind KVPO, version 2, whose payload is the msgpack array
+                                   [eras, number of buckets, oldest commit that can be asked for, newest commit, number
+                                   of versions written since the last sweep began]; an era is the array [log id, its
+                                   first commit, the batch that this is]
+    C | commit (u64)               a frame of kind KVCO, version 2: the fields of `VersionedBatch` as a msgpack map
     D | commit (u64) | part (u32)  what a commit changed: the addresses, prefix and sub as one, as a msgpack array; not
                                    of the first one
     L | prefix | sub               the latest version: commit (u64) | length of the prefix (u32) | value;
                                    without what follows the commit if the entry was removed
-    V | prefix | sub | ~commit     each version, the newest first: length of the prefix (u32) | value, or nothing
+    V | bucket (u16) | prefix | sub | ~commit
+                                   each version, the newest first: length of the prefix (u32) | value, or nothing
 
 ``~commit`` is the commit's number with all bits inverted. Commits are of one batch in all key groups, so a number says
 what the whole operator's state is; what is above the position is no state yet and is not looked at.
@@ -22,12 +26,16 @@ An entry that did not change since the commit that is asked for is found under L
 Versions that no commit from the oldest one on can see are removed by a sweep, a part with each commit, once there are
 as many of them as there are entries: so the database holds at most what is live, twice, and what changed since.
 
+*Buckets* are the key groups of the first changelog: those who restore a job read its groups one by one, out of V. They
+stay when a job is restored with another number of key groups.
+
 Writes go to RocksDB's write-ahead log: other processes see them, through an instance of their own that follows it
 (RocksDB's secondary instance). The log is not synced; what a machine lost is read from the changelog again.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,20 +47,23 @@ import attrs
 import msgspec
 
 from keyed.codec.frames import frame, unframe
+from keyed.codec.key_hash import group_of, key_hash
+from keyed.content.addresses import key_of
 from keyed.content.blocks import Change
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.private_files import make_private
-from keyed.stores.database import Database, successor
+from keyed.stores.database import Database, is_locked, is_refused, successor
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
-_SUBFOLDER = "keyed-versions-1."
+_SUBFOLDER = "keyed-versions-2."
 _POSITION = b"M"
-_POSITION_FRAME, _BATCH_FRAME, _VERSION = b"KVPO", b"KVCO", 1
+_POSITION_FRAME, _BATCH_FRAME, _VERSION = b"KVPO", b"KVCO", 2
 _NUMBER = Struct(">Q")
 _LENGTH = Struct(">I")
 _HEAD = Struct(">QI")
+_BUCKET = Struct(">cH")
 _pack = _NUMBER.pack
 _pack_length = _LENGTH.pack
 _LAST = 2**64 - 1
@@ -69,7 +80,10 @@ class VersionedBatch:
     """What the store knows of one batch, which all key groups have committed.
 
     Attributes:
-        commit: Number of the commit in each key group.
+        commit: Number of the commit.
+        batch: Number of the batch in the changelog.
+        log_id: Identity of the changelog.
+        follows: Whether the commit has what this batch changed, and nothing of batches before that were missed.
         watermark: The least watermark of the key groups after it, milliseconds.
         processing_time: The greatest processing time of the key groups after it, milliseconds since the epoch.
         hashes: Hashes of the key groups' live entries after it, as text (`keyed.content.entry_hash`), in their order.
@@ -79,6 +93,9 @@ class VersionedBatch:
     """
 
     commit: int
+    batch: int
+    log_id: str
+    follows: bool = True
     watermark: int
     processing_time: int
     hashes: tuple[str, ...]
@@ -89,7 +106,21 @@ class VersionedBatch:
 
 _decode_batch = msgspec.msgpack.Decoder(VersionedBatch).decode
 _decode_addresses = msgspec.msgpack.Decoder(list[bytes]).decode
-_decode_position = msgspec.msgpack.Decoder(tuple[str, int, int, int]).decode
+
+
+@attrs.frozen
+class Era:
+    """From which commit on a changelog was followed.
+
+    Attributes:
+        log_id: Identity of the changelog.
+        commit: The first commit.
+        batch: Number of its batch; those that follow count on with the commits.
+    """
+
+    log_id: str
+    commit: int
+    batch: int
 
 
 @attrs.frozen
@@ -97,14 +128,51 @@ class Extent:
     """What a store holds.
 
     Attributes:
-        log_id: Identity of the changelog.
+        eras: The changelogs that its commits are of, in order.
+        buckets: Number of buckets.
         oldest: The oldest commit whose state can be asked for.
         newest: The newest one.
     """
 
-    log_id: str
+    eras: tuple[Era, ...]
+    buckets: int
     oldest: int
     newest: int
+
+    @property
+    def log_id(self) -> str:
+        """Identity of the changelog that is followed."""
+        return self.eras[-1].log_id
+
+    @property
+    def batch(self) -> int:
+        """The newest batch."""
+        return self.batch_of(self.newest)
+
+    def batch_of(self, commit: int) -> int:
+        """The number of a commit's batch in its changelog."""
+        era = next(era for era in reversed(self.eras) if era.commit <= commit)
+        return era.batch + commit - era.commit
+
+    def commit_of(self, batch: int, log_id: str | None = None) -> int | None:
+        """The commit that is a batch, the newest one if there are several; ``None`` if there is none.
+
+        Args:
+            batch: Number of the batch.
+            log_id: Identity of its changelog, if it is to be of this one.
+        """
+        last = self.newest
+        for era in reversed(self.eras):
+            commit = era.commit + batch - era.batch
+            if log_id in (None, era.log_id) and max(era.commit, self.oldest) <= commit <= last:
+                return commit
+            last = era.commit - 1
+        return None
+
+
+_decode_position = msgspec.msgpack.Decoder(tuple[tuple[tuple[str, int, int], ...], int, int, int, int]).decode
+Part = tuple[int | None, list[Change]]
+"""Changes of one bucket; of ``None`` they may be of any."""
 
 
 class VersionStore:
@@ -115,16 +183,29 @@ class VersionStore:
     Args:
         path: Folder of the store; created if missing, with its parents.
 
+    Attributes:
+        damage: What was wrong with the store that was here, which was replaced by an empty one; empty if nothing was.
+
     Raises:
-        LocalStoreError: The folder is damaged, is written by another program, or cannot be created or read.
+        LocalStoreError: The folder is written by another program, or cannot be created or read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.damage = ""
         numbers = _numbers(self.path)
-        self._open(numbers[-1] if numbers else 0)
-        for number in numbers[:-1]:
-            shutil.rmtree(self._folder(number), ignore_errors=True)
+        number = numbers[-1] if numbers else 0
+        try:
+            self._open(number)
+        except LocalStoreError as error:
+            if is_locked(error) or is_refused(error):
+                raise
+            self.damage = str(error)
+            self._open(number + 1)
+        for folder in self.path.glob("keyed-*"):
+            if folder != self._database.path:
+                # Of earlier formats, or what a crash left.
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self, number: int) -> None:
         self._number = number
@@ -134,6 +215,11 @@ class VersionStore:
         except OSError as error:
             raise LocalStoreError(f"{folder} cannot be created: {error}") from error
         self._use(Database(folder, LocalStoreError, wal=True))
+        try:
+            self.undo()
+        except BaseException:
+            self._database.close()
+            raise
 
     def _use(self, database: Database) -> None:
         self._database = database
@@ -167,10 +253,6 @@ class VersionStore:
     def extent(self) -> Extent | None:
         """The batches that can be asked for; ``None`` before the first one."""
         return self._extent
-
-    def is_empty(self) -> bool:
-        """Whether nothing was ever written."""
-        return next(self._database.range(b"", b"\xff"), None) is None
 
     def batch(self, commit: int) -> VersionedBatch:
         """What is known of a batch from the oldest to the newest.
@@ -250,6 +332,23 @@ class VersionStore:
         old, new = (None if record is None else record[_LENGTH.size :] for record in (before, after))
         return address[:length], address[length:], old, new
 
+    def group(self, index: int, parallelism: int, commit: int) -> Iterator[Change]:
+        """The entries of one of so many key groups, as a commit left them."""
+        extent = self._extent
+        assert extent is not None
+        common, least = math.gcd(extent.buckets, parallelism), _LAST - commit
+        for bucket in range(index % common, extent.buckets, common):
+            head = b""
+            for key, record in self._database.range(_BUCKET.pack(b"V", bucket), _BUCKET.pack(b"V", bucket + 1)):
+                if key[3:-8] == head or _NUMBER.unpack_from(key, len(key) - 8)[0] < least:
+                    continue
+                head = key[3:-8]
+                if record:
+                    length = _LENGTH.unpack_from(record)[0]
+                    prefix = head[:length]
+                    if extent.buckets % parallelism == 0 or _bucket(prefix, parallelism) == index:
+                        yield prefix, head[length:], record[_LENGTH.size :]
+
     def history(self, address: bytes) -> Iterator[tuple[int, bytes | None]]:
         """The (commit, value) of an entry's versions, the newest first: ``None`` where it was removed.
 
@@ -258,7 +357,7 @@ class VersionStore:
         extent = self._extent
         if extent is None:
             return
-        head = b"V" + address
+        head = self._head(address)
         for key, record in self._database.range(head + _pack(_LAST - extent.newest), successor(head)):
             commit = _LAST - _NUMBER.unpack_from(key, len(head))[0]
             yield commit, record[_LENGTH.size :] if record else None
@@ -287,8 +386,16 @@ class VersionStore:
 
     def _version(self, address: bytes, commit: int) -> bytes | None:
         """The record of the newest version that is not younger than a commit."""
-        head = b"V" + address
-        return next((record for _, record in self._database.range(head + _pack(_LAST - commit), successor(head))), None)
+        return next((record for _, record in self._versions_of(address, commit)), None)
+
+    def _versions_of(self, address: bytes, commit: int) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and records of the versions that are not younger than a commit, the newest first."""
+        head = self._head(address)
+        return self._database.range(head + _pack(_LAST - commit), successor(head))
+
+    def _head(self, address: bytes) -> bytes:
+        """What the keys of an entry's versions begin with."""
+        return _BUCKET.pack(b"V", _bucket(address, self._buckets)) + address
 
     def _look_up(self, key: bytes) -> bytes | None:
         try:
@@ -300,71 +407,117 @@ class VersionStore:
     def _read_extent(self) -> None:
         where = str(self._database.path)
         self._extent: Extent | None = None
-        self._written = 0
+        self._written = self._buckets = 0
         record = self._look_up(_POSITION)
         if record is None:
             return
         try:
             _, payload = unframe(_POSITION_FRAME, record, where=where, newest=_VERSION)
-            log_id, oldest, newest, self._written = _decode_position(payload)
+            eras, self._buckets, oldest, newest, self._written = _decode_position(payload)
         except (CorruptionError, ValueError) as error:
             raise LocalStoreError(f"{where}: damaged position record: {error}") from error
-        self._extent = Extent(log_id, oldest, newest)
+        self._extent = Extent(tuple(Era(*era) for era in eras), self._buckets, oldest, newest)
 
     # Writing ----------------------------------------------------------------------------------------------------
 
-    def write(self, commit: int, changes: Iterable[Change]) -> None:
-        """Write changes of a commit that is not to be seen yet."""
-        self._database.write(self._versions(commit, list(changes), _new_batch()))
-        self._parts += 1
+    def begin(self, buckets: int) -> None:
+        """Say how many buckets there are to be. Called before the first commit is written."""
+        self._buckets = buckets
 
-    def apply(self, log_id: str, batch: VersionedBatch, changes: Iterable[Change], oldest: int) -> None:
+    @property
+    def buckets(self) -> int:
+        """The number of buckets."""
+        return self._buckets
+
+    def write(self, commit: int, parts: Iterable[Part]) -> None:
+        """Write changes of the next commit, which is not to be seen yet."""
+        self._database.write(self._versions(commit, parts, _new_batch()))
+
+    def apply(self, batch: VersionedBatch, parts: Iterable[Part], oldest: int) -> None:
         """Write the last changes of a commit, and show it: with all that `write` was given of it, or not at all.
 
         Args:
-            log_id: Identity of the changelog.
             batch: The batch.
-            changes: Changes in order; a later one of an address wins.
+            parts: Changes in order; a later one of an address wins.
             oldest: The oldest commit that can be asked for from now on; it never moves back.
         """
-        changes, written = list(changes), _new_batch()
-        before, extent = self._extent, Extent(log_id, oldest, batch.commit)
+        parts, written = list(parts), _new_batch()
+        before = self._extent
+        eras = before.eras if before is not None else ()
+        if not eras or (before and (before.log_id, before.batch) != (batch.log_id, batch.batch - 1)):
+            eras = (*eras, Era(batch.log_id, batch.commit, batch.batch))
+        while len(eras) > 1 and eras[1].commit <= oldest:
+            eras = eras[1:]
+        extent = Extent(eras, self._buckets, oldest, batch.commit)
         # First, so that what is written now stays: a sweep looks at what was written before.
-        self._sweep(written, extent, max(batch.entries, _SWEEP_LEAST), 2 * len(changes) + _SWEEP_STEP)
-        self._versions(batch.commit, changes, written)
+        size = sum(len(changes) for _, changes in parts)
+        self._sweep(written, extent, max(batch.entries, _SWEEP_LEAST), 2 * size + _SWEEP_STEP)
+        self._versions(batch.commit, parts, written)
         written[b"C" + _pack(batch.commit)] = frame(_BATCH_FRAME, _VERSION, _encode(batch))
         for commit in range(before.oldest if before is not None else oldest, oldest):
             written.delete(b"C" + _pack(commit))
             for key, _ in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
                 written.delete(key)
-        payload = _encode((extent.log_id, extent.oldest, extent.newest, self._written))
+        payload = _encode(([attrs.astuple(era) for era in eras], self._buckets, oldest, batch.commit, self._written))
         written[_POSITION] = frame(_POSITION_FRAME, _VERSION, payload)
         self._database.write(written)
         self._extent, self._parts = extent, 0
 
+    def undo(self) -> None:
+        """Remove what was written of a commit that is not shown: what comes next may be another one.
+
+        Raises:
+            LocalStoreError: Nothing is shown, and something was written.
+        """
+        extent = self._extent
+        if extent is None:
+            if next(self._database.range(b"", b"\xff"), None) is not None:
+                raise LocalStoreError(f"{self._database.path}: it was not finished")
+            return
+        inverted = _pack(_LAST - extent.newest - 1)
+        for key, record in self._database.range(b"D" + _pack(extent.newest + 1), b"E"):
+            batch = _new_batch()
+            for address in _decode_addresses(record):
+                batch.delete(self._head(address) + inverted)
+                found = next(self._versions_of(address, extent.newest), None)
+                if found is None:
+                    batch.delete(b"L" + address)
+                else:
+                    commit = _LAST - _NUMBER.unpack_from(found[0], len(found[0]) - 8)[0]
+                    batch[b"L" + address] = _pack(commit) + found[1]
+            batch.delete(key)
+            self._database.write(batch)
+        self._parts = 0
+
     def successor(self) -> VersionStore:
         """A new, empty store in the same folder, in place of this one, which is to be closed and deleted."""
         new = VersionStore.__new__(VersionStore)
-        new.path = self.path
+        new.path, new.damage = self.path, ""
         new._open(self._number + 1)  # noqa: SLF001 - another store of this class
         return new
 
-    def _versions(self, commit: int, changes: Sequence[Change], batch: WriteBatch) -> WriteBatch:
+    def _versions(self, commit: int, parts: Iterable[Part], batch: WriteBatch) -> WriteBatch:
         """Add versions to a batch of writes."""
         number, inverted = _pack(commit), _pack(_LAST - commit)
-        for prefix, sub, value in changes:
-            address = prefix + sub
-            if value is None:
-                batch[b"L" + address] = number
-                batch[b"V" + address + inverted] = b""
-            else:
-                record = _pack_length(len(prefix)) + value
-                batch[b"L" + address] = number + record
-                batch[b"V" + address + inverted] = record
-        if self._extent is not None and changes:
-            addresses = [prefix + sub for prefix, sub, _ in changes]
+        addresses: list[bytes] = []
+        changed = addresses.append
+        for bucket, changes in parts:
+            head = None if bucket is None else _BUCKET.pack(b"V", bucket)
+            for prefix, sub, value in changes:
+                address = prefix + sub
+                key = (self._head(address) if head is None else head + address) + inverted
+                if value is None:
+                    batch[b"L" + address] = number
+                    batch[key] = b""
+                else:
+                    record = _pack_length(len(prefix)) + value
+                    batch[b"L" + address] = number + record
+                    batch[key] = record
+                changed(address)
+        if self._extent is not None and addresses:
             batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
-        self._written += len(changes)
+            self._parts += 1
+        self._written += len(addresses)
         return batch
 
     def _sweep(self, batch: WriteBatch, extent: Extent, least: int, rest: int) -> None:
@@ -384,7 +537,7 @@ class VersionStore:
         for key, record in self._database.range(self._sweep_at, b"W"):
             if key[:-8] != head:
                 if gone:
-                    batch.delete(b"L" + head[1:])
+                    batch.delete(b"L" + head[3:])
                 if rest <= 0:
                     self._sweep_at = key
                     return
@@ -403,7 +556,7 @@ class VersionStore:
             else:
                 batch.delete(key)
         if gone:
-            batch.delete(b"L" + head[1:])
+            batch.delete(b"L" + head[3:])
         self._sweep_at = None
 
 
@@ -440,6 +593,11 @@ class VersionReader(VersionStore):
         """Let go of the folder, which is the writer's. Closing again does nothing."""
         self._database.close()
         shutil.rmtree(self._own, ignore_errors=True)
+
+
+def _bucket(address: bytes, buckets: int) -> int:
+    """The bucket of an entry: the key group of its key."""
+    return group_of(key_hash(key_of(address)), buckets) if buckets > 1 else 0
 
 
 def _new_batch() -> WriteBatch:

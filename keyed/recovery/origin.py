@@ -1,0 +1,41 @@
+"""Which changelog the job of a changelog was restored from: what lets those who follow it go on where they are.
+
+A changelog keeps, under the name ``origin``, the JSON array ``[log id, sequence]``: after batch ``sequence`` of that
+changelog the course goes on in this one.
+"""
+
+from __future__ import annotations
+
+import json
+
+from keyed.changelog.model import Changelog
+from keyed.errors import CorruptionError
+from keyed.recovery.cut import Restoration, header_of
+
+_NAME = "origin"
+
+
+def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
+    """Keep what a job is restored from in its new changelog; one that has commits is left as it is."""
+    header = header_of(changelog)
+    if any(changelog.reader(group).last() is not None for group in range(header.parallelism)):
+        return
+    # A try before this one may have begun with another batch.
+    changelog.forget([_NAME])
+    changelog.keep(_NAME, json.dumps([restoration.header.log_id, restoration.sequence]).encode())
+
+
+def origin_of(changelog: Changelog) -> tuple[str, int] | None:
+    """The changelog that the job was restored from, and the last batch of it that counts; ``None`` if it was not.
+
+    Raises:
+        CorruptionError: What is kept of it is damaged.
+    """
+    for name, data in changelog.kept():
+        if name == _NAME:
+            try:
+                log_id, sequence = json.loads(data)
+                return str(log_id), int(sequence)
+            except (ValueError, TypeError) as error:
+                raise CorruptionError(f"the record {_NAME!r} is malformed: {error}", where=str(changelog)) from error
+    return None
