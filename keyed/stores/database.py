@@ -7,6 +7,7 @@ What was found with rocksdict 0.3.29 and is dealt with here, once:
 - ``Rdict.items()`` stops at a damaged block as if it were the end. `Database.range` walks a raw iterator and asks it
   for its status at the end.
 - An iterator keeps the database open, and its lock held, after ``close()``. `Database.close` ends them first.
+- ``ReadOptions.set_iterate_lower_bound`` sets the upper bound: `Database.range` stops by itself at the lower one.
 - ``WriteOptions.disable_wal`` and ``sync`` are properties, whatever the type stubs say.
 - RocksDB 9.8 spins for ever on a manifest or write-ahead log that ends in a record of a type which only recycled files
   have. `Database` never recycles files and refuses such a file before RocksDB reads it.
@@ -245,7 +246,6 @@ class Database:
 
         try:
             options = ReadOptions()
-            options.set_iterate_lower_bound(first)
             options.set_iterate_upper_bound(end)
             cursor = self._rocks.iter(options)
             if reverse:
@@ -255,7 +255,10 @@ class Database:
             valid, key, value = cursor.valid, cursor.key, cursor.value
             step = cursor.prev if reverse else cursor.next
             while valid():
-                yield key(), value()
+                at = key()
+                if at < first:
+                    break
+                yield at, value()
                 step()
             cursor.status()
         except Exception as error:

@@ -539,7 +539,8 @@ class VersionStore:
                 if gone:
                     batch.delete(b"L" + head[3:])
                 if rest <= 0:
-                    self._sweep_at = key
+                    # Not the key itself: by then there may be newer versions, which come before it.
+                    self._sweep_at = key[:-8]
                     return
                 head, hidden, gone = key[:-8], False, True
             rest -= 1

@@ -80,6 +80,7 @@ def test_every_commit_from_the_oldest_one_on_is_as_it_was(data):
                         store.undo()
                 for past in range(oldest, commit + 1):
                     assert seen(store, past) == states[past]
+                    assert [*store.scan(FIRST, END, past, reverse=True)] == [*store.scan(FIRST, END, past)][::-1]
                     joined = [prefix + sub for prefix, sub in ADDRESSES]
                     expected = [states[past].get(address) for address in ADDRESSES]
                     assert [store.get(address, past) for address in joined] == expected
