@@ -129,8 +129,8 @@ def test_only_the_keys_that_are_asked_for_are_read(tables, monkeypatch):
     store = next(iter(tables._operators.values())).source.held.store
     scan = store.scan
 
-    def counted(*arguments):
-        for entry in scan(*arguments):
+    def counted(*arguments, **options):
+        for entry in scan(*arguments, **options):
             read.append(entry)
             yield entry
 
