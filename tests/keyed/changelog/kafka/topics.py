@@ -124,7 +124,9 @@ def produce_all(kafka: str, topic: str, partition: int, records: list[Any]) -> N
 
 def end(kafka: str, topic: str) -> int:
     """The offset after the last record of the first partition, which may be in no commit yet."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka, "group.id": "keyed-test-end"})
+    # A consumer that reads committed records only gets the offset where an open transaction begins.
+    settings = {"bootstrap.servers": kafka, "group.id": "keyed-test-end", "isolation.level": "read_uncommitted"}
+    consumer = confluent_kafka.Consumer(settings)
     found: int = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), _SECONDS)[1]
     consumer.close()
     return found
