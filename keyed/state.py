@@ -38,7 +38,8 @@ class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
     """How an `AggregatingState` aggregates (Flink's ``AggregateFunction``). ``add`` and ``merge`` return the result.
 
     Accumulators belong to the engine: ``add`` may change the one that it is given, and ``merge`` both. The values that
-    go in and the results that come out are copied where they can change.
+    go in and the results that come out are copied where they can change. Put into a list or dict of an accumulator what
+    its type says: until the batch ends it holds an int as an int where floats are declared, and a datetime in its zone.
     """
 
     def create_accumulator(self) -> ACC:

@@ -46,6 +46,9 @@ class ValueCodec:
         fingerprint: The type as JSON, see `keyed.codec.fingerprints`.
         immutable: Whether a value never changes once it is made, so that it may be shared.
         by_value: Whether that is for each value to say, because parts of the type have no type.
+        exact: Whether a value of the type comes back as it was and not only equal; None where all do. Untyped parts are
+            not looked at.
+        classes: Exact classes whose instances are all of the type, where that can be said.
     """
 
     encode: Callable[[Any], bytes]
@@ -53,6 +56,8 @@ class ValueCodec:
     fingerprint: Any
     immutable: bool
     by_value: bool
+    exact: Callable[[Any], bool] | None
+    classes: frozenset[type]
 
 
 def value_codec(type_: Any = object) -> ValueCodec:
@@ -82,7 +87,8 @@ def _make_codec(type_: Any) -> ValueCodec:
         encode, decode = encode_tagged, decode_tagged
     else:
         encode, decode = _tagged_functions(type_, shape)
-    return ValueCodec(encode, decode, fingerprint, shape.immutable, not shape.typed)
+    classes = shape.classes or frozenset()
+    return ValueCodec(encode, decode, fingerprint, shape.immutable, not shape.typed, shape.exact, classes)
 
 
 def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

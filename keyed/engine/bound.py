@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from keyed.codec.keys import encode_key, normalised
@@ -47,6 +48,7 @@ class BoundState:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     give: Callable[[Any], Any]
+    plain: AbstractSet[type]
     #: The attributes that hold what is known of keys, by key.
     cells: ClassVar[tuple[str, ...]] = ("_cells",)
 
@@ -73,6 +75,7 @@ class BoundState:
         """Hold values in this way."""
         self.holding = holding
         self.encode, self.decode, self.give = holding.encode, holding.decode, holding.give
+        self.plain = holding.plain
 
     def take(self, value: Any) -> Any:
         """What is held of a value that a function gives.

@@ -44,7 +44,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
     def _item(self, value: Any) -> Any:
         if value is None:
             raise EncodingError(f"list state {self.name!r}: elements cannot be None; leave it out")
-        held = value if self.holding.as_it_is else self.take(value)
+        held = value if value.__class__ in self.plain else self.take(value)
         return held if self.ttl is None else (held, self.due_time())
 
     def get(self) -> list[Any]:
@@ -62,7 +62,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         items = [item for _, item in stored] + cell.appended
         if self.ttl is not None:
             items = [held for held, due in items if not self.expired(due)]
-        return items if self.holding.as_it_is else list(map(self.give, items))
+        return items if self.holding.gives_held else list(map(self.give, items))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.get())

@@ -68,7 +68,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def _given(self, held: Any) -> Any:
         """The value of what is held."""
-        return held if held is None or self.holding.as_it_is else self.give(held)
+        return held if held is None or self.holding.gives_held else self.give(held)
 
     def _find(self, key: Any) -> Any:
         cell, sub = self._cell(), self._sub(key)
@@ -79,7 +79,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return default if held is MISSING else self._given(held)
 
     def put(self, key: Any, value: Any) -> None:
-        held = value if value is None or self.holding.as_it_is else self.take(value)
+        held = value if value is None or value.__class__ in self.plain else self.take(value)
         self._cell().written[self._sub(key)] = held if self.ttl is None else (held, self.due_time())
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:

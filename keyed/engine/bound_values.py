@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.snapshots import snapshot
@@ -47,6 +49,11 @@ class _SingleValue(BoundState):
         """Hold something for the current key; ``None`` clears."""
         self._written[self._scope.key] = held if self.ttl is None or held is None else (held, self.due_time())
 
+    def set_result(self, held: Any) -> None:
+        """Hold what a reduction has made. What can change is the engine's own already; the rest is taken."""
+        is_owned = self.holding.in_place and not _is_time(held)
+        self.set_item(held if held is None or is_owned or held.__class__ in self.plain else self.take(held))
+
     def _flush(self, changes: Changes) -> None:
         encode, write, prefix = self.encode, changes.write, self.prefix
         if self.ttl is not None:
@@ -62,6 +69,11 @@ class _SingleValue(BoundState):
             write(prefix(key), b"", data)
 
 
+def _is_time(value: Any) -> bool:
+    """Whether a value is a datetime, or a tuple with one."""
+    return value.__class__ is datetime or (isinstance(value, tuple) and datetime in map(type, value))
+
+
 class BoundValueState(_SingleValue, ValueState[Any]):
     """`ValueState` in a key group. The fast path of the whole engine: two dictionary look-ups a call."""
 
@@ -69,7 +81,9 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         self.bind(declaration, scope, state_id)
         codec = value_codec(declaration.type)
         self.hold(holding_of(codec, in_place=declaration.in_place))
-        self._quick = self.ttl is None and self.holding.as_it_is
+        self._quick = self.ttl is None and self.holding.gives_held
+        #: Classes whose values need no more than a place.
+        self._placed: AbstractSet[type] = self.plain if self.ttl is None else frozenset()
         self._default: Any = None
         if declaration.default is not None:
             try:
@@ -95,7 +109,7 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         return None if held is None else self.give(held)
 
     def update(self, value: Any) -> None:
-        if self._quick:
+        if value.__class__ in self._placed:
             self._written[self._scope.key] = value
         else:
             self.set_item(None if value is None else self.take(value))
@@ -113,14 +127,15 @@ class BoundReducingState(_SingleValue, ReducingState[Any]):
         self.reduce = declaration.reduce
 
     def get(self) -> Any:
-        return self.give(self.item())
+        held = self.item()
+        return None if held is None else self.give(held)
 
     def add(self, value: Any) -> None:
         if value is None:
             raise EncodingError(f"reducing state {self.name!r}: None cannot be added; leave it out or clear()")
         value = self.take(value)
         current = self.item()
-        self.set_item(value if current is None else self.reduce(current, value))
+        self.set_result(value if current is None else self.reduce(current, value))
 
     def clear(self) -> None:
         self._written[self._scope.key] = None
@@ -142,8 +157,9 @@ class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
         value = snapshot(value)
         accumulator = self.item()
         if accumulator is None:
-            accumulator = self.take(self.aggregate.create_accumulator())
-        self.set_item(self.aggregate.add(value, accumulator))
+            accumulator = self.aggregate.create_accumulator()
+            accumulator = None if accumulator is None else self.take(accumulator)
+        self.set_result(self.aggregate.add(value, accumulator))
 
     def clear(self) -> None:
         self._written[self._scope.key] = None

@@ -1,14 +1,16 @@
 """What the overlay holds of the values of a state, so that a function and the state never share what can change.
 
 What `take` gets from a function is stored as it is then, and what `give` gives is the function's own. Values that
-cannot change are held as they are; of others their bytes are, so that each call has the effect that it would have if
-the batch ended there. Accumulators belong to the engine alone, so they are held as objects that are changed in place.
+cannot change are held as they come back from their bytes; of others the bytes are held, so that each call has the
+effect that it would have if the batch ended there. Accumulators belong to the engine alone, so they are held as objects
+that are changed in place.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -29,7 +31,8 @@ class Holding:
         give: The value that a function gets of what is held.
         encode: What is held as bytes.
         decode: What is held of bytes.
-        as_it_is: Whether `take` and `give` do nothing.
+        plain: Classes whose values `take` gives back as they are, so that the call can be spared; it may add to them.
+        gives_held: Whether `give` does nothing.
         in_place: Whether what is held may be changed where it is, and so counts as written once it was read.
     """
 
@@ -37,7 +40,8 @@ class Holding:
     give: Callable[[Any], Any]
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
-    as_it_is: bool = False
+    plain: AbstractSet[type] = frozenset()
+    gives_held: bool = False
     in_place: bool = False
 
 
@@ -54,8 +58,10 @@ def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
         codec: The codec of the type.
         in_place: Whether the function may change them where they are.
     """
-    if codec.immutable or in_place:
-        return Holding(_itself, _itself, codec.encode, codec.decode, as_it_is=True, in_place=in_place)
+    if codec.immutable:
+        return _unchanging(codec)
+    if in_place:
+        return Holding(_itself, _itself, codec.encode, codec.decode, {list, dict}, gives_held=True, in_place=True)
     if codec.by_value:
         return _by_value(codec)
     return Holding(codec.encode, codec.decode, _itself, _itself)
@@ -65,7 +71,39 @@ def owned(codec: ValueCodec) -> Holding:
     """How accumulators are held, into which a copy of each value goes, and of which copies come out."""
     if codec.immutable:
         return holding_of(codec)
-    return Holding(snapshot, snapshot, codec.encode, codec.decode, in_place=True)
+    settled = _settled(codec, snapshot)
+    return Holding(settled, settled, codec.encode, codec.decode, in_place=True)
+
+
+def _unchanging(codec: ValueCodec) -> Holding:
+    """How values that cannot change are held."""
+    encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
+    if codec.exact is not None:
+        return Holding(_settled(codec, _itself), _itself, encode, decode, plain, gives_held=True)
+
+    def take(value: Any) -> Any:
+        # Of each class one value is checked now, the others when they are written.
+        encode(value)
+        plain.add(value.__class__)
+        return value
+
+    return Holding(take, _itself, encode, decode, plain, gives_held=True)
+
+
+def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What gives a value as it comes back from its bytes; ``taken`` of it where that is as it is."""
+    exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or _always
+
+    def settled(value: Any) -> Any:
+        try:
+            if exact(value):
+                return taken(value)
+        except (AttributeError, TypeError, IndexError):
+            # It is not of the type, which encoding says.
+            pass
+        return codec.decode(codec.encode(value))
+
+    return settled
 
 
 def _by_value(codec: ValueCodec) -> Holding:
@@ -84,11 +122,12 @@ def _by_value(codec: ValueCodec) -> Holding:
         value = codec.decode(data)
         return value if _comes_back_as_it_is(value) else _Encoded(data)
 
-    return Holding(take, give, encode, decode)
+    return Holding(take, give, encode, decode, _PLAIN)
 
 
 #: Datetimes are not among them, because they come back in UTC.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes, dt.date, dt.timedelta, Decimal, UUID})
+_COLLECTIONS = frozenset({list, tuple, set, frozenset})
 _all_plain = _PLAIN.issuperset
 
 
@@ -98,6 +137,22 @@ def _comes_back_as_it_is(value: Any) -> bool:
     if cls in _PLAIN:
         return True
     return (cls is tuple or issubclass(cls, Row)) and _all_plain(map(type, value))
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether a value without a declared type comes back as it was."""
+    cls = value.__class__
+    if cls in _PLAIN:
+        return True
+    if cls is dict:
+        return all(map(_is_exact, value)) and all(map(_is_exact, value.values()))
+    if cls in _COLLECTIONS or issubclass(cls, Row):
+        return _all_plain(map(type, value)) or all(map(_is_exact, value))
+    return False
+
+
+def _always(_: Any) -> bool:
+    return True
 
 
 def _itself(value: Any) -> Any:

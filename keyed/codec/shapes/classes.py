@@ -8,7 +8,16 @@ from typing import Any, get_origin
 
 from msgspec import inspect
 
-from keyed.codec.shapes.shape import Build, Shape, all_fields, anything, as_it_is, compound, fields_tree
+from keyed.codec.shapes.shape import (
+    Build,
+    Shape,
+    all_fields,
+    anything,
+    as_it_is,
+    compound,
+    exact_fields,
+    fields_tree,
+)
 
 ClassNode = inspect.DataclassType | inspect.NamedTupleType | inspect.StructType
 
@@ -36,7 +45,7 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
     shapes = [build(field.type) for field in node.fields]
     names = [field.name for field in node.fields]
     fields_match, field_trees = all_fields(shapes), fields_tree(shapes) or tuple
-    values_of = values_getter(cls, names)
+    values_of, exact = values_getter(cls, names), exact_fields(shapes)
     encode_names = [field.encode_name for field in node.fields]
     tag = getattr(node, "tag", None)
     by_position = isinstance(node, inspect.NamedTupleType) or getattr(node, "array_like", False)
@@ -72,9 +81,10 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
         direct=_is_direct(cls, names),
         immutable=is_frozen(cls),
         verify=_has_hooks(cls),
+        exact=lambda value: exact(values_of(value)),
     )
     # References to the class from inside look here.
-    unfinished.check, unfinished.tree, unfinished.parts = shape.check, shape.tree, shape.parts
+    unfinished.check, unfinished.tree, unfinished.parts, unfinished.exact = check, tree, parts, shape.exact
     return shape
 
 

@@ -7,7 +7,18 @@ from typing import Any
 
 from msgspec import inspect
 
-from keyed.codec.shapes.shape import Build, Shape, all_fields, all_items, anything, as_it_is, compound, fields_tree
+from keyed.codec.shapes.shape import (
+    Build,
+    Shape,
+    all_fields,
+    all_items,
+    anything,
+    as_it_is,
+    compound,
+    exact_fields,
+    exact_items,
+    fields_tree,
+)
 
 COLLECTIONS: dict[type[inspect.Type], type[Iterable[Any]]] = {
     inspect.FrozenSetType: frozenset,
@@ -38,7 +49,15 @@ def collection_shape(node: _Collection, build: Build) -> Shape:
 
     inside = f"{item.name}, ..." if cls is tuple else item.name
     immutable = cls in {tuple, frozenset}
-    return compound(f"{cls.__name__}[{inside}]", check, [item], parts, tree if item_tree else None, immutable=immutable)
+    return compound(
+        f"{cls.__name__}[{inside}]",
+        check,
+        [item],
+        parts,
+        tree if item_tree else None,
+        immutable=immutable,
+        exact=exact_items(item),
+    )
 
 
 def tuple_shape(node: inspect.TupleType, build: Build) -> Shape:
@@ -54,7 +73,7 @@ def tuple_shape(node: inspect.TupleType, build: Build) -> Shape:
             yield from ((f"[{i}]", shape, part) for i, (shape, part) in enumerate(zip(shapes, value, strict=True)))
 
     name = f"tuple[{', '.join(shape.name for shape in shapes) or '()'}]"
-    return compound(name, check, shapes, parts, fields_tree(shapes))
+    return compound(name, check, shapes, parts, fields_tree(shapes), exact=exact_fields(shapes))
 
 
 def dict_shape(node: inspect.DictType, build: Build) -> Shape:
@@ -74,9 +93,14 @@ def dict_shape(node: inspect.DictType, build: Build) -> Shape:
             yield from ((".keys()", key, name) for name in value)
             yield from ((f"[{name!r:.50}]", item, part) for name, part in value.items())
 
+    exact_keys, exact_values = exact_items(key), exact_items(item)
+
+    def exact(value: Any) -> bool:
+        return exact_keys(value) and exact_values(value.values())
+
     has_tree = key.tree or item.tree
     name = f"dict[{key.name}, {item.name}]"
-    return compound(name, check, [key, item], parts, tree if has_tree else None, immutable=False)
+    return compound(name, check, [key, item], parts, tree if has_tree else None, immutable=False, exact=exact)
 
 
 def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
@@ -103,6 +127,10 @@ def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
             yield from ((f"[{key!r}]", shapes[key], item) for key, item in value.items() if key in shapes)
 
     has_tree = any(shape.tree for shape in shapes.values())
-    shape = compound(name, check, [*shapes.values()], parts, tree if has_tree else None, immutable=False)
-    unfinished.check, unfinished.tree, unfinished.parts = shape.check, tree, parts
+
+    def exact(value: Any) -> bool:
+        return all(shape.exact is None or shape.exact(item) for _, shape, item in parts(value))
+
+    shape = compound(name, check, [*shapes.values()], parts, tree if has_tree else None, immutable=False, exact=exact)
+    unfinished.check, unfinished.tree, unfinished.parts, unfinished.exact = check, tree, parts, shape.exact
     return shape

@@ -22,6 +22,8 @@ _value_of = operator.attrgetter("value")
 
 
 def _leaf(cls: type, name: str = "", *, immutable: bool = True, tree: Tree | None = None) -> Shape:
+    """The shape of a class whose values come back as they were."""
+
     def check(value: Any) -> bool:
         return value.__class__ is cls
 
@@ -44,6 +46,18 @@ def _is_time(value: Any) -> bool:
 
 def _is_datetime(value: Any) -> bool:
     return value.__class__ is dt.datetime and (value.tzinfo is None or value.utcoffset() is not None)
+
+
+def _is_exact_float(value: Any) -> bool:
+    return value.__class__ is float
+
+
+def _is_exact_datetime(value: Any) -> bool:
+    return value.__class__ is dt.datetime and (value.tzinfo is dt.UTC or value.tzinfo is None) and not value.fold
+
+
+def _is_exact_time(value: Any) -> bool:
+    return value.__class__ is dt.time and value.tzinfo is None and not value.fold
 
 
 def enum_shape(node: inspect.EnumType, _: Build) -> Shape:
@@ -78,13 +92,19 @@ def union_shape(node: inspect.UnionType, build: Build) -> Shape:
         # An int stays an int where both are allowed.
         strict = _leaf(float).check
         shapes = [
-            attrs.evolve(shape, check=strict, tree=None) if shape.check is _is_float else shape for shape in shapes
+            attrs.evolve(shape, check=strict, tree=None, exact=None) if shape.check is _is_float else shape
+            for shape in shapes
         ]
-    exact = frozenset(cls for shape in shapes for cls in shape.classes or ())
-    inexact = [shape.check for shape in shapes if shape.classes is None or shape.check is _is_float]
+    classes = frozenset(cls for shape in shapes for cls in shape.classes or ())
+    checks = [shape.check for shape in shapes if shape.classes is None or shape.check is _is_float]
+    inexact = [shape for shape in shapes if shape.exact]
+    always_exact = frozenset(cls for shape in shapes if not shape.exact for cls in shape.classes or ())
 
     def check(value: Any) -> bool:
-        return value.__class__ in exact or any(check(value) for check in inexact)
+        return value.__class__ in classes or any(check(value) for check in checks)
+
+    def exact(value: Any) -> bool:
+        return value.__class__ in always_exact or any(s.check(value) and s.exact(value) for s in inexact)  # type: ignore[misc]
 
     def tree(value: Any) -> Any:
         shape = next(shape for shape in shapes if shape.check(value))
@@ -101,7 +121,8 @@ def union_shape(node: inspect.UnionType, build: Build) -> Shape:
         shapes,
         parts,
         tree if any(shape.tree for shape in shapes) else None,
-        classes=exact if all(shape.classes for shape in shapes) else None,
+        classes=classes if all(shape.classes for shape in shapes) else None,
+        exact=exact,
     )
 
 
@@ -110,14 +131,16 @@ LEAVES: dict[type[inspect.Type], Callable[[], Shape]] = {
     inspect.BoolType: lambda: _leaf(bool),
     inspect.ByteArrayType: lambda: _leaf(bytearray, immutable=False, tree=bytes),
     inspect.BytesType: lambda: _leaf(bytes),
-    inspect.DateTimeType: lambda: Shape("datetime", _is_datetime),
+    inspect.DateTimeType: lambda: Shape("datetime", _is_datetime, exact=_is_exact_datetime),
     inspect.DateType: lambda: _leaf(dt.date),
     inspect.DecimalType: lambda: _leaf(Decimal),
-    inspect.FloatType: lambda: Shape("float", _is_float, float, frozenset({float})),
+    inspect.FloatType: lambda: Shape("float", _is_float, float, frozenset({float}), exact=_is_exact_float),
     inspect.IntType: lambda: _leaf(int),
     inspect.NoneType: lambda: _leaf(type(None), "None"),
     inspect.StrType: lambda: _leaf(str),
     inspect.TimeDeltaType: lambda: _leaf(dt.timedelta),
-    inspect.TimeType: lambda: Shape("time without a time zone or with a fixed number of minutes", _is_time),
+    inspect.TimeType: lambda: Shape(
+        "time without a time zone or with a fixed number of minutes", _is_time, exact=_is_exact_time
+    ),
     inspect.UUIDType: lambda: _leaf(UUID),
 }

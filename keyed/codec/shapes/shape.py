@@ -44,6 +44,9 @@ class Shape:
         verify: Whether values can fail to decode in spite of ``check``, by a constraint, a validator or a
             ``__post_init__``.
         parts: The parts of a value with their places and shapes, to find the one that does not match.
+        exact: Whether a value of the type comes back as it was and not only equal: an int where floats are declared
+            comes back as a float, a datetime of another zone in UTC. It may say no where it is not sure. None where all
+            values do.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Shape:
     immutable: bool = True
     verify: bool = False
     parts: Parts | None = None
+    exact: Check | None = None
 
     def refusal(self, value: Any) -> EncodingError:
         """The error for a value that does not pass ``check``. It names the part that does not match."""
@@ -94,8 +98,9 @@ def compound(
     direct: bool = True,
     immutable: bool = True,
     verify: bool = False,
+    exact: Check | None = None,
 ) -> Shape:
-    """A shape with the properties of its parts."""
+    """A shape with the properties of its parts. ``exact`` counts where some of them have it."""
     return Shape(
         name,
         check,
@@ -106,6 +111,7 @@ def compound(
         immutable=immutable and all(shape.immutable for shape in shapes),
         verify=verify or any(shape.verify for shape in shapes),
         parts=parts,
+        exact=exact if any(shape.exact for shape in shapes) else None,
     )
 
 
@@ -132,6 +138,18 @@ def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
         return tuple(map(type, values)) == expected or check_each(values)
 
     return check_classes if all(len(classes) == 1 for classes in exact) else check_each
+
+
+def exact_items(item: Shape) -> Check:
+    """Whether all values of a collection come back as they were."""
+    exact = item.exact or anything
+    return lambda values: all(map(exact, values))
+
+
+def exact_fields(shapes: list[Shape]) -> Check:
+    """Whether all values of a tuple come back as they were."""
+    inexact = [(place, shape.exact) for place, shape in enumerate(shapes) if shape.exact is not None]
+    return lambda values: all(exact(values[place]) for place, exact in inexact)
 
 
 def fields_tree(shapes: list[Shape]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:

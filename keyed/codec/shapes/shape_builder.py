@@ -67,7 +67,10 @@ def _reference(shape: Shape) -> Shape:
     def parts(value: Any) -> Iterable[tuple[str, Shape, Any]]:
         return shape.parts(value) if shape.parts else ()
 
-    return Shape(shape.name, check, tree, parts=parts)
+    def exact(value: Any) -> bool:
+        return shape.exact is None or shape.exact(value)
+
+    return Shape(shape.name, check, tree, parts=parts, exact=exact)
 
 
 _BUILDERS: dict[type[inspect.Type], Callable[[Any, Build], Shape]] = {

@@ -19,6 +19,7 @@ from keyed.arrow.read import milliseconds
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
+from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
@@ -31,6 +32,9 @@ Limit = Callable[[], int]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_CONTAINERS = frozenset({list, dict, set, bytearray})
+_all_unchanging = UNCHANGING.issuperset
+_all_text = frozenset({str}).issuperset
 _ANY_VALUE = frozenset({int, bool, bytes, float, Decimal, date, UUID})
 
 
@@ -148,10 +152,26 @@ def timestamp_of(value: Any) -> int | None:
 
 
 def element_of(element: Any) -> Any:
-    """An element as functions get it: of a dictionary a row, so that they see what they see on Spark."""
-    if element.__class__ is dict and element and all(isinstance(name, str) for name in element):
-        return row_class(tuple(element))(element.values())
-    return element
+    """An element as functions get it: of a dictionary a row, so that they see what they see on Spark.
+
+    Plain containers are taken as they are now, with all that is in them, because a source may use one again. Objects of
+    classes are not copied.
+    """
+    cls = element.__class__
+    if cls is tuple:
+        return element if _all_unchanging(map(type, element)) else _taken(element)
+    if cls is dict and element and _all_text(map(type, element)):
+        element = row_class(tuple(element))(element.values())
+        return element if _all_unchanging(map(type, element)) else _taken(element)
+    return _taken(element) if cls in _CONTAINERS else element
+
+
+def _taken(element: Any) -> Any:
+    """What a container holds now; the container itself if that cannot be copied."""
+    try:
+        return snapshot(element)
+    except (EncodingError, RecursionError):
+        return element
 
 
 def column_times(source: Source, table: Any) -> list[int | None] | None:

@@ -261,7 +261,7 @@ def test_errors_of_open_and_of_values_that_do_not_fit_name_the_operator():
         lambda f, ctx: f.map.put(1, "text"),
     ):
         subject = harness()
-        with pytest.raises(EncodingError, match=r"'function'.* state '(value|list|map)'"):
+        with pytest.raises(EncodingError, match=r"state '(value|list|map)': 'text'.*operator 'function"):
             subject.process(("a", use))
         subject.process(("a", lambda f, ctx: [1]))
         assert subject.state_entries() == 0
