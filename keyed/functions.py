@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from keyed.context import Context, OnTimerContext, OpenContext
@@ -21,7 +21,12 @@ class KeyedProcessFunction(Shown):
     State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
     `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
     micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
     """
+
+    known_side_outputs: Collection[str] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

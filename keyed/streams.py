@@ -59,6 +59,7 @@ class Source:
     ticks: bool
     on_bad_row: OutputTag | None
     max_ahead_ms: int | None
+    watermark_given: bool
 
     def __repr__(self) -> str:
         time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""
@@ -273,8 +274,19 @@ class Output(Shown):
         return {stage.name: stage.function for stage in self.stage.chain}
 
     def side_output(self, tag: OutputTag | str) -> Output:
-        """The side output ``tag`` of the same operator."""
-        return Output(self.stage, tag if isinstance(tag, OutputTag) else OutputTag(tag))
+        """The side output ``tag`` of the same operator.
+
+        Raises:
+            DefinitionError: The operator says which side outputs it has (`known_side_outputs`), and this is none.
+        """
+        tag = tag if isinstance(tag, OutputTag) else OutputTag(tag)
+        known, bad_rows = self.stage.function.known_side_outputs, self.stage.source.on_bad_row
+        if known is not None and tag.name not in {*known, bad_rows.name if bad_rows else ""}:
+            raise DefinitionError(
+                f"operator {self.stage.name!r} has no side output {tag.name!r}; it has "
+                + (", ".join(map(repr, sorted(known))) or "none: late rows go to one with side_output_late_data(tag)")
+            )
+        return Output(self.stage, tag)
 
     def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
         """Key this output for another operator in the same query.
@@ -395,7 +407,8 @@ def stream(
             pandas DataFrame or an Arrow table.
         timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
             runtime also a function of the element. Without it the stream has no event time.
-        watermark: The strategy; by default rows are taken to arrive in the order of their timestamps.
+        watermark: The strategy; by default rows are taken to arrive in the order of their timestamps, and a warning
+            says it once where windows drop rows because they do not.
         ticks: Whether key groups are woken when something is due and no row comes: processing-time timers, changelogs,
             the end of the input (Spark, streaming).
         on_bad_row: Where bad rows go, beside the first operator's outputs; without it they fail the query. A row is bad
@@ -418,7 +431,9 @@ def stream(
         raise DefinitionError(f"on_bad_row={on_bad_row!r} must be an OutputTag")
     # No sum with a processing time leaves int64.
     max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
-    return Stream(Source(source, timestamp, watermark or ascending_timestamps(), ticks, on_bad_row, max_ahead_ms))
+    strategy = ascending_timestamps() if watermark is None else watermark
+    given = watermark is not None
+    return Stream(Source(source, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given))
 
 
 def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from keyed.context import TaskContext
@@ -72,7 +73,12 @@ class VectorizedFunction(Shown):
     Used in ``.process`` as a `keyed.KeyedProcessFunction` is, also beside those in one query. State is declared by
     class attributes, or set on the object in ``__init__``. A copy of the object serves each key group, on Spark a new
     one in each micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
     """
+
+    known_side_outputs: Collection[str] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -69,6 +69,14 @@ class Definition:
     plain_rows: bool = False
 
     @property
+    def known_side_outputs(self) -> tuple[str, ...] | None:
+        """The side output of late rows; ``None`` where a window function may have others."""
+        if self.process is not None:
+            return None
+        tag = self.late_tag
+        return () if tag is None else (tag.name if isinstance(tag, OutputTag) else tag,)
+
+    @property
     def layout(self) -> str:
         """``panes``, ``sessions`` or ``general``."""
         if self.layout_reason is not None:

@@ -90,6 +90,11 @@ class WindowOperator(KeyedProcessFunction):
         if self.definition.process is not None:
             self.definition.process.open(context)
 
+    @property
+    def known_side_outputs(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """The side output of late rows; ``None`` where a window function may have others."""
+        return self.definition.known_side_outputs
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.definition.assigner!r})"
 

@@ -12,7 +12,7 @@ from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Emitted
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.taker import Taker
-from keyed.engine.timers import TimerQueue
+from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import KeyedProcessFunction, no_on_timer
 from keyed.outputs import OutputTag
@@ -26,6 +26,21 @@ _CALLS = [
 ]
 
 
+def _check_end_of_input(timestamp: int) -> int:
+    """A timestamp that event time reaches where rows have none.
+
+    Raises:
+        DefinitionError: It is another one than that of the end of the input.
+    """
+    if check_timestamp(timestamp) != MAX_TIMESTAMP:
+        raise DefinitionError(
+            f"an event-time timer at {timestamp} would wait for ever, because the rows of the stream have no "
+            "timestamps; give keyed.stream(..., timestamp=...), or register_processing_time_timer; "
+            "keyed.MAX_TIMESTAMP is the end of the input"
+        )
+    return timestamp
+
+
 def _ended() -> NoReturn:
     used_outside("the context", ROW_CALLS)
 
@@ -33,12 +48,14 @@ def _ended() -> NoReturn:
 class EngineTimerService:
     """The timer service of one batch."""
 
-    def __init__(self, scope: Scope, function: KeyedProcessFunction) -> None:
+    def __init__(self, scope: Scope, function: KeyedProcessFunction, *, event_time: bool = True) -> None:
         self._scope = scope
         self._function = function
         self.event = TimerQueue(scope, TIMER_EVENT)
         self.processing = TimerQueue(scope, TIMER_PROCESSING)
         self._indexed = False
+        if not event_time:
+            self.event.check = _check_end_of_input
         # A call less for each timer that is set.
         self._replace(self.event.register, "register_event_time_timer")
         self._replace(self.processing.register, "register_processing_time_timer")

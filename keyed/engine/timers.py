@@ -77,6 +77,8 @@ class TimerQueue:
         self.fired = 0
         self.deleted = 0
         self.closed = False
+        #: Gives the timestamp of a timer that is set, if it can be one.
+        self.check: Callable[[int], int] = check_timestamp
 
     def load(self, up_to: int) -> None:
         """Read the stored timers that are due by ``up_to`` and that were not read before."""
@@ -112,7 +114,7 @@ class TimerQueue:
         if bucket is not None:
             bucket.add(self._scope.key)
         else:
-            timestamp = _checked(timestamp)
+            timestamp = self.check(timestamp)
             firing = self._firing.get(timestamp)
             if firing is None or self._scope.key not in firing:
                 self._put(self._unnamed, timestamp, self._scope.key)
@@ -133,11 +135,11 @@ class TimerQueue:
                 found = True
         if found:
             self.deleted += 1
-        self._deleted.setdefault((_checked(timestamp), key), found)
+        self._deleted.setdefault((check_timestamp(timestamp), key), found)
 
     def set_named(self, name: Any, timestamp: int) -> None:
         """Set the named timer of the current key, replacing where it stood."""
-        timestamp = _checked(timestamp)
+        timestamp = self.check(timestamp)
         key, encoded = self._scope.key, self._encoded(name)
         if self.closed:
             return
@@ -424,7 +426,7 @@ class TimerQueue:
         return decode_key(name) if text is None else text
 
 
-def _checked(timestamp: int) -> int:
+def check_timestamp(timestamp: int) -> int:
     """A timestamp that is an int in the range of int64.
 
     Raises:

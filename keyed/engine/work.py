@@ -72,7 +72,7 @@ class RowWork:
     def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
         """See `Work.run`."""
         scope, registry = self._scope, self._registry
-        timers = EngineTimerService(scope, self._function)
+        timers = EngineTimerService(scope, self._function, event_time=self._spec.event_time)
         context = EngineContext(scope, timers, self._spec.event_time, self._taker)
         event, processing, main, side = timers.event, timers.processing, context.main, context.side
         event.load(watermark)

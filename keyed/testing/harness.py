@@ -106,6 +106,7 @@ class KeyedTestHarness(Shown):
         self._processing_time = 0
         self._output: dict[str | None, list[Record]] = {}
         self._tables: dict[str | None, EmittedTables] = {}
+        self._side_outputs: set[str] = set()
         self._collecting: list[tuple[Any, int | None]] | None = None
         self._groups: list[KeyGroup] = []
         self._replicas: list[Replica] = []
@@ -229,8 +230,19 @@ class KeyedTestHarness(Shown):
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
     def take_side_output(self, tag: OutputTag | str) -> list[Record]:
-        """The side output ``tag`` since the last call."""
-        return self._records(tag.name if isinstance(tag, OutputTag) else tag)
+        """The side output ``tag`` since the last call.
+
+        Raises:
+            DefinitionError: A name that no output went to, while some went to others; an `OutputTag` may be empty.
+        """
+        name = tag.name if isinstance(tag, OutputTag) else tag
+        if tag == name and self._side_outputs and name not in self._side_outputs:
+            others = ", ".join(map(repr, sorted(self._side_outputs)))
+            raise DefinitionError(
+                f"nothing went to side output {name!r}, but to {others}; give the OutputTag itself to take one that "
+                "may be empty"
+            )
+        return self._records(name)
 
     def pending_timers(self, key: Any = None) -> list[Timer]:
         """The pending timers, of one key or of all: by timestamp, domain, key and name."""
@@ -364,6 +376,7 @@ class KeyedTestHarness(Shown):
         for result in results:
             self._take(None, result.main)
             for tag, emitted in result.side.items():
+                self._side_outputs.add(tag)
                 self._take(tag, emitted)
 
     def _take(self, tag: str | None, emitted: Emitted | EmittedTables) -> None:

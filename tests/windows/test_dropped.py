@@ -1,6 +1,7 @@
 """What is said of rows that windows drop."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -8,13 +9,23 @@ import keyed
 from windows import Count, TumblingEventTimeWindows
 
 
-@pytest.mark.parametrize("watermark", [None, keyed.bounded_out_of_orderness(5)])
-def test_rows_dropped_without_a_delay_are_told_once_with_the_remedy(caplog, watermark):
+@pytest.mark.parametrize("watermark", [None, keyed.ascending_timestamps(), keyed.bounded_out_of_orderness(5)])
+@pytest.mark.parametrize("starts", [False, True])
+def test_rows_dropped_without_a_delay_are_told_once_and_at_once(caplog, watermark, starts):
     rows = [{"k": 1, "t": t} for t in (100, 3, 200, 4)]
     stream = keyed.stream(rows, timestamp="t", watermark=watermark).key_by("k")
     counts = stream.window(TumblingEventTimeWindows.of(10)).aggregate(n=Count())
+
+    def told():
+        return [message for message in map(logging.LogRecord.getMessage, caplog.records) if "as late" in message]
+
+    told_by = []
+    options: Any = {"rows_per_batch": 1, "on_progress": lambda progress: told_by.append(len(told()))}
     with caplog.at_level(logging.WARNING, "keyed"):
-        keyed.run(counts.to(keyed.collect_sink()), rows_per_batch=1)
-    told = [record.getMessage() for record in caplog.records if "dropped 2 rows as late" in record.getMessage()]
-    assert len(told) == (watermark is None)
-    assert all("keyed.bounded_out_of_orderness" in message for message in told)
+        if starts:
+            keyed.start(counts.to(keyed.collect_sink()), **options).await_termination()
+        else:
+            keyed.run(counts.to(keyed.collect_sink()), **options)
+    assert told_by[:3] == ([0, 1, 1] if watermark is None else [0, 0, 0])
+    assert len(told()) == (watermark is None)
+    assert all("dropped 1 rows" in message and "keyed.bounded_out_of_orderness" in message for message in told())

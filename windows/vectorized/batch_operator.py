@@ -86,6 +86,11 @@ class WindowBatchOperator(VectorizedFunction):
         self._logic: Any = None
         self._table: Any = None
 
+    @property
+    def known_side_outputs(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """The side output of late rows; ``None`` where a window function may have others."""
+        return self.definition.known_side_outputs
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.definition.assigner!r})"
 

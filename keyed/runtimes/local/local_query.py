@@ -23,6 +23,7 @@ from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
+from keyed.runtimes.hints import Hints, tell_unread
 from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
@@ -81,6 +82,8 @@ class LocalQuery(Shown):
         self._error: BaseException | None = None
         self._result: RunResult | None = None
         self._progress: Progress | None = None
+        self._hints = Hints(last.source)
+        self._side_outputs: set[tuple[str, str | None]] = set()
 
     # The handle of a started query ------------------------------------------------------------------------------
 
@@ -244,7 +247,7 @@ class LocalQuery(Shown):
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
-        self._warn_of_dropped(metrics)
+        self._tell_unread(operators)
         return RunResult(values, position.batches - before, metrics, self._restored)
 
     def _limit(self, source: Source) -> Limit | None:
@@ -297,6 +300,7 @@ class LocalQuery(Shown):
                 stage, tag = bound.output.stage, bound.output.tag
                 found = emitted.get((stage.name, tag.name if tag else None))
                 write(bound, found or Emitted(), position.batches)
+            self._side_outputs.update(place for place, found in emitted.items() if place[1] and found.values)
             position.batches += 1
             position.rows += rows.read
             position.ended = position.ended or end
@@ -309,6 +313,7 @@ class LocalQuery(Shown):
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = upstream if upstream is not None else MIN_TIMESTAMP
         self._progress = Progress(position.batches - 1, rows.read, watermark, now, metrics)
+        self._hints.look(self._progress)
         if self._on_progress is not None:
             self._on_progress(self._progress)
 
@@ -341,21 +346,12 @@ class LocalQuery(Shown):
             )
         return position
 
-    def _warn_of_dropped(self, metrics: dict[str, dict[str, int]]) -> None:
-        """Say, once, why rows were dropped as late where no delay was given: hardly anyone means that."""
-        source = self._last.source
-        if source.timestamp is None or source.watermark.delay_ms:
-            return
-        for name, counters in metrics.items():
-            if dropped := counters["rows_dropped"]:
-                _log.warning(
-                    "operator %r dropped %d rows as late: without a delay of the watermark each row is late that "
-                    "comes in a later batch than one with a greater timestamp; give stream(..., watermark="
-                    "keyed.bounded_out_of_orderness(...)), or allow lateness",
-                    name,
-                    dropped,
-                )
-                return
+    def _tell_unread(self, operators: list[LocalOperator]) -> None:
+        """Say where side outputs that got rows have no sink, and others with a sink got none."""
+        for name in [operator.stage.name for operator in operators]:
+            bound = {b.output.tag.name for b in self._outputs if b.output.tag and b.output.stage.name == name}
+            got = {tag for operator, tag in self._side_outputs if operator == name and tag}
+            tell_unread(name, bound - got, got - bound)
 
     def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
         """Where a new query starts: at the beginning, or with the state and position that changelogs hold."""

@@ -36,7 +36,7 @@ class Reading:
 
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.just(-0.0)
-zones = st.sampled_from([None, dt.UTC, BERLIN, dt.timezone(dt.timedelta(hours=2))])
+zones: Any = st.sampled_from([None, dt.UTC, BERLIN, dt.timezone(dt.timedelta(hours=2))])
 times = st.datetimes(dt.datetime(1990, 1, 1), dt.datetime(2100, 1, 1), timezones=zones) | st.sampled_from(
     [REPEATED_HOUR, REPEATED_HOUR.replace(fold=1), REPEATED_HOUR.replace(fold=1, tzinfo=None)]
 )

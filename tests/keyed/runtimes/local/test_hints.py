@@ -1,0 +1,113 @@
+"""What hardly anyone means is refused, or said once with the remedy."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import keyed
+import windows
+from keyed import DefinitionError, KeyedProcessFunction, OutputTag
+from keyed.rows import row
+from keyed.runtimes.hints import unit_of
+from keyed.testing import KeyedTestHarness
+
+LATE = OutputTag("late")
+
+
+class Diverts(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.output("late", value)
+
+
+def warnings(caplog: Any, output: Any, *others: Any, **options: Any) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="keyed"):
+        keyed.run(output.to(keyed.collect_sink()), *others, **options)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_side_outputs_with_a_wrong_name_are_told(caplog: Any) -> None:
+    output = keyed.stream([row(k=1)]).key_by("k").process(Diverts(), name="f")
+    (told,) = warnings(caplog, output, output.side_output("lat").to(keyed.collect_sink()))
+    assert told == (
+        "operator 'f': nothing went to the side output 'lat', and what went to 'late' has no sink; look at the names"
+    )
+    assert warnings(caplog, output, output.side_output("late").to(keyed.collect_sink())) == []
+    assert warnings(caplog, output) == []
+
+
+def test_the_harness_knows_the_side_outputs_that_got_something() -> None:
+    with KeyedTestHarness(Diverts()) as harness:
+        assert harness.take_side_output("lat") == []
+        harness.process(1)
+        with pytest.raises(DefinitionError, match="nothing went to side output 'lat', but to 'late'"):
+            harness.take_side_output("lat")
+        assert harness.take_side_output(OutputTag("errors")) == []
+        assert [record.value for record in harness.take_side_output("late")] == [1]
+        assert harness.take_side_output("late") == []
+
+
+def test_windows_know_their_side_outputs() -> None:
+    stream = keyed.stream([row(k=1, t=0)], timestamp="t", on_bad_row=OutputTag("bad")).key_by("k")
+    windowed = stream.window(windows.TumblingEventTimeWindows.of(1000))
+    plain = windowed.aggregate(n=windows.Count())
+    with pytest.raises(DefinitionError, match=r"has no side output 'late'; it has none: .*side_output_late_data"):
+        plain.side_output("late")
+    plain.side_output("bad")
+    diverting = windowed.side_output_late_data(LATE).aggregate(n=windows.Count())
+    diverting.side_output(LATE)
+    with pytest.raises(DefinitionError, match="has no side output 'lat'; it has 'late'"):
+        diverting.side_output("lat")
+
+
+class SetsTimer(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.delete_event_time_timer(5)
+        if value.name is None:
+            timers.register_event_time_timer(value.at)
+        else:
+            timers.set_timer(value.name, value.at)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key()
+
+
+@pytest.mark.parametrize("name", [None, "idle"])
+def test_a_timer_that_would_wait_for_ever_is_refused(name: str | None) -> None:
+    def run(at: int, **options: Any) -> list[Any]:
+        rows = [row(k=1, t=0, at=at, name=name)]
+        return keyed.stream(rows, **options).key_by("k").process(SetsTimer()).run().values
+
+    with pytest.raises(DefinitionError, match=r"event-time timer at 1000 would wait for ever.*timestamp=.*element Row"):
+        run(1000)
+    assert run(keyed.MAX_TIMESTAMP) == [1]
+    assert run(1000, timestamp="t") == [1]
+
+
+@pytest.mark.parametrize(
+    ("time", "unit"),
+    [
+        (1_700_000_000, "seconds"),
+        (1_700_000_000_123, None),
+        (1_700_000_000_123_456, "microseconds"),
+        (1_700_000_000_123_456_789, "nanoseconds"),
+        (0, None),
+        (60_000, None),
+        (keyed.MAX_TIMESTAMP, None),
+        (keyed.MIN_TIMESTAMP, None),
+    ],
+)
+def test_the_unit_of_a_time(time: int, unit: str | None) -> None:
+    assert unit_of(time) == unit
+
+
+def test_times_in_another_unit_are_told_once(caplog: Any) -> None:
+    rows = [row(k=1, t=1_700_000_000 + n) for n in range(5)]
+    strategy = keyed.bounded_out_of_orderness(seconds=10)
+    output = keyed.stream(rows, timestamp="t", watermark=strategy).key_by("k").process(Diverts())
+    (told,) = warnings(caplog, output, rows_per_batch=1)
+    assert told.startswith("timestamp 't': 1700000000 looks like seconds since the epoch, and is taken")
+    assert told.endswith("give a function or column with the value * 1000")
