@@ -26,7 +26,6 @@ Column = str | Callable[[Any], Any] | None
 _LEAST, _MOST = -(2**63), 2**63 - 1
 #: Exact for all that a decimal(38,…) can hold and its mean.
 _WIDE = Context(prec=76)
-_PLACES = Decimal("1e-18")
 #: The most that a decimal of Arrow or Spark has.
 _DIGITS = 38
 _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
@@ -300,7 +299,10 @@ class Max(ColumnAggregate):
 
 
 class Mean(ColumnAggregate):
-    """Arithmetic mean: sum by number, as a float; where the values are decimals, a decimal with 18 places."""
+    """Arithmetic mean: sum by number, as a float; of decimals as a decimal with four digits more, as in Spark.
+
+    A ``decimal(p,s)`` has a mean of type ``decimal(p+4,s+4)``, each at most 38.
+    """
 
     def create_accumulator(self) -> Any:
         return None
@@ -324,14 +326,20 @@ class Mean(ColumnAggregate):
         if accumulator is None:
             return None
         total, count = accumulator
-        return decimal_mean(total, count, self) if total.__class__ is Decimal else total / count
+        if total.__class__ is not Decimal or not total.is_finite():
+            return total / count
+        return decimal_mean(
+            total, count, self.type or mean_type(_DIGITS, max(0, -int(total.as_tuple().exponent))), self
+        )
 
     def algebra(self) -> Algebra | None:
         return self._algebra(Part("sum", "sum"), Part("count", "sum"))
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
         column = self._number_type(columns)
-        return self.type or ("decimal(38,18)" if column and column.startswith("decimal") else "double")
+        if self.type or not (column and column.startswith("decimal")):
+            return self.type or "double"
+        return mean_type(*decimal_of(column))
 
 
 class Variance(ColumnAggregate):
@@ -471,27 +479,34 @@ def _plus(a: Any, b: Any) -> Any:
     return a + b if b.__class__ is not Decimal else _WIDE.add(a, b)
 
 
-def decimal_mean(total: Decimal, count: int, aggregate: object) -> Decimal:
-    """The mean of decimals, rounded half up to the 18 places that its column has.
+def mean_type(precision: int, scale: int) -> str:
+    """The type of the mean of a ``decimal(precision,scale)``, by the rule of Spark's ``Average``."""
+    return f"decimal({min(_DIGITS, precision + 4)},{min(_DIGITS, scale + 4)})"
+
+
+def decimal_mean(total: Decimal, count: int, type_: str, aggregate: object) -> Decimal:
+    """The mean of decimals, rounded half up to the places of its type.
 
     Raises:
-        OverflowError: The sum has more than 38 digits, or the mean does not fit into its column.
+        OverflowError: The sum has more than 38 digits, or the mean does not fit into its type.
     """
     fitting(total, aggregate, "sum")
-    return fitting(_WIDE.divide(total, count).quantize(_PLACES, ROUND_HALF_UP, _WIDE), aggregate, "mean")
+    precision, scale = decimal_of(type_)
+    mean = _WIDE.divide(total, count).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _WIDE)
+    return fitting(mean, aggregate, "mean", precision)
 
 
-def fitting(value: Decimal, aggregate: object, what: str) -> Decimal:
-    """A decimal that has at most 38 digits, counted with its places, as Arrow's and Spark's decimals.
+def fitting(value: Decimal, aggregate: object, what: str, digits: int = _DIGITS) -> Decimal:
+    """A decimal that has at most so many digits, counted with its places, as Arrow's and Spark's decimals.
 
     Raises:
         OverflowError: It has more.
     """
     if value.is_finite():
         places = max(0, -int(value.as_tuple().exponent))
-        if max(value.adjusted() + 1, 0) + places > _DIGITS:
+        if max(value.adjusted() + 1, 0) + places > digits:
             raise OverflowError(
-                f"{aggregate}: the {what} {value} has more than 38 digits, {places} of them places; "
+                f"{aggregate}: the {what} {value} has more than {digits} digits, {places} of them places; "
                 "aggregate decimals with fewer digits or a float"
             )
     return value

@@ -165,6 +165,43 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
     return pa.table(columns, names=list(names))
 
 
+def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:
+    """Rows as they came, which no column refuses: what does not fit one is its text there, or null if it takes no text.
+
+    Args:
+        rows: The rows.
+        schema: The columns; ``None`` for those that the rows have, with the types that Arrow finds, or else text.
+    """
+    import pyarrow as pa
+
+    fields = dict.fromkeys(name for row in rows for name in getattr(row, "_fields", ()))
+    types: dict[str, Any] = dict.fromkeys(fields, None)
+    if schema is not None:
+        target = arrow_schema(schema)
+        types = dict(zip(target.names, target.types, strict=True))
+    return pa.table({name: _raw_array([_field(row, name) for row in rows], type_) for name, type_ in types.items()})
+
+
+def _raw_array(column: list[Any], type_: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(column) if type_ is None else _array(column, type_)
+    except (_MisfitError, pa.ArrowException, TypeError, ValueError, OverflowError):
+        if type_ is None:
+            return _raw_array(column, pa.string())
+        # One by one, down to those that do not fit.
+        if len(column) > 1:
+            return pa.concat_arrays([_raw_array([value], type_) for value in column])
+        text = str(column[0]).encode(errors="backslashreplace").decode()
+        return pa.array([text if pa.types.is_string(type_) else None], type_)
+
+
+def _field(row: Any, name: str) -> Any:
+    """The field of a row, ``None`` if it has none of this name."""
+    return row.get(name) if isinstance(row, Row | dict) else getattr(row, name, None)
+
+
 def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]:
     """Emitted values as one Arrow array a column.
 

@@ -208,7 +208,7 @@ def test_types_follow_from_the_input():
         Sum("d"): "decimal(20,2)",
         Min("s"): "string",
         Mean("n"): "double",
-        Mean("d"): "decimal(38,18)",
+        Mean("d"): "decimal(14,6)",
         CollectList("s"): "array<string>",
         TopK(3, "s", by="n"): "array<string>",
         CountDistinct("s"): "bigint",

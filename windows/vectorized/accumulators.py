@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
-from windows.aggregates import decimal_mean, decimal_of
+from windows.aggregates import decimal_mean, decimal_of, mean_type
 from windows.vectorized.row_groups import Groups, pc, plain_column, reduced, taken
 
 Parts = list[Any]
@@ -148,10 +148,18 @@ class SumColumn(_Simple):
 
 
 class MeanColumn(_Simple):
-    """Arithmetic mean: a sum and a number."""
+    """Arithmetic mean: a sum and a number.
 
-    def __init__(self, column: str, type_: str, name: str) -> None:
+    Args:
+        column: The column.
+        type_: Its type.
+        name: The aggregate, for messages.
+        mean: Type of the mean; ``None`` where it follows from that of the column.
+    """
+
+    def __init__(self, column: str, type_: str, name: str, mean: str | None) -> None:
         self._name = name
+        self._type = mean or mean_type(*decimal_of(type_))
         self._count = CountColumn(column)
         self._sum = SumColumn(column, type_, name)
         self.parts = self._sum.parts + self._count.parts
@@ -165,8 +173,8 @@ class MeanColumn(_Simple):
         *total, count = parts
         if pa.types.is_decimal(total[0].type):
             pairs = zip(total[0].to_pylist(), count.to_pylist(), strict=True)
-            means = [None if whole is None else decimal_mean(whole, n, self._name) for whole, n in pairs]
-            return pa.array(means, pa.decimal128(38, 18))
+            means = [None if whole is None else decimal_mean(whole, n, self._type, self._name) for whole, n in pairs]
+            return pa.array(means, pa.decimal128(*decimal_of(self._type)))
         if not self._sum.is_integer:
             return pc.divide(total[0], count.cast(pa.float64()))
         high, low = whole_limbs(total)

@@ -193,5 +193,5 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
     if isinstance(aggregate, Sum):
         return SumColumn(column, type_, name)
     if isinstance(aggregate, Mean):
-        return MeanColumn(column, type_, name)
+        return MeanColumn(column, type_, name, aggregate.type)
     return Extreme(column, type_, "min" if isinstance(aggregate, Min) else "max")

@@ -33,7 +33,7 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -
             sink.function(_rows(bound, emitted.values), batch_id)
         else:
             tables = isinstance(emitted, EmittedTables)
-            table = _table_of_tables(bound, emitted) if tables else _table_of_values(sink, schema, emitted.values)
+            table = _table_of_tables(bound, emitted) if tables else _table_of_values(bound, sink, emitted.values)
             _write_parquet(sink, table, schema, batch_id)
     except KeyedError:
         raise
@@ -48,8 +48,7 @@ def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
         return values
     from keyed.arrow.write import arrays_of, arrow_schema
 
-    bad = output.stage.source.on_bad_row
-    is_bad = bad is not None and output.tag is not None and bad.name == output.tag.name
+    is_bad = _takes_bad_rows(bound)
     operator = output.stage.name
     where = f"operator {operator!r}, " + ("main output" if output.tag is None else f"side output {output.tag.name!r}")
     columns = arrow_schema(schema)
@@ -67,10 +66,16 @@ def _schema(bound: BoundOutput) -> Schema | None:
     return output.stage.output if output.tag is None else output.tag.schema
 
 
-def _table_of_values(sink: ParquetSink, schema: Schema | None, values: list[Any]) -> Any:
-    """Values as a table, ``None`` if there are none."""
-    from keyed.arrow.write import table_of
+def _takes_bad_rows(bound: BoundOutput) -> bool:
+    bad, tag = bound.output.stage.source.on_bad_row, bound.output.tag
+    return bad is not None and tag is not None and bad.name == tag.name
 
+
+def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -> Any:
+    """Values as a table, ``None`` if there are none."""
+    from keyed.arrow.write import raw_table_of, table_of
+
+    schema = _schema(bound)
     if not values:
         return None
     if schema is None and not hasattr(values[0], "_fields"):
@@ -78,7 +83,7 @@ def _table_of_values(sink: ParquetSink, schema: Schema | None, values: list[Any]
             f"Parquet sink {sink.path!r}: values like {values[0]!r} have no columns; give process(..., output=...) or "
             "OutputTag(name, type)"
         )
-    return table_of(values, schema)
+    return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)
 
 
 def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:

@@ -90,6 +90,9 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
         timestamps = [timestamp_of(get(value)) for value in values]
     keys = list(map(key_getter(stage.keys), values))
     diverted = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
+    if source.on_bad_row is not None and not _is_text(values):
+        # Without `on_bad_row` such a text is refused where it is stored or written.
+        diverted |= {i for i, value in enumerate(values) if not _is_text(value)}
     if not diverted:
         return SourceRows.of(keys, timestamps, values, len(values))
     if source.on_bad_row is None:
@@ -224,6 +227,18 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
         f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
         f"of the processing time; {BAD_ROW_REMEDY}, or give another max_ahead="
     )
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all texts in plain data can be encoded."""
+    if value.__class__ is str:
+        try:
+            return value.isascii() or bool(value.encode())
+        except UnicodeEncodeError:
+            return False
+    if isinstance(value, tuple | list | set | frozenset):
+        return all(map(_is_text, value))
+    return value.__class__ is not dict or (all(map(_is_text, value)) and all(map(_is_text, value.values())))
 
 
 def _are_good(keys: Sequence[Any]) -> bool:

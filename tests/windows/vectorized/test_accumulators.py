@@ -237,16 +237,29 @@ def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
     assert by_rows == MOST if values[1] < 0 else "more than 38 digits" in by_rows
 
 
-@pytest.mark.parametrize("values", [[MOST], [Decimal("1e20")], [Decimal("1e20") - 1], [Decimal("1e20"), Decimal(0)]])
-def test_means_of_wide_decimals_are_equal_or_refused_on_both_paths(values):
-    chosen = {"m": Mean("v")}
+MEANS = [
+    [MOST],
+    [Decimal("1e33")],
+    [Decimal("1e33") - 1],
+    [Decimal("1e33"), Decimal(0)],
+    [Decimal("1e20"), Decimal("0.1")],
+]
+
+
+@pytest.mark.parametrize("values", MEANS)
+@pytest.mark.parametrize("declared", [None, "decimal(38,2)"])
+def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(values, declared):
+    # The mean of a decimal(38,1) is a decimal(38,5): 33 digits before the point.
+    chosen = {"m": Mean("v", type=declared)}
     fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "decimal(38,1)"})
     table = pa.table({"v": pa.array(values, pa.decimal128(38, 1))})
+    values = table.column("v").to_pylist()
     parts = fold.of_rows(BatchRows(table, None), Groups(np.zeros(len(values), dtype=np.int64), 1))
     found = column_results(fold, chosen, parts)["m"]
     by_rows = row_results(chosen, values, values, values)["m"]
-    if sum(values) / len(values) < 10**20:
+    if sum(values) / len(values) < 10 ** (33 if declared is None else 36):
         assert found == [by_rows]
+        assert found[0].as_tuple().exponent == (-5 if declared is None else -2)
     else:
         assert found == by_rows
         assert "more than 38 digits" in found

@@ -132,3 +132,56 @@ def test_the_limit_goes_by_the_clock_alone():
     assert [row.k for row in run(rows, max_ahead=dt.timedelta(days=1))[1]] == ["soon"]
     with pytest.raises(keyed.DefinitionError, match="max_ahead=-1"):
         keyed.stream([], max_ahead=-1)
+
+
+MISFITS = [
+    {"k": None, "s": 5, "t": dt.datetime(2024, 1, 1, tzinfo=dt.UTC)},
+    {"k": None, "s": "\ud800x", "t": "never"},
+    {"k": "\ud800", "s": ["a"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (
+            "k bigint, s string, t timestamp, z int",
+            [
+                {"k": None, "s": "5", "t": dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "z": None},
+                {"k": None, "s": "\\ud800x", "t": None, "z": None},
+                {"k": None, "s": "['a']", "t": None, "z": None},
+            ],
+        ),
+        (
+            None,
+            [
+                {"k": None, "s": "5", "t": "2024-01-01 00:00:00+00:00"},
+                {"k": None, "s": "\\ud800x", "t": "never"},
+                {"k": "\\ud800", "s": "['a']", "t": None},
+            ],
+        ),
+    ],
+)
+def test_a_parquet_sink_takes_bad_rows_that_do_not_fit_its_columns(tmp_path, schema, expected):
+    import pyarrow.parquet as pq
+
+    tag = keyed.OutputTag("bad", schema)
+    output = keyed.stream(MISFITS, on_bad_row=tag).key_by("k").process(Passes(), name="f")
+    keyed.run(output.to(keyed.collect_sink()), output.side_output(tag).to(str(tmp_path / "bad")))
+    assert pq.read_table(tmp_path / "bad").to_pylist() == expected
+
+
+class Passes(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+def test_a_lone_surrogate_anywhere_in_an_element_makes_a_bad_row():
+    tag = keyed.OutputTag("bad")
+    rows = [{"k": 1, "s": text} for text in ("a", "é", "\ud800", ("a", {"x": ["\udfff"]}))] + [{"k": 2, "s": None}]
+    output = keyed.stream(rows, on_bad_row=tag).key_by("k").process(Passes(), name="f")
+    good, bad = keyed.collect_sink(), keyed.collect_sink()
+    result = keyed.run(output.to(good), output.side_output(tag).to(bad))
+    assert [value.s for value in good.values] == ["a", "é", None]
+    assert [value.s for value in bad.values] == ["\ud800", ("a", {"x": ["\udfff"]})]
+    assert result.metrics["f"]["rows_bad"] == 2
