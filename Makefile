@@ -5,8 +5,9 @@ CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keyed-setup
-# Two workers: two processors, and the memory of one session of Spark each.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Two workers: two processors, and the memory of one session of Spark each. Compiled files are kept: the tests start
+# Python hundreds of times.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadgroup
 DEMO := .demo
 ARGS ?=
 

@@ -24,12 +24,12 @@ class Columns(keyed.VectorizedFunction):
     def process_batch(self, table, ctx): ...
 
 
-ROWS = [{"k": "secret", "t": n} for n in range(100_000)]
+ROWS = [{"k": "secret", "t": n} for n in range(1_000)]
 STREAM = keyed.stream(ROWS, timestamp="t")
 KEYED = STREAM.key_by("k")
 OUTPUT = KEYED.process(Outages(), "k string, shown string")
 SINK = keyed.collect_sink()
-RESULT = OUTPUT.run(SINK)
+RESULT = OUTPUT.run(SINK, rows_per_batch=600)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_html_is_escaped():
 
 
 def test_results_queries_and_harnesses_are_shown():
-    assert repr(RESULT).startswith("RunResult(values=<100000>, batches=2, metrics={'Outages': {")
+    assert repr(RESULT).startswith("RunResult(values=<1000>, batches=2, metrics={'Outages': {")
     # The state of a call is shown as its declaration.
     assert RESULT.values[0].shown == "ValueState(int, name='readings') of the current key"
     query = OUTPUT.start(keyed.collect_sink())

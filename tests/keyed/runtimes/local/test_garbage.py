@@ -36,15 +36,24 @@ class Replacing(KeyedProcessFunction):
         yield len(Node.alive)
 
 
-def test_cycles_that_live_over_a_batch_are_freed(monkeypatch):
+@pytest.fixture
+def collecting(monkeypatch):
+    """All objects are collected from the first batch on, and nothing is frozen, as in a program of a user."""
     monkeypatch.setattr(garbage, "_FIRST", 0)
+    gc.collect()
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_cycles_that_live_over_a_batch_are_freed(collecting, monkeypatch):
     monkeypatch.setattr(garbage, "_TIMES", 0)
     Node.alive.clear()
-    source = [{"k": "a"}] * 400
+    source = [{"k": "a"}] * 100
     seen = keyed.stream(source).key_by("k").process(Replacing()).run(rows_per_batch=1).values
-    assert len(seen) == 400
+    assert len(seen) == 100
     # Without collections all of them live.
-    assert max(seen) < 200
+    assert max(seen) < 10
 
 
 def test_a_short_run_does_not_look_at_what_the_program_holds():
@@ -64,8 +73,7 @@ def test_a_short_run_does_not_look_at_what_the_program_holds():
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_the_collector_is_left_as_it_was(monkeypatch, on):
-    monkeypatch.setattr(garbage, "_FIRST", 0)
+def test_the_collector_is_left_as_it_was(collecting, on):
     frozen = gc.get_freeze_count()
     try:
         (gc.enable if on else gc.disable)()
