@@ -29,7 +29,7 @@ STREAM = keyed.stream(ROWS, timestamp="t")
 KEYED = STREAM.key_by("k")
 OUTPUT = KEYED.process(Outages(), "k string, shown string")
 SINK = keyed.collect_sink()
-RESULT = OUTPUT.run(SINK, rows_per_batch=600)
+RESULT = OUTPUT.run(SINK)
 
 
 @pytest.mark.parametrize(
