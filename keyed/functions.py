@@ -63,6 +63,21 @@ class KeyedProcessFunction(Shown):
         """
         return None
 
+    def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
+        """Called at the end of a micro-batch for each key that had an element in it: once, however many those were.
+
+        For results that are wanted once a batch and not with each element. The watermark has been moved, and timers
+        have fired. Not called if it is not defined, nor for keys for which only timers fired.
+
+        Args:
+            ctx: Key, timers and outputs. There is no element, so outputs have no timestamp but the one that is given to
+                ``ctx.collect``.
+
+        Returns:
+            As `process_element`.
+        """
+        return None
+
     def close(self) -> None:
         """Called after the last element of a key group (on Spark, of each micro-batch), also after a failure."""
 

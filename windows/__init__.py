@@ -44,6 +44,11 @@ from windows.collecting import (
     Latest,
     TopK,
 )
+from windows.continuous import (
+    ContinuousColumns,
+    ContinuousRows,
+    aggregate,
+)
 from windows.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -102,8 +107,10 @@ __all__ = [
     "CalendarWindows",
     "CollectList",
     "CollectSet",
+    "ContinuousColumns",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
+    "ContinuousRows",
     "Count",
     "CountDistinct",
     "CountEvictor",
@@ -156,6 +163,7 @@ __all__ = [
     "WindowBatchOperator",
     "WindowOperator",
     "WindowedStream",
+    "aggregate",
     "aggregate_of",
     "explain",
 ]

@@ -90,6 +90,11 @@ class Definition:
         return (*self.key_names, *bounds, *(self.names or ()))
 
     @property
+    def named(self) -> dict[str, Aggregate]:
+        """The aggregates by name; none where they have no names."""
+        return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
+
+    @property
     def lateness_ms(self) -> int:
         """Allowed lateness; there is none in processing time."""
         return self.allowed_lateness_ms if self.assigner.event_time else 0
@@ -220,10 +225,20 @@ def _aggregates(aggregate: Any) -> tuple[tuple[Aggregate, ...], tuple[str, ...] 
     if aggregate is None:
         return (), None
     if isinstance(aggregate, Mapping):
-        if not aggregate:
-            raise DefinitionError("aggregate={} names no aggregate; give name=Aggregate")
-        return tuple(_aggregate(name, value) for name, value in aggregate.items()), tuple(aggregate)
+        named = named_aggregates(aggregate)
+        return tuple(named.values()), tuple(named)
     return (_aggregate("aggregate", aggregate),), None
+
+
+def named_aggregates(aggregates: Any) -> dict[str, Aggregate]:
+    """The aggregates of a dict of them.
+
+    Raises:
+        DefinitionError: It is none, or one is no aggregate.
+    """
+    if not isinstance(aggregates, Mapping) or not aggregates:
+        raise DefinitionError(f"aggregate={aggregates!r} names no aggregate; give a dict {{name: aggregate}}")
+    return {name: _aggregate(name, aggregate) for name, aggregate in aggregates.items()}
 
 
 def _aggregate(name: str, aggregate: Any) -> Aggregate:

@@ -6,9 +6,10 @@ elements and whose aggregates are of a known algebra. `row_reason` says why a de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from keyed import DefinitionError
 from windows.aggregates import Aggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
 from windows.assigners import HoppingWindows, SessionWindows
 from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
@@ -17,6 +18,7 @@ from windows.sketches import ApproxCountDistinct
 from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
 
 Path = Literal["auto", "row", "vectorized"]
+_OLD_NAME = "columnar"
 
 #: The greatest size, slide or gap, milliseconds: sums of them and of times stay in 64 bits.
 MOST_LENGTH = 2**60
@@ -55,6 +57,17 @@ _TYPES: dict[type, tuple[str, ...]] = {
     CountDistinct: _EXACT,
     ApproxCountDistinct: _ORDERED,
 }
+
+
+def check_path(path: str) -> None:
+    """Check the name of a path.
+
+    Raises:
+        DefinitionError: It is none.
+    """
+    if path not in ("auto", "row", "vectorized"):
+        now = "; it is called 'vectorized' now" if path == _OLD_NAME else ""
+        raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'{now}")
 
 
 def plain_type(type_: str) -> str:
@@ -105,10 +118,26 @@ def row_reason(
         return "windows close when they are idle"
     if definition.names is None:
         return "the aggregate has no column name"
-    if not keys:
-        return "the stream is keyed by a function"
     if order != "event_time":
         return f"order={order!r}"
+    for aggregate in definition.aggregates:
+        if isinstance(aggregate, First) and not aggregate.by_time:
+            return f"{aggregate!r} depends on the order of arrival"
+    return columns_reason(definition.aggregates, columns, keys)
+
+
+def columns_reason(
+    aggregates: Iterable[Aggregate], columns: Mapping[str, str | None] | None, keys: tuple[str, ...]
+) -> str | None:
+    """Why aggregates by these keys cannot be computed over whole columns; ``None`` where they can.
+
+    Args:
+        aggregates: The aggregates.
+        columns: Types of the input's columns; ``None`` where they are not known.
+        keys: The key's columns; none where the key is a function.
+    """
+    if not keys:
+        return "the stream is keyed by a function"
     if columns is None:
         return "the types of the input's columns are not known before it runs"
     for key in keys:
@@ -116,7 +145,7 @@ def row_reason(
             return f"the key column {key!r} is of type {columns.get(key)}"
         if key.startswith(("slice_", "window.")):
             return f"the key column {key!r} may have the name of a column of the state"
-    for aggregate in definition.aggregates:
+    for aggregate in aggregates:
         reason = _aggregate_reason(aggregate, columns)
         if reason is not None:
             return reason
@@ -128,8 +157,6 @@ def _aggregate_reason(aggregate: Aggregate, columns: Mapping[str, str | None]) -
     algebra = aggregate.algebra() if type(aggregate) in (*_TYPES, Count) else None
     if algebra is None or (algebra.column is None and type(aggregate) is not Count):
         return f"{aggregate!r} is not a built-in aggregate of a column"
-    if isinstance(aggregate, First) and not aggregate.by_time:
-        return f"{aggregate!r} depends on the order of arrival"
     read = [algebra.column, dict(algebra.options).get("by")]
     for name in read:
         if name is None:

@@ -20,10 +20,11 @@ from keyed import (
 )
 from windows.aggregates import Aggregate, Reduce
 from windows.assigners import HoppingWindows, WindowAssigner
+from windows.continuous import ContinuousColumns, ContinuousRows
 from windows.definition import Definition, define, hopping_slice
 from windows.evictors import Evictor
 from windows.output_schema import output_schema, row_timestamps
-from windows.paths import Path, row_reason
+from windows.paths import Path, check_path, row_reason
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
 from windows.vectorized.batch_operator import WindowBatchOperator
@@ -32,7 +33,6 @@ from windows.window_operator import WindowOperator
 Duration = int | dt.timedelta
 Order = Literal["event_time", "arrival"]
 Store = Literal["memory", "rocksdb"]
-_OLD_NAME: str = "columnar"
 _OPTIONS = ("process", "output", "name", "parallelism", "order", "store", "changelog", "restore_from")
 
 
@@ -99,9 +99,7 @@ class WindowedStream:
         Raises:
             DefinitionError: It is none of the three.
         """
-        if path not in ("auto", "row", "vectorized"):
-            now = "; it is called 'vectorized' now" if path == _OLD_NAME else ""
-            raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'{now}")
+        check_path(path)
         return attrs.evolve(self, path=path)
 
     def reduce(
@@ -313,9 +311,9 @@ WindowAssigner._stream_type = WindowedStream  # noqa: SLF001 - the one place whe
 
 
 def explain(output: Output) -> str:
-    """How the windows of a chain are computed and kept, and why: a line for each window operator up to ``output``."""
+    """How the windows and aggregates of a chain are computed, and why: a line for each of them up to ``output``."""
     return "\n".join(
         f"{name}: {function.explain()}"
         for name, function in output.operators.items()
-        if isinstance(function, WindowOperator | WindowBatchOperator)
+        if isinstance(function, WindowOperator | WindowBatchOperator | ContinuousRows | ContinuousColumns)
     )

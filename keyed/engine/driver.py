@@ -21,6 +21,7 @@ from keyed.engine.batch import Batch
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.functions import KeyedProcessFunction
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
 from keyed.shown import shown
@@ -56,6 +57,10 @@ class Driver:
         self._processing = timers.processing
         self._context = context
         self._on_timer = function.on_timer
+        defines_end = type(function).on_batch_end is not KeyedProcessFunction.on_batch_end
+        #: The keys of the batch's elements, where the function is called at its end; and whether it is being called.
+        self._keys: dict[Any, None] | None = {} if defines_end else None
+        self._ending = False
         self._append, self._as_they_are = context.main.values.append, context.taker.as_they_are
         self._take = context.taker.take
         self._firing_processing = False
@@ -81,6 +86,7 @@ class Driver:
             self._fire_processing()
             self._rows(batch)
             self._advance(watermark)
+            self._end_batch()
             self._hand_over(batch)
             if batch.end_of_input:
                 # Nothing will come that could reach them: those that wait fire now, those that they set do not.
@@ -122,6 +128,8 @@ class Driver:
                     times = timestamps
                     self.late += _late(timestamps, late_until, by_time)
                 context.domain = context.name = None
+                if self._keys is not None:
+                    self._keys.update(dict.fromkeys(keys))
                 for key, timestamp, element in zip(keys, times, elements, strict=timestamps is not None):
                     if moves and timestamp is not None:
                         time = timestamp - lag
@@ -161,6 +169,24 @@ class Driver:
             # The loop leaves no trace of its element that a message could name.
             self._element = element
             raise
+
+    def _end_batch(self) -> None:
+        """Call ``on_batch_end`` for the keys that had elements."""
+        if not self._keys:
+            return
+        context, scope = self._context, self._scope
+        self._ending = True
+        context.domain = context.name = None
+        for key in self._keys:
+            scope.key, scope.timestamp = key, None
+            result = self._function.on_batch_end(context)
+            if result is not None:
+                _check_returned(result)
+                for value in result:
+                    context.collect(value)
+            context.main.close_run(None)
+        self._ending = False
+        self._fire_processing()
 
     def _hand_over(self, batch: Batch) -> None:
         """Give the main output so far to the batch's taker, if it has one."""
@@ -239,7 +265,9 @@ class Driver:
         if self._handing_over:
             # An output that does not fit is found after the call that made it.
             raise error
-        if context.domain is None:
+        if self._ending:
+            call = "on_batch_end"
+        elif context.domain is None:
             call = f"process_element of element {shown(self._element)}, timestamp {scope.timestamp}"
         else:
             named = f" {shown(context.name)}" if context.name is not None else ""

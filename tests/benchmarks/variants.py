@@ -18,6 +18,7 @@ Job = Literal[
     "J3-hopping",
     "J3-session",
     "J3-open",
+    "continuous",
 ]
 FUNCTION_JOBS: tuple[Job, ...] = ("J1", "J2")
 MINUTE_JOBS: tuple[Job, ...] = ("minute-rows", "minute-columns")
@@ -34,7 +35,8 @@ class Variant:
         engine: What runs.
         events: Its input (`events.EVENTS`).
         job: ``J1``, ``J2`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`),
-            where a keyed function runs; ``J3-…`` for windows (`tests.benchmarks.windows`).
+            where a keyed function runs; ``J3-…`` for windows, and ``continuous`` for the same aggregates without
+            windows (`tests.benchmarks.windows`).
         store: The local store of a keyed function on Spark.
         path: How windows are computed (``WindowedStream.path``).
         changelog: Where every change of state goes as well.
@@ -75,6 +77,12 @@ def _all() -> list[Variant]:
                 # Spark's own windows in the JVM.
                 Variant(f"jvm-{job}-{keys}", "jvm", keys, job, warm_up=8 if keys == "1k" else 3),
             ]
+        variants += [
+            Variant(f"continuous-memory-{keys}", "keyed", keys, "continuous"),
+            Variant(f"continuous-local-{keys}", "local", keys, "continuous"),
+            Variant(f"continuous-local-row-{keys}", "local", keys, "continuous", path="row"),
+            Variant(f"jvm-continuous-{keys}", "jvm", keys, "continuous"),
+        ]
         for job in LOGGED_JOBS:
             variants += [
                 Variant(f"{job}-directory-{keys}", "keyed", keys, job, changelog="directory"),

@@ -1,9 +1,9 @@
 """J3: windows that count and sum, as `windows` operators and as Spark's own aggregations.
 
 Tumbling windows of 60 s, hopping ones of 60 s every 10 s, sessions with a gap of 5 s; and ``J3-open``, windows of 30
-days, which stay open. On Spark in append mode with the RocksDB provider, as ``python -m tests.benchmarks --only
-'J3-*,jvm-*'``. By itself, ``python -m tests.benchmarks.windows`` runs them beside J2 in this process, and tells the
-bytes of state too.
+days, which stay open. ``continuous`` is the same without windows: a row for each user and batch. On Spark in append
+mode (``continuous`` in update mode) with the RocksDB provider, as ``python -m tests.benchmarks --only 'J3-*,jvm-*'``.
+By itself, ``python -m tests.benchmarks.windows`` runs them beside J2 in this process, and tells the bytes of state too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from windows import (
     Sum,
     TumblingEventTimeWindows,
     WindowAssigner,
+    aggregate,
 )
 
+CONTINUOUS = "continuous"
 WINDOWS: dict[str, WindowAssigner] = {
     "J3-tumbling": TumblingEventTimeWindows.of(60_000),
     "J3-hopping": HoppingEventTimeWindows.of(60_000, 10_000),
@@ -37,20 +39,21 @@ WINDOWS: dict[str, WindowAssigner] = {
 
 
 def window_job(job: str, source: Any, path: Any = "auto", **options: Any) -> keyed.Output:
-    """A window job over a source, 10 seconds of delay."""
-    return (
-        keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
-        .key_by("user_id")
-        .window(WINDOWS[job])
-        .path(path)
-        .aggregate({"n": Count(), "total": Sum("amount")}, name=job, **options)
-    )
+    """A job with or without windows over a source, 10 seconds of delay."""
+    stream = keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
+    keyed_stream = stream.key_by("user_id")
+    chosen = {"n": Count(), "total": Sum("amount")}
+    if job == CONTINUOUS:
+        return aggregate(keyed_stream, chosen, name=job, path=path, **options)
+    return keyed_stream.window(WINDOWS[job]).path(path).aggregate(chosen, name=job, **options)
 
 
 def spark_windows(job: str, source: Any) -> Any:
     """The same with Spark's own windows, as a streaming DataFrame."""
     from pyspark.sql import functions as sf
 
+    if job == CONTINUOUS:
+        return source.groupBy("user_id").agg(sf.count("*").alias("n"), sf.sum("amount").alias("total"))
     window = {
         "J3-tumbling": lambda: sf.window("ts", "60 seconds"),
         "J3-hopping": lambda: sf.window("ts", "60 seconds", "10 seconds"),
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table = _table(paths).slice(0, options.rows * options.batches)
         finally:
             shutil.rmtree(folder)
-        for job in ("J2", *WINDOW_JOBS):
+        for job in ("J2", CONTINUOUS, *WINDOW_JOBS):
             if job == "J2":
                 stream = keyed.stream(table, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
                 output = stream.key_by("user_id").process(J2(), OUTPUT, name=job)

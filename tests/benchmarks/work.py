@@ -16,7 +16,7 @@ import keyed
 from tests.benchmarks.functions import J1, J2, J4, OUTPUT, RawPandas, RawRows, pass_through
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import VARIANTS, Variant
-from tests.benchmarks.windows import WINDOWS, spark_windows, window_job
+from tests.benchmarks.windows import CONTINUOUS, WINDOWS, spark_windows, window_job
 from tests.support.kafka import ADDRESS
 
 _PARALLELISM = 2
@@ -60,7 +60,7 @@ def run(variant: Variant, folder: Path) -> None:
     query = (
         _output(variant, source, folder)
         .writeStream.format("noop")
-        .outputMode("update" if variant.engine.startswith("raw") else "append")
+        .outputMode("update" if variant.engine.startswith("raw") or variant.job == CONTINUOUS else "append")
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -96,7 +96,7 @@ def _changelog(variant: Variant, folder: Path) -> Any:
 def keyed_job(variant: Variant, source: Any, changelog: Any = None) -> keyed.Output:
     """The job over a source, 10 seconds of delay."""
     parallelism = None if variant.engine == "keyed" else 1
-    if variant.job in WINDOWS:
+    if variant.job in (CONTINUOUS, *WINDOWS):
         options = {"store": variant.store, "parallelism": parallelism, "changelog": changelog}
         return window_job(variant.job, source, path=variant.path, **options)
     function, output = _FUNCTIONS[variant.job]

@@ -277,6 +277,34 @@ class Timed(Accumulator):
         return parts[0]
 
 
+class Arrived(Accumulator):
+    """First or latest value by arrival.
+
+    Args:
+        column: The column.
+        type_: Its type.
+        latest: Which of the two.
+    """
+
+    neutral = (None, False)
+
+    def __init__(self, column: str, type_: str, *, latest: bool) -> None:
+        self._column = column
+        self._latest = latest
+        self.parts = (("value", type_), ("there", "boolean"))
+
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
+        return self.merged([rows.column(self._column), pa.repeat(True, len(groups.ids))], groups)
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        there = np.flatnonzero(parts[1].to_numpy(zero_copy_only=False))
+        chosen = groups.of(there)
+        return taken(parts, there[chosen.last_rows() if self._latest else chosen.first_rows()])
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
 class Ranked(Accumulator):
     """The value of one column where another is greatest or least; of several such values the least, null the last.
 

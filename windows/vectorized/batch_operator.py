@@ -108,7 +108,7 @@ class WindowBatchOperator(VectorizedFunction):
             times = [f"slice_{step}{offset}{covered}"]
         keys = self.definition.key_names
         columns = [(key, plain_type(self._columns[key])) for key in keys]
-        columns += [(time, "bigint") for time in times] + fold_of(self.definition, self._columns).columns
+        columns += [(time, "bigint") for time in times] + fold_of(self.definition.named, self._columns).columns
         ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in columns)
         return TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windows.aggregates import Count, Mean, Min, Stddev, Sum, Variance
+from windows.aggregates import Aggregate, Count, Mean, Min, Stddev, Sum, Variance
 from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
-from windows.definition import Definition
 from windows.paths import plain_type
 from windows.sketches import ApproxCountDistinct
 from windows.vectorized.accumulators import (
     Accumulator,
+    Arrived,
     BatchRows,
     CountColumn,
     Extreme,
@@ -159,17 +159,14 @@ def _span_sums(numbers: Any, first: Any, last: Any) -> Any:
     return pa.array(sums[last + 1] - sums[first])
 
 
-def fold_of(definition: Definition, columns: Mapping[str, str]) -> Fold:
-    """The accumulators of a definition that can take this path.
+def fold_of(aggregates: Mapping[str, Aggregate], columns: Mapping[str, str]) -> Fold:
+    """The accumulators of aggregates that can take this path.
 
     Args:
-        definition: The definition; its aggregates have names.
+        aggregates: The aggregates by name.
         columns: Types of the input's columns.
     """
-    names = definition.names or ()
-    return Fold(
-        {name: _accumulator(aggregate, columns) for name, aggregate in zip(names, definition.aggregates, strict=True)}
-    )
+    return Fold({name: _accumulator(aggregate, columns) for name, aggregate in aggregates.items()})
 
 
 def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
@@ -180,7 +177,7 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
     if isinstance(aggregate, Variance):
         return Moments(column, sample=aggregate.sample, root=isinstance(aggregate, Stddev))
     if isinstance(aggregate, First):
-        return Timed(column, type_, latest=isinstance(aggregate, Latest))
+        return (Timed if aggregate.by_time else Arrived)(column, type_, latest=isinstance(aggregate, Latest))
     if isinstance(aggregate, ArgMax):
         operation = "min" if isinstance(aggregate, ArgMin) else "max"
         return Ranked(column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]), operation)

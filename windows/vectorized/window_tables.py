@@ -36,7 +36,7 @@ class Tables:
     @classmethod
     def of(cls, definition: Definition, columns: Mapping[str, str]) -> Tables:
         """Those of a definition that can take this path."""
-        return cls(definition, fold_of(definition, columns))
+        return cls(definition, fold_of(definition.named, columns))
 
     def needed(self, table: Any) -> Any:
         """The columns that rows are reduced by and to; all of them where late rows are an output."""

@@ -139,7 +139,7 @@ def test_columns_give_what_rows_give(case):
     type_, by, values, ranks, times, ids, cut = case
     chosen = aggregates(type_, by)
     assigner = TumblingEventTimeWindows.of(10)
-    fold = fold_of(define(assigner=assigner, aggregate=chosen), {"v": type_, "r": by})
+    fold = fold_of(define(assigner=assigner, aggregate=chosen).named, {"v": type_, "r": by})
     table = pa.table({"v": pa.array(values, TYPES[type_][0]), "r": pa.array(ranks, TYPES[by][0])})
     numbers = np.array(ids)
     count = max(ids) + 1
@@ -198,7 +198,9 @@ def check(fold, chosen, parts, group, values, ranks, times):
 def test_parts_have_their_declared_types():
     for type_ in TYPES:
         chosen = aggregates(type_, "int")
-        fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": type_, "r": "int"})
+        fold = fold_of(
+            define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": type_, "r": "int"}
+        )
         table = pa.table({"v": pa.array([None], TYPES[type_][0]), "r": pa.array([1], pa.int32())})
         parts = fold.of_rows(BatchRows(table, np.array([1])), Groups(np.array([0]), 1))
         from keyed.arrow.write import arrow_type
@@ -208,7 +210,7 @@ def test_parts_have_their_declared_types():
 
 
 def test_a_sum_beyond_64_bits_is_refused_only_as_a_result():
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}), {"v": "bigint"})
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}).named, {"v": "bigint"})
     table = pa.table({"v": [2**63 - 1, 2**63 - 1, -(2**63), 2**63 - 1]})
     one = Groups(np.zeros(4, dtype=np.int64), 1)
     with pytest.raises(OverflowError, match=f"the sum {3 * (2**63 - 1) - 2**63} does not fit into 64 bits"):
@@ -223,7 +225,9 @@ MOST = Decimal("9999999999999999999999999999999999999.9")
 
 @pytest.mark.parametrize("values", [[MOST] * 2, [MOST] * 3, [MOST, MOST.copy_negate(), MOST]])
 def test_a_sum_of_decimals_beyond_38_digits_is_refused(values):
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}), {"v": "decimal(38,1)"})
+    fold = fold_of(
+        define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}).named, {"v": "decimal(38,1)"}
+    )
     rows = BatchRows(pa.table({"v": pa.array(values, pa.decimal128(38, 1))}), None)
     one = Groups(np.zeros(len(values), dtype=np.int64), 1)
     each = fold.of_rows(rows, Groups(np.arange(len(values)), len(values)))
@@ -251,7 +255,7 @@ MEANS = [
 def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(values, declared):
     # The mean of a decimal(38,1) is a decimal(38,5): 33 digits before the point.
     chosen = {"m": Mean("v", type=declared)}
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "decimal(38,1)"})
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "decimal(38,1)"})
     table = pa.table({"v": pa.array(values, pa.decimal128(38, 1))})
     values = table.column("v").to_pylist()
     parts = fold.of_rows(BatchRows(table, None), Groups(np.zeros(len(values), dtype=np.int64), 1))
@@ -267,7 +271,7 @@ def test_means_of_wide_decimals_have_spark_s_type_or_are_refused_on_both_paths(v
 
 def test_nan_and_zero_are_one_value_each_whatever_their_bits():
     chosen = {"set": CollectSet("v"), "count": CountDistinct("v"), "about": ApproxCountDistinct("v")}
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "double"})
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
     values = [math.nan, 2.0, -0.0, -math.nan, 0.0, float("nan"), -1.0]
     rows = BatchRows(pa.table({"v": values}), None)
     at_once, each = Groups(np.zeros(7, dtype=np.int64), 1), Groups(np.arange(7), 7)
@@ -280,7 +284,7 @@ def test_nan_and_zero_are_one_value_each_whatever_their_bits():
 
 
 def test_means_of_large_integers_have_one_rounding():
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"m": Mean("v")}), {"v": "bigint"})
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"m": Mean("v")}).named, {"v": "bigint"})
     values = [2**62 + 1, 2**62 + 3, 2**62 + 7]
     parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
     assert fold.results(parts)[0].to_pylist() == [sum(values) / 3]
@@ -288,7 +292,7 @@ def test_means_of_large_integers_have_one_rounding():
 
 def test_nan_is_no_extreme_where_there_is_another_value():
     chosen = {"least": Min("v"), "most": Max("v")}
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen), {"v": "double"})
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate=chosen).named, {"v": "double"})
     nan = math.nan
     for values in ([nan, 1.0, 2.0], [1.0, nan, 2.0], [nan, None, 1.0]):
         parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.zeros(3, dtype=np.int64), 1))
@@ -298,7 +302,7 @@ def test_nan_is_no_extreme_where_there_is_another_value():
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 100])
 def test_running_merges_go_over_long_segments(length):
-    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}), {"v": "bigint"})
+    fold = fold_of(define(assigner=TumblingEventTimeWindows.of(1), aggregate={"s": Sum("v")}).named, {"v": "bigint"})
     values = list(range(length)) * 2
     segments = np.repeat([4, 7], length)
     parts = fold.of_rows(BatchRows(pa.table({"v": values}), None), Groups(np.arange(2 * length), 2 * length))

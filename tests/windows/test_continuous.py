@@ -1,0 +1,257 @@
+"""Continuous aggregates: both paths against the aggregates of all rows so far, once a key and batch."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyed
+import windows
+from keyed.testing import KeyedTestHarness
+from windows import (
+    ApproxCountDistinct,
+    ArgMax,
+    ArgMin,
+    CollectList,
+    CollectSet,
+    ContinuousColumns,
+    ContinuousRows,
+    Count,
+    CountDistinct,
+    First,
+    Latest,
+    Max,
+    Mean,
+    Min,
+    Reduce,
+    Stddev,
+    Sum,
+    TopK,
+    Variance,
+)
+
+AGGREGATES: dict[str, Any] = {
+    "rows": Count(),
+    "values": Count("v"),
+    "sum": Sum("v"),
+    "least": Min("v"),
+    "most": Max("v"),
+    "mean": Mean("v"),
+    "variance": Variance("v"),
+    "stddev": Stddev("v"),
+    "first": First("v"),
+    "last": Latest("v"),
+    "earliest": First("v", by_time=True),
+    "latest": Latest("v", by_time=True),
+    "at_most": ArgMax("name", by="v"),
+    "at_least": ArgMin("name", by="v"),
+    "top": TopK(2, "name", by="v"),
+    "set": CollectSet("v"),
+    "distinct": CountDistinct("name"),
+    "about": ApproxCountDistinct("name"),
+}
+COLUMNS = {"k": "string", "n": "bigint", "v": "bigint", "name": "string"}
+SCHEMA = pa.schema(
+    [
+        pa.field(name, pa.string() if type_ == "string" else pa.int64())
+        for name, type_ in {**COLUMNS, "t": "bigint"}.items()
+    ]
+)
+
+
+class Reading(NamedTuple):
+    k: str
+    n: int
+    v: int | None
+    name: str | None
+    t: int
+
+
+rows = st.builds(
+    Reading,
+    st.sampled_from("abc"),
+    st.integers(0, 1),
+    st.none() | st.integers(-5, 5) | st.just(2**40),
+    st.none() | st.sampled_from(["x", "y", "z"]),
+    st.integers(0, 9),
+)
+
+
+def expected(aggregates: dict[str, Any], seen: list[Reading]) -> tuple[Any, ...]:
+    """The aggregates of rows, one after the other."""
+    results = []
+    for aggregate in aggregates.values():
+        cell = aggregate.create_accumulator()
+        for row in seen:
+            cell = aggregate.add_at(row, row.t, cell) if aggregate.timed else aggregate.add(row, cell)
+        results.append(aggregate.get_result(cell))
+    return tuple(results)
+
+
+def close(values: tuple[Any, ...]) -> list[Any]:
+    return [pytest.approx(value, rel=1e-9, abs=1e-6) if isinstance(value, float) else value for value in values]
+
+
+def key_of(row: Reading, keys: tuple[str, ...]) -> Any:
+    return row.k if len(keys) == 1 else (row.k, row.n)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(rows, max_size=6), max_size=5),
+    st.lists(st.sampled_from(sorted(AGGREGATES)), min_size=1, max_size=5, unique=True),
+    st.sampled_from([("k",), ("k", "n")]),
+    st.integers(1, 3),
+)
+def test_both_paths_give_the_aggregates_of_all_rows_once_a_key_and_batch(batches, names, keys, parallelism):
+    chosen = {name: AGGREGATES[name] for name in names}
+    results = keyed.Schema(
+        (*((key, COLUMNS[key]) for key in keys), *((name, a.output_type(COLUMNS)) for name, a in chosen.items()))
+    )
+    functions = (ContinuousRows("totals", chosen, keys, None), ContinuousColumns("totals", chosen, results, COLUMNS))
+    seen: dict[Any, list[Reading]] = {}
+    with ExitStack() as stack:
+        by_row, by_column = (
+            stack.enter_context(KeyedTestHarness(function, key=keys, parallelism=parallelism)) for function in functions
+        )
+        for rows_of_batch in batches:
+            # The harness runs them in this order, whatever the operator asks for.
+            batch = sorted(rows_of_batch, key=lambda row: row.t)
+            with by_row.batch():
+                for row in batch:
+                    by_row.process(row, row.t)
+                    seen.setdefault(key_of(row, keys), []).append(row)
+            by_column.process_batch(pa.Table.from_pylist([row._asdict() for row in batch], SCHEMA), timestamps="t")
+            came = {key_of(row, keys) for row in batch}
+            want = sorted(
+                (key, expected(chosen, seen[key]), max(row.t for row in batch if key_of(row, keys) == key))
+                for key in came
+            )
+            for harness in (by_row, by_column):
+                got = [(tuple(record.value), record.timestamp) for record in harness.take_output()]
+                found = sorted((value[0] if len(keys) == 1 else value[:2], value, time) for value, time in got)
+                assert [(key, time) for key, _, time in found] == [(key, time) for key, _, time in want]
+                for (_, value, _), (_, totals, _) in zip(found, want, strict=True):
+                    assert list(value[len(keys) :]) == close(totals)
+            by_row.crash_and_recover()
+        # A row of results and one of accumulators for each key.
+        assert by_row.state_entries() == by_column.state_entries() == 2 * len(seen)
+
+
+SENSORS = [
+    {"sensor": "sensor-1", "reading": 45, "t": 1},
+    {"sensor": "sensor-2", "reading": 12, "t": 2},
+    {"sensor": "sensor-1", "reading": 92, "t": 3},
+]
+
+
+def totals(stream, aggregates, tmp_path, **options):
+    """The output by batches of two rows, and the state's rows by key."""
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    batches: list[Any] = []
+    output = windows.aggregate(stream.key_by("sensor"), aggregates, name="sensors", changelog=changelog, **options)
+    output.run(
+        lambda rows, _: batches.append([tuple(row) for row in rows]), checkpoint=tmp_path / "ck", rows_per_batch=2
+    )
+    with keyed.open_tables(changelog, tmp_path / "tables") as tables:
+        tables.poll()
+        return [rows for rows in batches if rows], {entry.key: entry.value for entry in tables["sensors"]}, output
+
+
+@pytest.mark.parametrize("path", ["auto", "row"])
+def test_an_average_is_told_with_each_batch_and_kept_as_a_table(path, tmp_path):
+    stream = keyed.stream(pa.Table.from_pylist(SENSORS), timestamp="t")
+    batches, table, _ = totals(stream, {"avg": Mean("reading"), "n": Count()}, tmp_path, path=path)
+    assert batches == [[("sensor-1", 45.0, 1), ("sensor-2", 12.0, 1)], [("sensor-1", 68.5, 2)]]
+    assert table == {"sensor-1": {"avg": 68.5, "n": 2}, "sensor-2": {"avg": 12.0, "n": 1}}
+
+
+def test_latest_by_arrival_and_by_time(tmp_path):
+    stream = keyed.stream(pa.Table.from_pylist(SENSORS[::-1]), timestamp="t")
+    both = {"arrived": Latest("reading"), "newest": Latest("reading", by_time=True)}
+    _, table, output = totals(stream, both, tmp_path)
+    assert table["sensor-1"] == {"arrived": 45, "newest": 92}
+    assert windows.explain(output) == "sensors: continuous aggregates: whole columns, a row of state per key"
+
+
+class Span:
+    """An aggregate that has the methods without extending the class."""
+
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator):
+        return [*accumulator, value.reading]
+
+    def merge(self, a, b):
+        return a + b
+
+    def get_result(self, accumulator):
+        return max(accumulator) - min(accumulator)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "result", "reason"),
+    [
+        (CollectList("reading"), [45, 92], "CollectList('reading') is not a built-in aggregate of a column"),
+        (Sum(lambda row: row.reading * 2), 274, "is not a built-in aggregate of a column"),
+        (
+            Reduce(lambda a, b: max(a, b, key=lambda row: row.reading)),
+            ("sensor-1", 92, 3),
+            "is not a built-in aggregate",
+        ),
+        (Span(), 47, "is not a built-in aggregate"),
+    ],
+)
+def test_what_has_to_go_row_by_row(aggregate, result, reason, tmp_path):
+    stream = keyed.stream(pa.Table.from_pylist(SENSORS), timestamp="t")
+    _, table, output = totals(stream, {"x": aggregate}, tmp_path)
+    found = table["sensor-1"]["x"]
+    assert found == result
+    assert reason in windows.explain(output)
+    with pytest.raises(keyed.DefinitionError, match="path='vectorized': these aggregates cannot be computed"):
+        windows.aggregate(stream.key_by("sensor"), {"x": aggregate}, path="vectorized")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("stream", {"n": Count()}), "is not keyed; give stream.key_by"),
+        (("keyed", {}), "names no aggregate; give a dict"),
+        (("keyed", {"n": Count}), "is a class; give an object"),
+        (("keyed", {"sensor": Count()}), "the key has a column of that name"),
+        (("keyed", Count()), "names no aggregate; give a dict"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message):
+    stream = keyed.stream(SENSORS)
+    with pytest.raises(keyed.DefinitionError, match=message):
+        windows.aggregate(stream if arguments[0] == "stream" else stream.key_by("sensor"), arguments[1])  # type: ignore[arg-type]
+    with pytest.raises(keyed.DefinitionError, match="path='fast' must be"):
+        windows.aggregate(stream.key_by("sensor"), {"n": Count()}, path="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["auto", "row"])
+def test_a_value_by_time_needs_timestamps(path, tmp_path):
+    stream = keyed.stream(pa.Table.from_pylist(SENSORS))
+    with pytest.raises(keyed.KeyedError, match="has none"):
+        totals(stream, {"x": Latest("reading", by_time=True)}, tmp_path, path=path)
+
+
+@pytest.mark.parametrize("path", ["auto", "row"])
+def test_without_timestamps(path, tmp_path):
+    stream = keyed.stream(pa.Table.from_pylist(SENSORS))
+    batches, _, _ = totals(stream, {"x": Latest("reading")}, tmp_path, path=path)
+    assert batches == [[("sensor-1", 45), ("sensor-2", 12)], [("sensor-1", 92)]]
+
+
+def test_an_aggregate_of_null_values_is_null(tmp_path):
+    rows = pa.table({"sensor": ["a", "a"], "reading": pa.array([None, None], pa.int64())})
+    chosen = {"sum": Sum("reading"), "mean": Mean("reading"), "last": Latest("reading"), "n": Count("reading")}
+    batches, _, _ = totals(keyed.stream(rows), chosen, tmp_path)
+    assert batches == [[("a", None, None, None, 0)]]

@@ -1,0 +1,228 @@
+"""Continuous aggregates: a row for each key, which changes with each batch that has rows of it. There is no window.
+
+What ksqlDB has as ``CREATE TABLE ... AS SELECT ... GROUP BY``, and Flink SQL as an aggregation with mini-batches.
+"""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from keyed import (
+    BatchContext,
+    Changelog,
+    Context,
+    DefinitionError,
+    KeyedProcessFunction,
+    KeyedStream,
+    OpenContext,
+    Output,
+    OutputDefinitionError,
+    RestorePoint,
+    Schema,
+    TableState,
+    TaskContext,
+    ValueState,
+    VectorizedFunction,
+    schema_of,
+)
+from windows.aggregates import Aggregate
+from windows.definition import named_aggregates
+from windows.emission import row_maker
+from windows.general import no_timestamp
+from windows.paths import Path, check_path, columns_reason, plain_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ACCUMULATORS = "accumulators"
+Duration = int | dt.timedelta
+
+
+def aggregate(
+    stream: KeyedStream,
+    aggregates: Mapping[str, Any],
+    *,
+    output: Any = None,
+    name: str = "aggregates",
+    path: Path = "auto",
+    parallelism: int | None = None,
+    store: Literal["memory", "rocksdb"] = "memory",
+    changelog: Changelog | None = None,
+    restore_from: Changelog | RestorePoint | None = None,
+) -> Output:
+    """Aggregate all rows of each key, as they come: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
+
+    For each key that has rows in a batch there is one row of output: the key's columns and what the aggregates are
+    now. Its timestamp is the highest of those rows. The last row of a key counts, so a sink may replace by key.
+
+    Rows are added in the order in which they arrive, so ``Latest("x")`` is what came last (ksqlDB's
+    ``LATEST_BY_OFFSET``), and ``Latest("x", by_time=True)`` what has the highest timestamp.
+
+    The results are also a state that is named after the operator: with a changelog `keyed.open_tables` has them as
+    ``tables[name]``, a row for each key.
+
+    Args:
+        stream: The keyed stream.
+        aggregates: The aggregates by the names of their columns.
+        output: Columns of the output, as in ``KeyedStream.process``; by default they follow from the input's.
+        name: Name of the operator, and of its state.
+        path: Whole columns where the aggregates allow it (``"auto"``), or one of ``"row"`` and ``"vectorized"``. A
+            checkpoint goes on with the path that it was started with.
+        parallelism: Number of key groups.
+        store: Where the state is kept.
+        changelog: Where committed changes go.
+        restore_from: What a new query starts with.
+
+    Raises:
+        DefinitionError: Parts do not fit each other.
+        OutputDefinitionError: On Spark, the columns cannot be derived and are not given.
+    """
+    if not isinstance(stream, KeyedStream):
+        raise DefinitionError(f"aggregate: stream={stream!r} is not keyed; give stream.key_by(...)")
+    check_path(path)
+    found = named_aggregates(aggregates)
+    keys, columns = stream.key_columns or ("key",), stream.columns
+    twice = [column for column in found if column in keys]
+    if twice:
+        raise DefinitionError(f"aggregates={{{twice[0]!r}: ...}}: the key has a column of that name; rename the other")
+    reason = "of path='row'" if path == "row" else columns_reason(found.values(), columns, stream.key_columns)
+    if reason is not None and path == "vectorized":
+        raise DefinitionError(
+            f"path='vectorized': these aggregates cannot be computed over whole columns, because {reason}; use "
+            "path='auto' or 'row'"
+        )
+    schema = _derived(found, keys, columns, strict=stream.on_spark) if output is None else schema_of(output)
+    function: ContinuousRows | ContinuousColumns
+    if reason is None and columns is not None and (derived := _derived(found, keys, columns, strict=True)):
+        function = ContinuousColumns(name, found, derived, {n: t for n, t in columns.items() if t is not None})
+    else:
+        function = ContinuousRows(name, found, keys, reason)
+    return stream.process(
+        function,
+        schema,
+        name=name,
+        order="arrival",
+        parallelism=parallelism,
+        store=store,
+        changelog=changelog,
+        restore_from=restore_from,
+    )
+
+
+class ContinuousRows(KeyedProcessFunction):
+    """Continuous aggregates row by row.
+
+    Args:
+        name: Name of the state with the results.
+        aggregates: The aggregates by name.
+        keys: Names of the key's columns.
+        reason: Why they are not computed over whole columns.
+    """
+
+    def __init__(
+        self, name: str, aggregates: Mapping[str, Aggregate], keys: tuple[str, ...], reason: str | None
+    ) -> None:
+        self._names = tuple(aggregates)
+        self._aggregates = tuple(aggregates.values())
+        self._keys = keys
+        self._reason = reason
+        types: Any = tuple(aggregate.accumulator_type or object for aggregate in self._aggregates)
+        self._results = ValueState(dict[str, object], name=name)
+        self._accumulators: ValueState[Any] = ValueState(tuple[types], name=ACCUMULATORS, in_place=True)
+
+    def open(self, context: OpenContext) -> None:
+        self._make = row_maker((*self._keys, *self._names))
+        self._times: dict[Any, int] = {}
+
+    def process_element(self, value: Any, ctx: Context) -> None:
+        time = ctx.timestamp()
+        cells = self._accumulators.value()
+        if cells is None:
+            cells = tuple(aggregate.create_accumulator() for aggregate in self._aggregates)
+        added = []
+        for aggregate, cell in zip(self._aggregates, cells, strict=True):
+            if not aggregate.timed:
+                added.append(aggregate.add(value, cell))
+            elif time is None:
+                raise no_timestamp(value)
+            else:
+                added.append(aggregate.add_at(value, time, cell))
+        self._accumulators.update(tuple(added))
+        if time is not None:
+            key = ctx.get_current_key()
+            self._times[key] = max(time, self._times.get(key, time))
+
+    def on_batch_end(self, ctx: Context) -> None:
+        key = ctx.get_current_key()
+        cells = self._accumulators.value()
+        results = [aggregate.get_result(cell) for aggregate, cell in zip(self._aggregates, cells, strict=True)]
+        self._results.update(dict(zip(self._names, results, strict=True)))
+        keys = (key,) if len(self._keys) == 1 else key
+        ctx.collect(self._make((*keys, *results)), self._times.pop(key, None))
+
+    def explain(self) -> str:
+        """How the aggregates are computed."""
+        return f"continuous aggregates: row by row, because {self._reason}"
+
+
+class ContinuousColumns(VectorizedFunction):
+    """Continuous aggregates over whole columns, with the results of `ContinuousRows`.
+
+    Args:
+        name: Name of the state with the results.
+        aggregates: The aggregates by name.
+        results: Columns of the key and the results.
+        columns: Types of the input's columns.
+    """
+
+    def __init__(
+        self, name: str, aggregates: Mapping[str, Aggregate], results: Schema, columns: Mapping[str, str]
+    ) -> None:
+        self._aggregates = dict(aggregates)
+        self._columns = dict(columns)
+        self._keys = keys = results.names[: len(results.names) - len(self._aggregates)]
+        self._results = TableState(results.ddl, key=keys, name=name)
+        from windows.vectorized.fold import fold_of
+
+        parts = fold_of(self._aggregates, self._columns).columns
+        key_types = tuple(results.columns[: len(keys)])
+        self._accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
+
+    def open(self, context: TaskContext) -> None:
+        from windows.vectorized.running_totals import RunningTotals
+
+        self._totals = RunningTotals(self._aggregates, self._keys, self._columns)
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        self._totals.add(table, self._accumulators, self._results, ctx)
+
+    def explain(self) -> str:
+        """How the aggregates are computed."""
+        return "continuous aggregates: whole columns, a row of state per key"
+
+
+def _derived(
+    aggregates: Mapping[str, Aggregate], keys: tuple[str, ...], columns: Mapping[str, Any] | None, *, strict: bool
+) -> Schema | None:
+    """The columns of the key and of the results; ``None`` where they do not follow from the input's.
+
+    Raises:
+        OutputDefinitionError: They have to.
+    """
+    if columns is None:
+        types: dict[str, str | None] = dict.fromkeys((*keys, *aggregates))
+    else:
+        types = {key: columns.get(key) for key in keys}
+        types |= {name: aggregate.output_type(columns) for name, aggregate in aggregates.items()}
+    known = {name: plain_type(type_) for name, type_ in types.items() if type_ is not None}
+    unknown = [name for name in types if name not in known]
+    if unknown and strict:
+        raise OutputDefinitionError(
+            f"the type of output column {unknown[0]!r} does not follow from the input; give it as type=... to the "
+            "aggregate, or all columns as output=..."
+        )
+    return None if unknown else Schema(tuple(known.items()))
