@@ -69,9 +69,18 @@ def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches
         next_batch: Id of the batch that it writes next.
 
     Raises:
-        SinkError: The folder is another query's, or was written by something else.
+        SinkError: The folder is another query's, or was written by something else, or cannot be read or written.
         CorruptionError: The mark is damaged.
     """
+    try:
+        _claim(sink, folder, queries, batches, next_batch)
+    except OSError as error:
+        raise SinkError(
+            f"Parquet sink {sink.path!r}: {error}; give the path of a folder that can be written"
+        ) from error
+
+
+def _claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
     mark = folder.read_mark()
     owner = [] if mark is None else decode_mark(mark, f"{folder.path}/{MARK}")
     if owner[-1:] == [queries[-1]]:

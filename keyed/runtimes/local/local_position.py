@@ -14,6 +14,7 @@ import attrs
 from keyed.codec.frames import RecordFormat
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
+from keyed.runtimes.lineage import lineage
 from keyed.runtimes.local.consumed import Consumed
 
 _KIND = b"KRUN"
@@ -60,10 +61,10 @@ def restored_position(operators: list[str], cut: Cut) -> tuple[LocalPosition, bo
         CorruptionError: The position is damaged.
     """
     record = cut.position
+    queries = [*lineage(cut), random_id()]
     if record is None or not record.startswith(_KIND):
-        return LocalPosition(operators, cut.sequence, restored=cut.sequence), False
+        return LocalPosition(operators, cut.sequence, queries=queries, restored=cut.sequence), False
     position = decode_position(record, f"position of batch {cut.sequence} in a changelog")
     position.operators, position.batches, position.restored = operators, cut.sequence, cut.sequence
-    # A query from a past state is one beside that which went on from there.
-    position.queries = [*([] if cut.is_past else position.queries), random_id()]
+    position.queries = queries
     return position, True

@@ -177,6 +177,12 @@ def forget(checkpoint, out):
     (out / MARK).unlink()
 
 
+def test_a_path_that_cannot_be_a_folder_is_refused_before_the_first_row(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match=r"Parquet sink '.*/file/out': .*Not a directory.*give the path"):
+        counts(elements(2)).run(tmp_path / "file" / "out")
+
+
 def test_a_damaged_mark_is_named(tmp_path):
     counts(elements(2)).run(tmp_path / "out")
     (tmp_path / "out" / MARK).write_bytes(b"\0" * 40)
@@ -238,3 +244,16 @@ def test_spark_queries_know_their_folders(spark, tmp_path):
         count(files_source(spark, tmp_path / "in"), changelog=changelog).run(out, checkpoint=tmp_path / "first")
     count(batch).run(keyed.parquet_sink(out, mode="overwrite"))
     assert parquet_rows(out) == [("a", 1, 1)]
+
+
+def test_a_query_goes_on_in_its_folder_on_the_other_runtime(spark, tmp_path):
+    out = tmp_path / "out"
+    logs = [DirectoryChangelog(tmp_path / f"log-{number}") for number in range(2)]
+    local = count(keyed.stream([{"k": "a", "t": 1, "v": 1}], timestamp="t"), changelog=logs[0])
+    local.run(out, checkpoint=tmp_path / "first")
+    write_file(tmp_path / "in", 0, [("a", 2, 1)])
+    source = files_source(spark, tmp_path / "in")
+    count(source, changelog=logs[1], restore_from=logs[0]).run(out, checkpoint=tmp_path / "second")
+    back = count(keyed.stream([{"k": "a", "t": 3, "v": 1}], timestamp="t"), restore_from=logs[1])
+    back.run(out, checkpoint=tmp_path / "third")
+    assert parquet_rows(out) == [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)]

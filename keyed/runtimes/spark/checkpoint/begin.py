@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.changelog.model import Changelog
-from keyed.errors import CheckpointError, CorruptionError
+from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
 from keyed.ids import random_id
-from keyed.recovery.cut import Cut, cut_of
+from keyed.recovery.cut import Cut
 from keyed.restoring import RestorePoint
+from keyed.runtimes.lineage import lineage
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import put_files
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
@@ -59,9 +60,7 @@ class Begin:
     version: int = 2
 
 
-def begin(
-    folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True
-) -> tuple[Begin, Cut | None]:
+def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True) -> Begin | None:
     """How a query begins.
 
     Args:
@@ -70,12 +69,11 @@ def begin(
         ticks: Whether the query has ticks.
 
     Returns:
-        The record, and the cut from which the key groups load their state, if they are still to.
+        The record, ``None`` if the key groups are to load their state: `begin_at` says how.
 
     Raises:
         CheckpointError: The checkpoint is one of the local runtime, or it was to be restored and was not, and now it
             is not asked for.
-        ChangelogError: A changelog cannot be restored from.
     """
     record = read_begin(folder)
     is_new = folder.last_commit() is None
@@ -85,42 +83,58 @@ def begin(
             "it; give checkpoint= a new folder, and restore_from= the changelog of the local query to take over its "
             "state"
         )
-    if is_new and not points and record is not None and record.sequence:
+    if is_new and points:
+        if (record is None or not record.sequence) and folder.names("offsets"):
+            raise CheckpointError(
+                f"a query without restore_from= has begun its first batch in the checkpoint {folder.path}, and not "
+                "finished it: give a new checkpoint"
+            )
+        return None
+    if is_new and record is not None and record.sequence:
         raise CheckpointError(
             f"the checkpoint {folder.path} is to begin with batch {record.sequence} of a changelog, and has not: "
             "give restore_from= once more, or a new checkpoint"
         )
-    if not is_new or not points:
-        if is_new or record is None or not record.queries:
-            queries = record.queries if record is not None else []
-            record = Begin(ticks=ticks) if is_new or record is None else attrs.evolve(record, version=2)
-            record = attrs.evolve(record, queries=queries or [random_id()])
-            _write(folder, record)
-        return record, None
-    if (record is None or not record.sequence) and folder.names("offsets"):
-        raise CheckpointError(
-            f"a query without restore_from= has begun its first batch in the checkpoint {folder.path}, and not "
-            "finished it: give a new checkpoint"
-        )
-    cut = cut_of(points)
+    if is_new or record is None or not record.queries:
+        queries = record.queries if record is not None else []
+        record = Begin(ticks=ticks) if is_new or record is None else attrs.evolve(record, version=2)
+        record = attrs.evolve(record, queries=queries or [random_id()])
+        _write(folder, record)
+    return record
+
+
+def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin:
+    """How a query begins whose key groups load the state that changelogs hold at a cut.
+
+    Args:
+        folder: The checkpoint.
+        cut: The cut.
+        ticks: Whether the query has ticks.
+
+    Raises:
+        HistoryCompacted: The changelogs were compacted beyond the cut.
+    """
+    before = read_begin(folder)
+    # The folders of its sinks may have it, if it has begun before.
+    own = before.queries[-1:] if before is not None else []
+    queries = [*lineage(cut), *(own or [random_id()])]
     position = None if cut.position is None else decode_position(cut.position)
     if position is None:
         _log.warning(
             "batch %d is restored without a position: the state is restored, and the source is read as its options say",
             cut.sequence,
         )
-        record = Begin(cut.sequence, cut.sequence, ticks=ticks, queries=[random_id()])
+        record = Begin(cut.sequence, cut.sequence, ticks=ticks, queries=queries)
     else:
         # The changelogs of all operators have the position, except those that were not there yet.
-        changelog = next(
-            point.changelog for point in points.values() if _position_of(point.changelog, cut.sequence) == cut.position
-        )
+        changelogs = [restoration.point.changelog for restoration in cut.operators.values()]
+        changelog = next((each for each in changelogs if _position_of(each, cut.sequence) == cut.position), None)
+        if changelog is None:
+            raise HistoryCompacted(f"the changelog no longer has the position of batch {cut.sequence}")
         sources = put_files(folder, changelog, position.sources)
-        # A query from a past state is one beside that which went on from there.
-        queries = [*([] if cut.is_past else position.queries), random_id()]
         record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks, queries=queries)
     _write(folder, record)
-    return record, cut
+    return record
 
 
 def read_begin(folder: CheckpointFolder) -> Begin | None:

@@ -89,6 +89,19 @@ class Ticks:
         else:
             self._session.range(0, 1, 1, 1).selectExpr("'' AS value").write.mode("append").text(self._path)
 
+    def share(self, batch: int) -> None:
+        """Let a query of plain ``writeStream`` go on from a batch that begins.
+
+        It has a tick at each trigger, from Spark's source `rate-micro-batch`. This and a file source each read their
+        own fields of where a source stands.
+        """
+        record = None if self._folder is None else self._folder.read(f"offsets/{batch}")
+        if self._folder is not None and record is not None:
+            lines, _, last = record.decode().rpartition("\n")
+            if match := _FILE_OFFSET.search(last):
+                shared = {"logOffset": int(match[1]), "offset": int(match[1]) + 1, "timestamp": 0}
+                self._folder.write(f"offsets/{batch}", f"{lines}\n{json.dumps(shared)}".encode())
+
     def taken(self, source: int, offset: str) -> None:
         """Clear away the ticks that Spark has taken.
 

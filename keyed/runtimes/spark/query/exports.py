@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
 from keyed.recovery.local_checkpoint import check_changelog
+from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
@@ -32,8 +33,6 @@ class Exports:
         operators: The names of the query's operators, in order.
         changelogs: The changelogs, by operator.
         ticks: Whether the last of the query's sources are the ticks.
-        first_batch: What sinks get as the id of Spark's batch 0.
-        queries: Id of the query, after those of the queries that it was restored from.
     """
 
     def __init__(
@@ -45,38 +44,37 @@ class Exports:
         changelogs: Mapping[str, Changelog],
         *,
         ticks: bool,
-        first_batch: int,
-        queries: list[str],
     ) -> None:
         self._session = session
         self._checkpoint = checkpoint
         self._folder = folder
         self._operators = operators
         self._changelogs = changelogs
+        self._ticks = ticks
         self._parallelism = 0
         self._started = Event()
         self._query: StreamingQuery | None = None
         self._positions: PositionLog | None = None
-        if folder is not None:
-            self._positions = PositionLog(
-                folder,
-                changelogs,
-                ticks=ticks,
-                first_batch=first_batch,
-                queries=queries,
-                sequences=self._sequences,
-            )
-        elif changelogs:
+        if changelogs and folder is None:
             _log.warning(
                 "the checkpoint %s is on a file system that this program does not reach: its changelogs get no "
                 "positions, and a query that is restored from them reads its sources as their options say",
                 checkpoint,
             )
 
-    def starting(self) -> None:
-        """A query is about to start."""
+    def starting(self, record: Begin) -> None:
+        """A query is about to start that has begun so."""
         self._query = None
         self._started.clear()
+        if self._folder is not None:
+            self._positions = PositionLog(
+                self._folder,
+                self._changelogs,
+                ticks=self._ticks,
+                first_batch=record.first_batch,
+                queries=record.queries,
+                sequences=self._sequences,
+            )
 
     def started(self, query: StreamingQuery, parallelism: int) -> None:
         """It has started with so many key groups, or its first batch has already."""

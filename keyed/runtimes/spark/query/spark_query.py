@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.options import Options
+from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, shown_query
+from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
-from keyed.runtimes.spark.query.job import Job, frame_of
+from keyed.runtimes.spark.query.job import frame_of
 from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
+from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.shown import Shown
 from keyed.streams import BoundOutput, Output, Stage
 
@@ -37,9 +40,9 @@ def dataframe(output: Output) -> DataFrame:
 
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run all available input through a chain, and return when it is done."""
-    job = Job(last, outputs, options)
-    if not job.streaming:
-        return job.run_batch()
+    if not last.source.data.isStreaming:
+        return BatchJob(last, outputs, options).run()
+    job = StreamJob(last, outputs, options)
     with noted_signals():
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
@@ -55,9 +58,9 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
     """Start a chain, and return a handle to the running query."""
     if options.drain:
         raise DefinitionError("drain=True is for run(...): stop the query, then run it with drain=True")
-    job = Job(last, outputs, options)
-    if not job.streaming:
+    if not last.source.data.isStreaming:
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
+    job = StreamJob(last, outputs, options)
     trigger = _trigger("1 second" if options.trigger is None else options.trigger)
     with noted_signals() as signals:
         query = SparkQuery(job, trigger, after=_restored(job))
@@ -66,13 +69,19 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
         return query
 
 
-def _restored(job: Job) -> SparkQuery | None:
+def _restored(job: StreamJob) -> SparkQuery | None:
     """The query whose one batch gives a checkpoint the state and position of changelogs, if that is to be done."""
-    query = None
+
+    def first_batch(cut: Cut) -> SparkQuery | None:
+        job.begin_at(cut)
+        if not job.takes_position:
+            return None
+        query = SparkQuery(job, {"once": True}, ticks_alone=True)
+        query.wait()
+        return query
+
+    query = with_cut(job.points, first_batch) if job.points else None
     if job.takes_position:
-        if job.restored is not None:
-            query = SparkQuery(job, {"once": True}, ticks_alone=True)
-            query.wait()
         job.take_position()
     return query
 
@@ -94,7 +103,7 @@ class SparkQuery(Shown):
 
     def __init__(
         self,
-        job: Job,
+        job: StreamJob,
         trigger: Mapping[str, Any],
         *,
         end: bool = False,

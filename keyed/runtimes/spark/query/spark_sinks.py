@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.unreadable import raw_rows
-from keyed.errors import DefinitionError, KeyedError
+from keyed.errors import DefinitionError
 from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
 from keyed.runtimes.spark.plan.build import Route
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, failed, local_folder
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,8 @@ class Writer:
         queries: Id of the query, after those of the queries that it was restored from; empty if this program does not
             reach the checkpoint, where Spark's own id then stands for it.
         first_batch: What sinks get as the id of Spark's batch 0.
-        before: Called with Spark's id of each batch before it runs.
+        restores: Whether the key groups load their state with Spark's batch 0.
+        before: What is called with Spark's id of each batch before it runs.
         error: What the last write failed with.
         place: What was being written when it did, for a message.
         batches: Ids of the batches that were written, as sinks got them.
@@ -57,7 +58,8 @@ class Writer:
     checkpoint: str = ""
     queries: Sequence[str] = ()
     first_batch: int = 0
-    before: Callable[[int], object] | None = None
+    restores: bool = False
+    before: Sequence[Callable[[int], object]] = ()
     error: BaseException | None = None
     place: str = ""
     batches: set[int] = attrs.field(factory=set)
@@ -84,14 +86,19 @@ class Writer:
     def write(self, whole: DataFrame, batch_id: int) -> None:
         """Write one batch."""
         # Each action would run the stateful operators anew: a batch that is read more than once is kept.
-        kept = len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink)
+        restores = self.restores and batch_id == 0
+        kept = restores or len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink)
         if kept:
             whole = whole.persist()
         try:
+            if restores:
+                # It may fail because the changelog was compacted meanwhile, and begin with a later batch the next time.
+                # What the earlier query wrote beyond this one must be there then.
+                whole.count()
             if not self._is_claimed:
                 self.claim(whole.sparkSession, batch_id)
-            if self.before is not None:
-                self.before(batch_id)
+            for call in self.before:
+                call(batch_id)
             batch_id += self.first_batch
             for route, sink in zip(self.routes, self.sinks, strict=True):
                 self.place = f", batch {batch_id} for {_named(sink)},"
@@ -114,12 +121,7 @@ class Writer:
         elif isinstance(sink, CollectSink):
             sink.batches[batch_id] = collected(frame)
         else:
-            try:
-                sink.function(frame, batch_id)
-            except KeyedError:
-                raise
-            except Exception as error:
-                raise failed(sink, batch_id, error) from error
+            sink.function(frame, batch_id)
 
 
 @attrs.frozen

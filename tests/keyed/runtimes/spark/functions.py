@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 
 import keyed
 from keyed import (
@@ -22,6 +24,7 @@ from keyed import (
     ValueState,
     VectorizedFunction,
 )
+from keyed.changelog import DirectoryChangelog
 
 BIG = OutputTag("big")
 EVERY = OutputTag("every", "k string, n bigint")
@@ -223,11 +226,23 @@ def write_file(folder, number, rows):
     hidden.rename(folder / f"part-{number:04d}.parquet")
 
 
-def files_source(spark, folder, **options):
+class CompactedMeanwhile(DirectoryChangelog):
+    """A changelog whose job goes on and compacts it, into ``<path>-later``, at the moment when a worker reads it."""
+
+    def reader(self, group):
+        """See `DirectoryChangelog.reader`."""
+        later = Path(f"{self.path}-later")
+        if TaskContext.get() is not None and later.exists():
+            shutil.rmtree(self.path)
+            later.rename(self.path)
+        return super().reader(group)
+
+
+def files_source(spark, folder, timestamp="t", **options):
     """A stream over such a folder, one file a batch."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-    return keyed.stream(reader.parquet(str(folder)), timestamp="t", **options)
+    return keyed.stream(reader.parquet(str(folder)), timestamp=timestamp, **options)
 
 
 def count(source, **options):

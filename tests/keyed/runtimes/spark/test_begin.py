@@ -8,7 +8,10 @@ import pytest
 from keyed import RestorePoint
 from keyed.changelog.model import Commit
 from keyed.errors import ChangelogError, CheckpointError, CorruptionError
-from keyed.runtimes.spark.checkpoint.begin import Begin, begin, read_begin, take_position
+from keyed.recovery.cut import cut_of
+from keyed.runtimes.local.local_position import LocalPosition
+from keyed.runtimes.local.local_position import encode_position as encode_local
+from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, read_begin, take_position
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition, decode_position, encode_position
 from keyed.testing import MemoryChangelog
@@ -58,6 +61,15 @@ def points(**changelogs):
     return {operator: RestorePoint(changelog) for operator, changelog in changelogs.items()}
 
 
+def begun(folder, restore_from, *, ticks=True):
+    """How a query begins, and at which cut of changelogs."""
+    record = begin(folder, restore_from, ticks=ticks)
+    if record is not None:
+        return record, None
+    cut = cut_of(restore_from)
+    return begin_at(folder, cut, ticks=ticks), cut
+
+
 def first_batch(folder, ticks_alone=True):
     """Let Spark run the first batch."""
     lines = ["v1", '{"batchTimestampMs":7,"conf":{}}', *([] if ticks_alone else ["-", "-"]), TICK]
@@ -67,31 +79,31 @@ def first_batch(folder, ticks_alone=True):
 
 def test_a_new_query_begins_with_nothing(folder):
     for ticks in (True, False):
-        record, cut = begin(folder, {}, ticks=ticks)
+        record, cut = begun(folder, {}, ticks=ticks)
         assert (ids_apart(record), cut) == (Begin(ticks=ticks), None)
         # The id stays, although no batch is done yet: the folders of sinks may have it.
-        assert read_begin(folder) == begin(folder, {}, ticks=ticks)[0] == record
+        assert read_begin(folder) == begun(folder, {}, ticks=ticks)[0] == record
 
 
 def test_a_query_that_was_begun_with_plain_spark_is_known_from_now_on(folder):
     first_batch(folder, ticks_alone=False)
     assert read_begin(folder) is None
-    record, cut = begin(folder, {}, ticks=False)
+    record, cut = begun(folder, {}, ticks=False)
     assert (ids_apart(record), cut) == (Begin(ticks=False), None)
-    assert begin(folder, {}) == (record, None)
+    assert begun(folder, {}) == (record, None)
 
 
 def test_a_query_goes_on_from_its_checkpoint_whatever_it_could_be_restored_from(folder):
     first_batch(folder, ticks_alone=False)
-    record, cut = begin(folder, {})
+    record, cut = begun(folder, {})
     assert (ids_apart(record), cut) == (Begin(), None)
-    assert begin(folder, points(op=changelog_at(9))) == (record, None)
+    assert begun(folder, points(op=changelog_at(9))) == (record, None)
 
 
 @pytest.mark.parametrize("ticks", [False, True])
 def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
     found = points(op=changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)}))
-    record, cut = begin(folder, found, ticks=ticks)
+    record, cut = begun(folder, found, ticks=ticks)
     assert cut is not None
     assert (cut.sequence, cut.operators["op"].sequence) == (43, 43)
     assert record.queries[:-1] == POSITION.queries
@@ -101,13 +113,21 @@ def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
     assert after.queries == record.queries
     assert ids_apart(after) == Begin(first_batch=42, sequence=43, sources=None, with_position=True, ticks=ticks)
     assert folder.offsets(0) == [*SOURCES, *(["-"] if ticks else [])]
-    assert begin(folder, found) == begin(folder, {}) == (after, None)
+    assert begun(folder, found) == begun(folder, {}) == (after, None)
+
+
+def test_a_restore_that_begins_anew_at_a_newer_cut_is_the_same_query(folder):
+    changelog = changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)})
+    first, _ = begun(folder, {"op": RestorePoint(changelog, until=42)})
+    second, _ = begun(folder, points(op=changelog))
+    assert (first.sequence, second.sequence) == (42, 43)
+    assert first.queries[-1] == second.queries[-1]
 
 
 def test_a_crash_between_the_first_batch_and_its_position_is_made_up_for(folder):
-    record, _ = begin(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
+    record, _ = begun(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
     first_batch(folder)
-    found, cut = begin(folder, {})
+    found, cut = begun(folder, {})
     assert (found, cut) == (record, None)
     take_position(folder, found)
     # And between the two files.
@@ -118,53 +138,58 @@ def test_a_crash_between_the_first_batch_and_its_position_is_made_up_for(folder)
 def test_a_restore_that_has_not_happened_is_not_forgotten(folder):
     # The next start would run over empty state, with a source that may stand anywhere.
     found = points(op=changelog_at(43, {43: encode_position(POSITION)}))
-    begin(folder, found)
+    begun(folder, found)
     with pytest.raises(CheckpointError, match=r"to begin with batch 43 .* give restore_from= once more"):
-        begin(folder, {})
-    assert begin(folder, found)[1] is not None
+        begun(folder, {})
+    assert begun(folder, found)[1] is not None
 
 
 def test_a_checkpoint_in_which_another_query_has_begun_is_not_restored_into(folder):
-    begin(folder, {})
+    begun(folder, {})
     folder.write("offsets/0", b"v1\n{}\n-\n-")
     with pytest.raises(CheckpointError, match="has begun its first batch in the checkpoint"):
-        begin(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
+        begun(folder, points(op=changelog_at(43, {43: encode_position(POSITION)})))
 
 
 def test_a_position_that_is_lost_is_told(folder):
     with pytest.raises(CorruptionError, match="a position of the sources after batch 42 and none after batch 43"):
-        begin(folder, points(op=changelog_at(43, {42: encode_position(POSITION)})))
+        begun(folder, points(op=changelog_at(43, {42: encode_position(POSITION)})))
 
 
-@pytest.mark.parametrize("positions", [{}, {43: b"KRUN of the local runtime"}])
-def test_without_a_position_state_alone_is_restored_and_that_is_said(folder, caplog, positions):
+LOCAL = encode_local(LocalPosition(["op"], 43, queries=["earlier"]))
+
+
+@pytest.mark.parametrize(("positions", "earlier"), [({}, []), ({43: LOCAL}, ["earlier"])])
+def test_without_a_position_state_alone_is_restored_and_that_is_said(folder, caplog, positions, earlier):
     with caplog.at_level(logging.WARNING):
-        record, cut = begin(folder, points(op=changelog_at(43, positions)))
+        record, cut = begun(folder, points(op=changelog_at(43, positions)))
     assert cut is not None
     assert ids_apart(record) == Begin(first_batch=43, sequence=43, sources=None, with_position=False)
+    # A query of the local runtime goes on here, in the folders of its sinks.
+    assert record.queries[:-1] == earlier
     assert "batch 43 is restored without a position" in caplog.text
     first_batch(folder, ticks_alone=False)
-    assert begin(folder, {}) == (record, None)
+    assert begun(folder, {}) == (record, None)
 
 
 def test_the_position_may_be_in_the_changelog_of_one_operator_alone(folder):
     found = points(a=changelog_at(43, operator="a"), b=changelog_at(44, {43: encode_position(POSITION)}, operator="b"))
-    record, cut = begin(folder, found)
+    record, cut = begun(folder, found)
     assert cut is not None
     assert (cut.sequence, record.sources) == (43, SOURCES)
 
 
 def test_what_cannot_be_restored_leaves_no_trace(folder):
     with pytest.raises(ChangelogError, match="no changelog yet"):
-        begin(folder, points(op=MemoryChangelog()))
-    assert ids_apart(begin(folder, {})[0]) == Begin()
+        begun(folder, points(op=MemoryChangelog()))
+    assert ids_apart(begun(folder, {})[0]) == Begin()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"other": 1}', b"\xff"])
 def test_a_damaged_record_is_named(folder, content):
     folder.write("keyed-begin", content)
     with pytest.raises(CorruptionError, match="keyed-begin"):
-        begin(folder, {})
+        begun(folder, {})
 
 
 def test_positions_come_back_and_damage_is_named():
@@ -182,12 +207,12 @@ def test_a_record_of_version_1_gets_an_id_once(folder):
         b'{"first_batch": 3, "sequence": 3, "sources": null, "with_position": true, "ticks": true, "version": 1}',
     )
     first_batch(folder)
-    record, _ = begin(folder, {})
+    record, _ = begun(folder, {})
     assert ids_apart(record) == Begin(first_batch=3, sequence=3, with_position=True)
-    assert begin(folder, {}) == (record, None)
+    assert begun(folder, {}) == (record, None)
 
 
 def test_a_query_from_a_past_batch_is_another_one(folder):
     changelog = changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)})
-    record, _ = begin(folder, {"op": RestorePoint(changelog, until=42)})
+    record, _ = begun(folder, {"op": RestorePoint(changelog, until=42)})
     assert "earlier" not in record.queries

@@ -26,6 +26,7 @@ from tests.keyed.runtimes.spark.functions import (
     COUNTED,
     Best,
     BestColumns,
+    CompactedMeanwhile,
     Count,
     CountColumns,
     CountInWindows,
@@ -276,6 +277,25 @@ def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_pat
     }
 
 
+def test_a_restore_whose_cut_is_compacted_away_meanwhile_takes_a_newer_one(spark, tmp_path):
+    changelog = CompactedMeanwhile(tmp_path / "log", compaction_lag=0, auto_compact=False)
+    source, out = files_source(spark, tmp_path / "in"), tmp_path / "out"
+    job = count(source, changelog=changelog, parallelism=1)
+    write_files(tmp_path, range(2))
+    job.run(out, checkpoint=tmp_path / "ck")
+    shutil.copytree(tmp_path / "log", tmp_path / "early")
+    write_files(tmp_path, range(2, 4))
+    job.run(out, checkpoint=tmp_path / "ck")
+    changelog.compact()
+    (tmp_path / "log").rename(tmp_path / "log-later")
+    (tmp_path / "early").rename(tmp_path / "log")
+    write_files(tmp_path, [4])
+    result = count(source, restore_from=changelog, parallelism=1).run(out, checkpoint=tmp_path / "ck2")
+    assert result.restored == keyed.Restored(4, with_position=True)
+    expected = count(keyed.stream(elements(range(5)), timestamp="t")).run(rows_per_batch=ROWS)
+    assert parquet_rows(out) == sorted(map(tuple, expected.values))
+
+
 def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp_path, monkeypatch, caplog):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, range(2))
@@ -283,7 +303,7 @@ def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp
     count(source, changelog=changelog).run(out, checkpoint=tmp_path / "ck")
     count(source, restore_from=changelog).run(out, checkpoint=tmp_path / "ck2")
     write_files(tmp_path, [2])
-    for module in ("query.job", "checkpoint.folder"):
+    for module in ("query.stream_job", "checkpoint.folder"):
         monkeypatch.setattr(f"keyed.runtimes.spark.{module}.is_here", lambda _: False)
     seen: list[keyed.Progress] = []
     new = DirectoryChangelog(tmp_path / "new")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import keyed
-from keyed import UserFunctionError, collect_sink
+from keyed import SinkError, UserFunctionError, collect_sink
 from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import is_remote
@@ -162,3 +162,16 @@ def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path,
     assert sum(each.entries for each in found) == 3
     with pytest.raises(keyed.DefinitionError, match="does not reach the file system"):
         count(files_source(remote, tmp_path / "in"), restore_from=changelog).run(checkpoint=tmp_path / "other")
+
+
+def test_a_folder_belongs_to_one_query(remote, tmp_path):
+    write_file(tmp_path / "in", 0, ROWS)
+    counted, out = count(files_source(remote, tmp_path / "in")), tmp_path / "out"
+    counted.run(out, checkpoint=tmp_path / "first")
+    with pytest.raises(SinkError, match="was written by the query"):
+        counted.run(out, checkpoint=tmp_path / "second")
+    write_file(tmp_path / "in", 1, [("a", 4, 4)])
+    counted.run(out, checkpoint=tmp_path / "first")
+    assert parquet_rows(out) == [("a", 1, 1), ("a", 2, 3), ("a", 3, 7), ("b", 1, 95)]
+    counted.run(keyed.parquet_sink(out, mode="overwrite"), checkpoint=tmp_path / "third")
+    assert len(parquet_rows(out)) == 4

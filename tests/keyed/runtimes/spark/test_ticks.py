@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from keyed import CheckpointError, KeyedProcessFunction
+from keyed import CheckpointError, KeyedProcessFunction, UserFunctionError
 from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.query.metrics import next_work
 from keyed.runtimes.spark.session.spark_session import settings
-from tests.keyed.runtimes.spark.functions import COUNTED, Count, count, files_source, parquet_rows, write_file
+from tests.keyed.runtimes.spark.functions import COUNTED, POISON, Count, count, files_source, parquet_rows, write_file
 
 
 def folder_of(path):
@@ -84,10 +84,11 @@ def test_a_batch_that_changed_something_is_in_its_changelog_though_no_row_comes(
 def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     beat = files_source(spark, tmp_path / "in").key_by("k").process(Metronome(), COUNTED)
-    # Every third file of the log holds all before it as well; by default it is every tenth.
+    # Every third file of the log holds all before it as well; by default it is every tenth. The thread of the query
+    # reads the setting when it comes to it.
     with settings(spark, {"spark.sql.streaming.fileSource.log.compactInterval": "3"}):
         query = beat.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="50 milliseconds")
-    eventually(query, lambda: len(query.batches) > 7)
+        eventually(query, lambda: len(query.batches) > 7)
     query.stop()
     assert len(ticks_in(tmp_path / "ck")) <= 2
     for compacted in ("2.compact", "5.compact"):
@@ -97,18 +98,24 @@ def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
     assert len(ticks_in(tmp_path / "ck")) <= 2
 
 
-def test_a_checkpoint_with_a_tick_at_each_trigger_goes_on_so(spark, tmp_path):
-    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+def test_run_start_and_plain_write_stream_go_on_from_one_another(spark, tmp_path):
     counted = count(files_source(spark, tmp_path / "in"))
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    # What fails leaves a batch that has begun.
+    write_file(tmp_path / "in", 1, [("a", 2, POISON)])
+    with pytest.raises(UserFunctionError):
+        counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    write_file(tmp_path / "in", 1, [("a", 2, 1)])
     plain = counted.df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
     plain.trigger(availableNow=True).start().awaitTermination()
-    write_file(tmp_path / "in", 1, [("a", 2, 1)])
+    write_file(tmp_path / "in", 2, [("a", 3, 1)])
     counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
-    assert parquet_rows(tmp_path / "out") == [("a", 2, 2)]
+    assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 3, 3)]
+    # From then on there is a tick at each trigger.
     query = counted.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
     eventually(query, lambda: len(query.batches) > 2)
     query.stop()
-    assert not (tmp_path / "ck" / "keyed-ticks").exists()
 
 
 def entry(name, batch):
@@ -150,7 +157,13 @@ def test_a_query_begins_with_a_tick_and_keeps_those_of_a_batch_that_is_not_done(
 
 @pytest.mark.parametrize(
     ("line", "in_files"),
-    [(None, True), ("-", True), ('{"logOffset":3}', True), ('{"offset":3,"timestamp":1767225600000}', False)],
+    [
+        (None, True),
+        ("-", True),
+        ('{"logOffset":3}', True),
+        ('{"logOffset": 3, "offset": 4, "timestamp": 0}', True),
+        ('{"offset":3,"timestamp":1767225600000}', False),
+    ],
 )
 def test_the_offsets_say_of_which_kind_the_ticks_are(tmp_path, line, in_files):
     folder = folder_of(tmp_path)
@@ -159,6 +172,18 @@ def test_the_offsets_say_of_which_kind_the_ticks_are(tmp_path, line, in_files):
         folder.write("offsets/10", f"v1\n{{}}\n-\n{line}".encode())
     session: Any = None
     assert (ticks_of(session, str(tmp_path), folder) is not None) is in_files
+
+
+def test_where_ticks_stand_is_written_so_that_both_kinds_read_it(tmp_path):
+    folder = folder_of(tmp_path)
+    ticks = ticks_of_folder(folder)
+    ticks.share(4)
+    for line, shared in [('{"logOffset":3}', '{"logOffset": 3, "offset": 4, "timestamp": 0}'), ("-", "-")]:
+        folder.write("offsets/4", f'v1\n{{}}\n{{"logOffset":7}}\n{line}'.encode())
+        for _ in range(2):
+            ticks.share(4)
+            assert folder.offsets(4) == ['{"logOffset":7}', shared]
+    assert folder.names("offsets") == ["4"]
 
 
 def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):

@@ -1,0 +1,35 @@
+"""Which queries a restored one goes on from: in the folders of its sinks it counts as them, on whichever runtime."""
+
+from __future__ import annotations
+
+import attrs
+
+from keyed.codec.frames import RecordFormat
+from keyed.recovery.cut import Cut
+
+
+@attrs.frozen
+class _Queries:
+    """What the positions of all runtimes have."""
+
+    queries: list[str] = attrs.field(factory=list)
+
+
+#: By the kind of a position: `LocalPosition` and `SparkPosition`.
+_FORMATS: dict[bytes, RecordFormat[_Queries]] = {
+    kind: RecordFormat(kind, version, _Queries) for kind, version in ((b"KRUN", 2), (b"KSPK", 2))
+}
+
+
+def lineage(cut: Cut) -> list[str]:
+    """The ids of the queries that one restored at a cut goes on from.
+
+    A query from a past state goes on from none: it is one beside that which went on from there.
+
+    Raises:
+        CorruptionError: The position of the cut is damaged.
+    """
+    position = cut.position
+    if cut.is_past or position is None or position[:4] not in _FORMATS:
+        return []
+    return _FORMATS[position[:4]].decode(position, f"position of batch {cut.sequence} in a changelog").queries

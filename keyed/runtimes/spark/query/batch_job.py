@@ -1,0 +1,57 @@
+"""A chain over a batch DataFrame, whose end is the end of the input."""
+
+from __future__ import annotations
+
+from keyed.errors import DefinitionError
+from keyed.ids import random_id
+from keyed.options import Options
+from keyed.recovery.cut import cut_of
+from keyed.results import RunResult
+from keyed.runtimes.spark.plan.build import parallelism_of
+from keyed.runtimes.spark.query.failures import raise_translated
+from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
+from keyed.runtimes.spark.query.metrics import summed
+from keyed.runtimes.spark.query.spark_sinks import Writer
+from keyed.runtimes.spark.session.spark_session import is_here, settings
+from keyed.streams import BoundOutput, Stage
+
+
+class BatchJob(Job):
+    """A chain over a batch DataFrame.
+
+    Args:
+        last: The last stage.
+        outputs: Outputs of the chain with their sinks.
+        options: What the user asks for.
+
+    Raises:
+        DefinitionError: It has a changelog.
+        ChangelogError: A changelog cannot be restored from.
+    """
+
+    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
+        super().__init__(last, outputs, options)
+        if self._changelogs:
+            raise DefinitionError(
+                f"changelog={next(iter(self._changelogs.values()))!r}: a batch DataFrame has no checkpoint whose "
+                "commits could be exported; leave it out, or read a stream and run it with a checkpoint"
+            )
+        points = restore_points(last)
+        self._cut = cut_of(points) if points else None
+
+    def run(self) -> RunResult:
+        """Run to the end of the input."""
+        parallelism = parallelism_of(self._last) or partitions_of(self._session)
+        plan = self._built(parallelism, end=True)
+        # This program writes, also over Spark Connect.
+        here = is_here(self._session) and not self._remote
+        writer = Writer(plan.routes, [bound.sink for bound in self._outputs], here, queries=[random_id()])
+        with settings(self._session, {PARTITIONS: str(parallelism)}):
+            try:
+                writer.write(plan.frame, 0)
+            except Exception as error:  # noqa: BLE001 - it is raised again, translated
+                raise_translated(error, f"{self.title}{writer.place}")
+        observed = {name: summed(observation.get["marks"]) for name, observation in plan.observations.items()}
+        progress = self._progress(0, None, observed)
+        self.tell(progress)
+        return RunResult(self.values({0}), 1, progress.metrics, self.restored)

@@ -1,0 +1,210 @@
+"""A chain over a stream with a checkpoint, ready to be started as a Spark query."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from keyed.errors import DefinitionError
+from keyed.options import Options
+from keyed.private_files import make_private
+from keyed.recovery.cut import Cut
+from keyed.results import Progress, Restored
+from keyed.runtimes.hints import Hints
+from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
+from keyed.runtimes.spark.checkpoint.folder import reached
+from keyed.runtimes.spark.checkpoint.recorded import checked_parallelism
+from keyed.runtimes.spark.checkpoint.state_reader import check_path
+from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
+from keyed.runtimes.spark.plan.build import Plan, parallelism_of
+from keyed.runtimes.spark.query.exports import Exports
+from keyed.runtimes.spark.query.failures import raise_translated
+from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
+from keyed.runtimes.spark.query.metrics import operator_metrics
+from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
+from keyed.runtimes.spark.query.ticker import Ticker
+from keyed.runtimes.spark.session.ship import carried
+from keyed.runtimes.spark.session.spark_session import is_here, settings
+from keyed.sinks import CollectSink, Sink, local_folder
+from keyed.streams import BoundOutput, Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class StreamJob(Job):
+    """A chain over a stream with a checkpoint.
+
+    Args:
+        last: The last stage.
+        outputs: Outputs of the chain with their sinks.
+        options: What the user asks for.
+
+    Attributes:
+        points: What the operators are to be restored from, by name, before the query goes on: `begin_at` says where.
+
+    Raises:
+        DefinitionError: An option is missing, or the checkpoint cannot be restored into.
+        CheckpointError: The checkpoint is another query's.
+    """
+
+    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
+        super().__init__(last, outputs, options)
+        if options.checkpoint is None:
+            raise DefinitionError(
+                "a streaming DataFrame needs checkpoint=<folder>, where Spark keeps position and state"
+            )
+        self._checkpoint = os.fspath(options.checkpoint)
+        self._query_name = options.query_name
+        self._here = is_here(self._session)
+        self.points = restore_points(last)
+        if self._changelogs:
+            check_path(self._checkpoint)
+        if self._here and (here := local_folder(self._checkpoint)) is not None:
+            # Before Spark makes it for all to read.
+            make_private(here, group=options.group_access)
+        needed = self._here or self.points or self._changelogs
+        self._folder = reached(self._session, self._checkpoint) if needed else None
+        if self._folder is not None:
+            record = begin(self._folder, self.points, ticks=last.source.ticks)
+        elif self.points:
+            raise DefinitionError(
+                f"restore_from= of operator {min(self.points)!r}: this program does not reach the file system of the "
+                f"checkpoint {self._checkpoint}; give one that it reaches, with its scheme, or write <output>.df with "
+                "writeStream, which restores state without the position in the source"
+            )
+        else:
+            record = begun(self._session, self._checkpoint)
+        self._hints = Hints(last.source)
+        self._begin = record or Begin()
+        if record is not None:
+            # It was restored before.
+            self.points = {}
+        self._exports = Exports(
+            self._session,
+            self._checkpoint,
+            self._folder,
+            [stage.name for stage in last.chain],
+            self._changelogs,
+            ticks=last.source.ticks,
+        )
+
+    @property
+    def first_batch(self) -> int:
+        """What sinks get as the id of Spark's batch 0."""
+        return self._begin.first_batch
+
+    @property
+    def restored(self) -> Restored | None:
+        """What this program restores the query with."""
+        return None if self._cut is None else Restored(self._cut.sequence, self._begin.with_position)
+
+    def begin_at(self, cut: Cut) -> None:
+        """Let the key groups load the state of a cut with their first batch."""
+        assert self._folder is not None
+        self._begin = begin_at(self._folder, cut, ticks=self._last.source.ticks)
+        self._cut = cut
+
+    @property
+    def takes_position(self) -> bool:
+        """Whether the query is to go on where an earlier one was. `take_position` does it, once there is state."""
+        return self._begin.sources is not None
+
+    def take_position(self) -> None:
+        """Let the query's sources go on where the earlier one was."""
+        assert self._folder is not None
+        self._begin = take_position(self._folder, self._begin)
+
+    def flush(self) -> None:
+        """Export the last batch, which nothing will undo any more."""
+        self._exports.flush()
+
+    def start(
+        self, trigger: Mapping[str, Any], *, end: bool = False, ticks_alone: bool = False
+    ) -> tuple[StreamingQuery, Writer, Ticker | None]:
+        """Start a query over the streaming source.
+
+        Args:
+            trigger: Arguments of Spark's ``trigger``.
+            end: Whether the input ends with the query's first batch.
+            ticks_alone: Whether the source is left out.
+
+        Returns:
+            The query, what writes its outputs, and what wakes it, if it goes on without rows.
+        """
+        ticks = None
+        if self._last.source.ticks and not ticks_alone:
+            ticks = ticks_of(self._session, self._checkpoint, self._folder)
+        if ticks is not None:
+            ticks.begin()
+        asked = checked_parallelism(self._session, self._checkpoint, parallelism_of(self._last), here=self._here)
+        parallelism = asked or partitions_of(self._session)
+        tick_files = None if ticks is None else ticks.frame()
+        plan = self._built(parallelism, end=end, ticks_alone=ticks_alone, tick_files=tick_files)
+        last = self._folder.last_commit() if self._folder is not None else None
+        writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
+        if self._here and not writer.restores:
+            writer.claim(self._session, 0 if last is None else last + 1)
+        self._exports.starting(self._begin)
+        stream = plan.frame.writeStream.foreachBatch(carried(plan.parcel, writer.write))
+        stream = stream.option("checkpointLocation", self._checkpoint)
+        if self._query_name is not None:
+            stream = stream.queryName(self._query_name)
+        # Spark plans with one shuffle partition per key group. A query keeps the number that it starts with.
+        with settings(self._session, {PARTITIONS: str(parallelism)}):
+            try:
+                query = stream.trigger(**trigger).start()
+            except Exception as error:  # noqa: BLE001 - it is raised again, translated
+                raise_translated(error, self.title)
+        self._exports.started(query, parallelism)
+        ticker = None
+        if ticks is not None and "processingTime" in trigger:
+            ticker = Ticker(query, ticks, self._changelogs.keys())
+            ticker.start()
+        return query, writer, ticker
+
+    def values(self, batches: set[int]) -> list[Any]:
+        """What the collecting sinks got in these batches."""
+        for number, bound in enumerate(self._outputs):
+            if isinstance(bound.sink, CollectSink) and self._remote:
+                for batch in batches:
+                    frame = self._session.read.parquet(batch_folder(self._collecting(number), batch))
+                    bound.sink.batches[batch] = collected(frame)
+        return super().values(batches)
+
+    def progress(self, progress: Mapping[str, Any]) -> Progress:
+        """Spark's progress of a batch as ours."""
+        observed = operator_metrics(progress)
+        # The tick was united with the source's rows last.
+        sources = progress["sources"][:-1] if self._last.source.ticks else progress["sources"]
+        rows = sum(source["numInputRows"] for source in sources)
+        found = self._progress(self.first_batch + progress["batchId"], rows, observed)
+        self._hints.look(found)
+        return found
+
+    def _writer(self, plan: Plan, ticks: Ticks | None, *, restores: bool) -> Writer:
+        sinks: list[Sink | FolderSink] = [bound.sink for bound in self._outputs]
+        before: list[Callable[[int], object]] = []
+        if self._remote:
+            # What a server collects does not reach this program: it comes by way of files.
+            sinks = [
+                FolderSink(self._collecting(number)) if isinstance(sink, CollectSink) else sink
+                for number, sink in enumerate(sinks)
+            ]
+        else:
+            before = [*([ticks.share] if ticks is not None else []), self._exports.before_batch]
+        return Writer(
+            plan.routes,
+            sinks,
+            self._here,
+            self._checkpoint,
+            self._begin.queries,
+            self.first_batch,
+            restores,
+            before,
+        )
+
+    def _collecting(self, number: int) -> str:
+        """The folder through which a collecting sink gets its values over Spark Connect."""
+        return f"{self._checkpoint.rstrip('/')}/keyed-collected/{number}"
