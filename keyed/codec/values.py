@@ -24,6 +24,7 @@ import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
+from keyed.codec.glance import Glance, glance_of
 from keyed.codec.shapes import Shape, shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.errors import CorruptionError, EncodingError
@@ -49,6 +50,7 @@ class ValueCodec:
         exact: Whether a value of the type comes back as it was and not only equal; None where all do. Untyped parts are
             not looked at.
         classes: Exact classes whose instances are all of the type, where that can be said.
+        unchanged: Whether values, many at once, are seen to be such that decoding gives them back as they are.
     """
 
     encode: Callable[[Any], bytes]
@@ -58,6 +60,7 @@ class ValueCodec:
     by_value: bool
     exact: Callable[[Any], bool] | None
     classes: frozenset[type]
+    unchanged: Glance
 
 
 def value_codec(type_: Any = object) -> ValueCodec:
@@ -88,7 +91,9 @@ def _make_codec(type_: Any) -> ValueCodec:
     else:
         encode, decode = _tagged_functions(type_, shape)
     classes = shape.classes or frozenset()
-    return ValueCodec(encode, decode, fingerprint, shape.immutable, not shape.typed, shape.exact, classes)
+    return ValueCodec(
+        encode, decode, fingerprint, shape.immutable, not shape.typed, shape.exact, classes, glance_of(type_)
+    )
 
 
 def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

@@ -67,6 +67,11 @@ class BoundState:
         self._ttl_ms = ttl.milliseconds if ttl else 0
         self._refreshes = ttl is not None and ttl.update is UpdateType.ON_READ_AND_WRITE
         self._hides_expired = ttl is not None and ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED
+        # What stays from batch to batch, by key, where nothing reads what a batch changed. What has a time to live is
+        # stored, so that what expires is found.
+        self._stays = scope.stays and ttl is None
+        self._lasting: dict[Any, Any] = {}
+        self._lasting_views: dict[bytes, Any] = {}
         self._outside = Outside(declaration._unbound)
         self._is_active = False
         self.deactivate()
@@ -111,9 +116,14 @@ class BoundState:
         self._views, self._views_by_value = {}, {}
 
     def flush(self, changes: Changes) -> None:
-        """Write what changed, in this namespace and all others."""
+        """Write what changed, in this namespace and all others; or keep it, if it stays."""
         for view in self.bound_views():
-            view._flush(changes)
+            (view._settle if self._stays else view._flush)(changes)
+        for namespace, view in self._views.items():
+            if view._lasting:
+                self._lasting_views[namespace] = view
+            else:
+                self._lasting_views.pop(namespace, None)
 
     def namespace(self, namespace: Any) -> Any:
         """This state under ``namespace``, one object per namespace and batch."""
@@ -137,9 +147,11 @@ class BoundState:
         encoded = encode_key(namespace)
         found = self._views.get(encoded)
         if found is None:
-            found = object.__new__(type(self))
-            found.__dict__.update(self.__dict__)
-            found._namespace = encoded
+            found = self._lasting_views.get(encoded)
+            if found is None:
+                found = object.__new__(type(self))
+                found.__dict__.update(self.__dict__)
+                found._namespace, found._lasting = encoded, {}
             found.activate()
             self._views[encoded] = found
         if not (isinstance(kind, tuple) and any(issubclass(part, tuple) for part in kind)):
@@ -161,6 +173,10 @@ class BoundState:
             changes.write(prefix, sub, data)
         else:
             changes.write_timed(prefix, sub, data, self._scope.clock(self._kind))
+
+    def stored(self, item: Any, key: Any) -> Any:
+        """What would be read back of an item of a key if it were stored."""
+        return self.unwrap(self.wrap(item, self.encode, key), self.decode)
 
     # Time to live -----------------------------------------------------------------------------------------------
 
@@ -205,11 +221,12 @@ class Cell:
 
     Args:
         prefix: The address of the key in the state.
+        lasting: What stayed of the key from the batch before, ``None`` if nothing did.
     """
 
     __slots__ = ("cleared", "prefix")
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, prefix: bytes, lasting: Any) -> None:
         self.prefix = prefix
         self.cleared = False
 
@@ -227,5 +244,9 @@ class CellState(BoundState, Generic[C]):
         key = self._scope.key
         cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[key] = self.cell_type(self.prefix(key))
+            if self._stays:
+                cell = self.cell_type(b"", self._lasting.get(key))
+            else:
+                cell = self.cell_type(self.prefix(key), None)
+            self._cells[key] = cell
         return cell

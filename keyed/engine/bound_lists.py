@@ -7,6 +7,7 @@ rewrites nothing and elements sort by the order in which they were added.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.values import value_codec
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
 
 
 class _ListCell(Cell):
-    """The list of one key: what the store holds, if it was read, and what the batch did to it."""
+    """The list of one key: the elements before the batch, if they were read, and what the batch did to it.
 
-    __slots__ = ("appended", "stored")
+    Attributes:
+        stored: The elements that were there before.
+        subs: Where the store has them.
+        appended: Those that the batch added.
+    """
 
-    def __init__(self, prefix: bytes) -> None:
-        super().__init__(prefix)
-        self.stored: list[tuple[bytes, Any]] | None = None
+    __slots__ = ("appended", "stored", "subs")
+
+    def __init__(self, prefix: bytes, lasting: list[Any] | None) -> None:
+        super().__init__(prefix, lasting)
+        self.stored = lasting
+        self.subs: list[bytes] = []
         self.appended: list[Any] = []
 
 
@@ -49,17 +57,15 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
 
     def get(self) -> list[Any]:
         cell = self._cell()
-        if cell.cleared:
-            stored: list[tuple[bytes, Any]] = []
-        else:
-            if cell.stored is None:
-                scan = self._scope.store.scan(cell.prefix)
-                cell.stored = [(sub, self.unwrap(raw, self.decode)) for sub, raw in scan]
-            stored = cell.stored
+        if cell.stored is None and not (self._stays or cell.cleared):
+            scan = list(self._scope.store.scan(cell.prefix))
+            cell.subs = [sub for sub, _ in scan]
+            cell.stored = [self.unwrap(raw, self.decode) for _, raw in scan]
+        stored = [] if cell.cleared or cell.stored is None else cell.stored
         if self.ttl is not None and self._refreshes:
-            cell.stored = stored = [(sub, (held, self.refreshed(due))) for sub, (held, due) in stored]
+            cell.stored = stored = [(held, self.refreshed(due)) for held, due in stored]
             cell.appended = [(held, self.refreshed(due)) for held, due in cell.appended]
-        items = [item for _, item in stored] + cell.appended
+        items = stored + cell.appended
         if self.ttl is not None:
             items = [held for held, due in items if not self.expired(due)]
         return items if self.holding.gives_held else list(map(self.give, items))
@@ -88,6 +94,22 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         cell.cleared = True
         cell.appended = []
 
+    def _settle(self, changes: Changes) -> None:
+        cells = [(key, cell) for key, cell in self._cells.items() if cell.appended or cell.cleared]
+        unchanged = self.holding.unchanged(list(chain.from_iterable(cell.appended for _, cell in cells)))
+        for key, cell in cells:
+            before = cell.stored or []
+            appended = cell.appended if unchanged else [self.stored(item, key) for item in cell.appended]
+            changes.entries += len(appended) - (len(before) if cell.cleared else 0)
+            if cell.cleared:
+                before = appended
+            else:
+                before += appended
+            if before:
+                self._lasting[key] = before
+            else:
+                self._lasting.pop(key, None)
+
     def _flush(self, changes: Changes) -> None:
         commit, encode = self._scope.commit, self.encode
         for key, cell in self._cells.items():
@@ -96,7 +118,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
                 for sub, _ in self._scope.store.scan(prefix):
                     self.write(changes, prefix, sub, None)
             elif self._refreshes and cell.stored:
-                for sub, item in cell.stored:
+                for sub, item in zip(cell.subs, cell.stored, strict=True):
                     self.write(changes, prefix, sub, self.wrap(item, encode, key))
             for index, item in enumerate(cell.appended):
                 self.write(changes, prefix, list_sub(commit, index), self.wrap(item, encode, key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.map_keys import map_key_codec
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 
 
 class _MapCell(Cell):
-    """The map of one key: entries read, and entries written or removed by the batch, by encoded map key."""
+    """The map of one key: entries read, and entries written or removed by the batch, by encoded map key.
+
+    Where entries stay, all that there were before the batch are read.
+    """
 
     __slots__ = ("read", "written")
 
-    def __init__(self, prefix: bytes) -> None:
-        super().__init__(prefix)
-        self.read: dict[bytes, Any] = {}
+    def __init__(self, prefix: bytes, lasting: dict[bytes, Any] | None) -> None:
+        super().__init__(prefix, lasting)
+        self.read = {} if lasting is None else lasting
         self.written: dict[bytes, Any] = {}
 
 
@@ -50,7 +54,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         item = cell.written.get(sub, MISSING)
         if item is MISSING and not cell.cleared:
             item = cell.read.get(sub, MISSING)
-            if item is MISSING:
+            if item is MISSING and not self._stays:
                 raw = self._scope.store.get(cell.prefix, sub)
                 item = cell.read[sub] = REMOVED if raw is None else self.unwrap(raw, self.decode)
         return MISSING if item is REMOVED else item
@@ -116,9 +120,10 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
         """The live pairs of a cell, which may change while this is iterated: of keys that are there at its start."""
         removed = {sub for sub, item in cell.written.items() if item is REMOVED}
-        new = iter(sorted(cell.written.keys() - removed))
+        subs = cell.written.keys() | cell.read.keys() if self._stays and not cell.cleared else cell.written.keys()
+        new = iter(sorted(subs - removed))
         stored: Iterator[tuple[bytes, bytes]] = iter(())
-        if not cell.cleared:
+        if not (self._stays or cell.cleared):
             scan = self._scope.store.scan(cell.prefix)
             stored = (entry for entry in scan if entry[0] not in removed) if removed else scan
         next_new, next_stored = next(new, None), next(stored, None)
@@ -160,6 +165,24 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         cell = self._cell()
         cell.cleared = True
         cell.written = {}
+
+    def _settle(self, changes: Changes) -> None:
+        cells = [(key, cell) for key, cell in self._cells.items() if cell.written or cell.cleared]
+        values = chain.from_iterable(cell.written.values() for _, cell in cells)
+        unchanged = self.holding.unchanged([item for item in values if item is not None and item is not REMOVED])
+        for key, cell in cells:
+            before = len(cell.read)
+            entries = {} if cell.cleared else cell.read
+            for sub, item in cell.written.items():
+                if item is REMOVED:
+                    entries.pop(sub, None)
+                else:
+                    entries[sub] = item if unchanged else self.stored(item, key)
+            if entries:
+                self._lasting[key] = entries
+            else:
+                self._lasting.pop(key, None)
+            changes.entries += len(entries) - before
 
     def _flush(self, changes: Changes) -> None:
         encode = self.encode

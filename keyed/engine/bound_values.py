@@ -25,6 +25,12 @@ class _SingleValue(BoundState):
     _read: dict[Any, Any]
     _written: dict[Any, Any]
 
+    def activate(self) -> None:
+        super().activate()
+        # What is changed in place is written, so it is not read from where it stays.
+        if self._stays and not self.holding.in_place:
+            self._read = self._lasting
+
     def item(self) -> Any:
         """What is held for the current key, or ``None``."""
         key = self._scope.key
@@ -32,10 +38,7 @@ class _SingleValue(BoundState):
         if item is MISSING:
             item = self._read.get(key, MISSING)
             if item is MISSING:
-                raw = self._scope.store.get(self.prefix(key), b"")
-                item = None if raw is None else self.unwrap(raw, self.decode)
-                # What may be changed in place is written, because it may have been changed.
-                (self._written if self.holding.in_place and item is not None else self._read)[key] = item
+                item = self._load(key)
         if self.ttl is None or item is None:
             return item
         held, due = item
@@ -45,6 +48,20 @@ class _SingleValue(BoundState):
             self._written[key] = (held, later)
         return held
 
+    def _load(self, key: Any) -> Any:
+        """What the batch finds for a key when it first looks."""
+        if self._stays:
+            item = self._lasting.get(key)
+        else:
+            raw = self._scope.store.get(self.prefix(key), b"")
+            item = None if raw is None else self.unwrap(raw, self.decode)
+        if item is not None and self.holding.in_place:
+            # It is written, because it may have been changed.
+            self._written[key] = item
+        elif not self._stays:
+            self._read[key] = item
+        return item
+
     def set_item(self, held: Any) -> None:
         """Hold something for the current key; ``None`` clears."""
         self._written[self._scope.key] = held if self.ttl is None or held is None else (held, self.due_time())
@@ -53,6 +70,17 @@ class _SingleValue(BoundState):
         """Hold what a reduction has made. What can change is the engine's own already; the rest is taken."""
         is_owned = self.holding.in_place and not _is_time(held)
         self.set_item(held if held is None or is_owned or held.__class__ in self.plain else self.take(held))
+
+    def _settle(self, changes: Changes) -> None:
+        lasting, written = self._lasting, self._written
+        before = len(lasting)
+        for key in [key for key, item in written.items() if item is None]:
+            del written[key]
+            lasting.pop(key, None)
+        if not self.holding.unchanged(written.values()):
+            written = {key: self.stored(item, key) for key, item in written.items()}
+        lasting.update(written)
+        changes.entries += len(lasting) - before
 
     def _flush(self, changes: Changes) -> None:
         encode, write, prefix = self.encode, changes.write, self.prefix

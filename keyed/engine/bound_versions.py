@@ -37,8 +37,8 @@ class _VersionCell(Cell):
 
     __slots__ = ("ages", "items", "read", "read_to", "written")
 
-    def __init__(self, prefix: bytes) -> None:
-        super().__init__(prefix)
+    def __init__(self, prefix: bytes, lasting: None) -> None:
+        super().__init__(prefix, lasting)
         self.read = 0
         self.read_to = MAX_TIMESTAMP + 1
         self.ages: list[int] = []

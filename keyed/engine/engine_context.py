@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from keyed.codec.snapshots import snapshot
-from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Emitted
@@ -46,13 +45,28 @@ def _ended() -> NoReturn:
 
 
 class EngineTimerService:
-    """The timer service of one batch."""
+    """The timer service of one batch.
 
-    def __init__(self, scope: Scope, function: KeyedProcessFunction, *, event_time: bool = True) -> None:
+    Args:
+        scope: The batch's scope.
+        function: What has the timers.
+        event: Its timers in event time.
+        processing: Its timers in processing time.
+        event_time: Whether rows have timestamps.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        function: KeyedProcessFunction,
+        event: TimerQueue,
+        processing: TimerQueue,
+        *,
+        event_time: bool = True,
+    ) -> None:
         self._scope = scope
         self._function = function
-        self.event = TimerQueue(scope, TIMER_EVENT)
-        self.processing = TimerQueue(scope, TIMER_PROCESSING)
+        self.event, self.processing = event, processing
         self._indexed = False
         if not event_time:
             self.event.check = _check_end_of_input
@@ -61,6 +75,8 @@ class EngineTimerService:
         self._replace(self.processing.register, "register_processing_time_timer")
         if type(function).on_timer is KeyedProcessFunction.on_timer:
             self._replace(self._refuse, "register_event_time_timer", "register_processing_time_timer", "set_timer")
+        if self.event.is_indexed:
+            self._index()
 
     def _replace(self, method: Callable[..., None], *calls: str) -> None:
         for call in calls:
@@ -83,8 +99,9 @@ class EngineTimerService:
 
     def _index(self) -> None:
         self._indexed = True
-        self.event.index()
-        self.processing.index()
+        for queue in (self.event, self.processing):
+            if not queue.is_indexed:
+                queue.index()
         if type(self._function).on_timer is not KeyedProcessFunction.on_timer:
             self._replace(self.event.register_indexed, "register_event_time_timer")
             if not self.processing.closed:

@@ -9,7 +9,7 @@ that are changed in place.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from typing import Any
@@ -31,6 +31,7 @@ class Holding:
         give: The value that a function gets of what is held.
         encode: What is held as bytes.
         decode: What is held of bytes.
+        unchanged: Whether all of what is held is seen to be what `decode` makes of its bytes.
         plain: Classes whose values `take` gives back as they are, so that the call can be spared; it may add to them.
         gives_held: Whether `give` does nothing.
         in_place: Whether what is held may be changed where it is, and so counts as written once it was read.
@@ -40,6 +41,7 @@ class Holding:
     give: Callable[[Any], Any]
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
+    unchanged: Callable[[Collection[Any]], bool]
     plain: AbstractSet[type] = frozenset()
     gives_held: bool = False
     in_place: bool = False
@@ -61,10 +63,15 @@ def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
     if codec.immutable:
         return _unchanging(codec)
     if in_place:
-        return Holding(_itself, _itself, codec.encode, codec.decode, {list, dict}, gives_held=True, in_place=True)
+        return Holding(
+            *(_itself, _itself, codec.encode, codec.decode, codec.unchanged),
+            plain={list, dict},
+            gives_held=True,
+            in_place=True,
+        )
     if codec.by_value:
         return _by_value(codec)
-    return Holding(codec.encode, codec.decode, _itself, _itself)
+    return Holding(codec.encode, codec.decode, _itself, _itself, lambda _: True)
 
 
 def owned(codec: ValueCodec) -> Holding:
@@ -72,14 +79,14 @@ def owned(codec: ValueCodec) -> Holding:
     if codec.immutable:
         return holding_of(codec)
     settled = _settled(codec, snapshot)
-    return Holding(settled, settled, codec.encode, codec.decode, in_place=True)
+    return Holding(settled, settled, codec.encode, codec.decode, codec.unchanged, in_place=True)
 
 
 def _unchanging(codec: ValueCodec) -> Holding:
     """How values that cannot change are held."""
     encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
     if codec.exact is not None:
-        return Holding(_settled(codec, _itself), _itself, encode, decode, plain, gives_held=True)
+        return Holding(_settled(codec, _itself), _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
     def take(value: Any) -> Any:
         # Of each class one value is checked now, the others when they are written.
@@ -87,7 +94,7 @@ def _unchanging(codec: ValueCodec) -> Holding:
         plain.add(value.__class__)
         return value
 
-    return Holding(take, _itself, encode, decode, plain, gives_held=True)
+    return Holding(take, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
 
 def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -122,7 +129,10 @@ def _by_value(codec: ValueCodec) -> Holding:
         value = codec.decode(data)
         return value if _comes_back_as_it_is(value) else _Encoded(data)
 
-    return Holding(take, give, encode, decode, _PLAIN)
+    def unchanged(held: Collection[Any]) -> bool:
+        return codec.unchanged([value for value in held if value.__class__ is not _Encoded])
+
+    return Holding(take, give, encode, decode, unchanged, _PLAIN)
 
 
 #: Datetimes are not among them, because they come back in UTC.

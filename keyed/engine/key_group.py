@@ -76,7 +76,7 @@ class KeyGroup:
         self._replica = replica
         self._writer = writer
         self._where = f"operator {spec.name!r}, key group {index}"
-        self._scope = Scope(replica.store)
+        self._scope = Scope(replica.store, stays=not log.keeps)
         self._function: Any = None
         self._registry: Registry | None = None
         self._work: Work | None = None
@@ -127,6 +127,8 @@ class KeyGroup:
         Raises:
             CorruptionError: The log is damaged.
         """
+        if self._scope.stays:
+            return isinstance(self._work, RowWork) and self._work.is_due(processing_time)
         _, store = self.committed()
         return next(store.due(TIMER_PROCESSING, processing_time), None) is not None
 
@@ -218,13 +220,19 @@ class KeyGroup:
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
         """Append the segment, clean the oldest rows and write the meta record."""
         log = self._log
-        rows_before = meta.last_row
-        blocks = list(changes.delta.log_blocks())
-        reappended = clean(log, meta, self._replica.store, sum(size for size, _ in blocks), self._where)
-        # A batch that changed nothing leaves no row, only its clocks and counters.
-        rows, before = [], meta.head
-        if blocks or reappended.records:
-            rows = encode_rows(meta.commit, reappended.log_blocks(), blocks, meta.attempt, before)
+        rows_before, before = meta.last_row, meta.head
+        blocks: list[Any] = []
+        rows: list[bytes] = []
+        if not log.keeps:
+            # Without content it is there for the local store alone.
+            rows = [b""] if changes.delta != Delta() else []
+        else:
+            blocks = list(changes.delta.log_blocks())
+            reappended = clean(log, meta, self._replica.store, sum(size for size, _ in blocks), self._where)
+            # A batch that changed nothing leaves no row, only its clocks and counters.
+            if blocks or reappended.records:
+                rows = encode_rows(meta.commit, reappended.log_blocks(), blocks, meta.attempt, before)
+        if rows:
             meta.head = meta.attempt
         meta.commit_rows = len(rows)
         meta.hash = self._hash(meta.hash, changes)
@@ -233,7 +241,7 @@ class KeyGroup:
             meta.log_bytes += len(record)
             log.append(meta.last_row, record)
         meta.counters["log_bytes"] = meta.log_bytes
-        meta.counters["log_rows"] = meta.last_row - meta.first_row + 1
+        meta.counters["log_rows"] = meta.last_row - meta.first_row + 1 if log.keeps else 0
         meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + clock() - started
         log.write_meta(encode_meta(meta))
         self._loaded = False

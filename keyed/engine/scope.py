@@ -28,6 +28,7 @@ class Scope:
             before and the one that makes them fire, so that what they see does not depend on the size of that step.
         in_processing_time: Whether a processing-time timer fires; ``timestamp`` is no event time then.
         store: Committed entries.
+        stays: Whether nothing reads what a batch changed, so that states and timers keep it as it is.
         key_bytes: Encoded keys seen in this batch, by key.
     """
 
@@ -39,14 +40,16 @@ class Scope:
         "key",
         "key_bytes",
         "processing_time",
+        "stays",
         "store",
         "timer_clock",
         "timestamp",
         "watermark",
     )
 
-    def __init__(self, store: ReadStore) -> None:
+    def __init__(self, store: ReadStore, *, stays: bool = False) -> None:
         self.store = store
+        self.stays = stays
         self.begin(0, MIN_TIMESTAMP, 0)
 
     def begin(self, commit: int, watermark: int, processing_time: int, before: int = MIN_TIMESTAMP) -> None:

@@ -5,12 +5,15 @@ advance costs in proportion to the timers that fire. Only stored timers that the
 
 A named timer that is moved to a later time stays in its bucket: when that is taken out, it is put where it stands by
 then. So moving one at each row, as an idle time-out does, costs no bucket.
+
+Where nothing reads what a batch changed (`keyed.engine.scope.Scope.stays`), timers stay here from batch to batch, and
+nothing is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from keyed.codec.keys import decode_key, encode_key
@@ -25,6 +28,8 @@ _NAMED = 1
 #: Stored timers that are passed over to find the earliest that is left. A store gives the first ones one by one, and
 #: they are gone from it at the next batch.
 _PASSED = 32
+#: So much may be left behind by timers that are gone before it is cleared away.
+_SLACK = 64
 
 
 class _Named:
@@ -74,11 +79,18 @@ class TimerQueue:
         # Where to look for the timers of one key, once `index` was called: timestamps that it may have, and its names.
         self._times: dict[Any, set[int]] | None = None
         self._names: dict[Any, set[bytes]] = {}
-        self.fired = 0
-        self.deleted = 0
+        # Named timers that fired or were cancelled, and how many more are in buckets in which they do not wait.
+        self._gone: list[_Named] = []
+        self._left = 0
         self.closed = False
         #: Gives the timestamp of a timer that is set, if it can be one.
         self.check: Callable[[int], int] = check_timestamp
+
+    def start(self) -> None:
+        """Start a batch."""
+        self.fired = self.deleted = 0
+        #: Timers that were set and not just moved; exact only where they stay.
+        self.added = 0
 
     def load(self, up_to: int) -> None:
         """Read the stored timers that are due by ``up_to`` and that were not read before."""
@@ -100,7 +112,7 @@ class TimerQueue:
                 if timer.at == time:
                     self._wait(timer, time)
             elif (counted := self._deleted.get((time, key))) is None:
-                self._put(self._unnamed, time, key)
+                self._put(time, key)
                 if self._times is not None:
                     self._times.setdefault(key, set()).add(time)
             elif not counted:
@@ -110,14 +122,17 @@ class TimerQueue:
 
     def register(self, timestamp: int) -> None:
         """Set the unnamed timer of the current key at ``timestamp``."""
-        bucket = self._unnamed.get(timestamp)
+        bucket, key = self._unnamed.get(timestamp), self._scope.key
         if bucket is not None:
-            bucket.add(self._scope.key)
+            if key not in bucket:
+                bucket.add(key)
+                self.added += 1
         else:
             timestamp = self.check(timestamp)
             firing = self._firing.get(timestamp)
-            if firing is None or self._scope.key not in firing:
-                self._put(self._unnamed, timestamp, self._scope.key)
+            if firing is None or key not in firing:
+                self._put(timestamp, key)
+                self.added += 1
 
     def register_indexed(self, timestamp: int) -> None:
         """As `register`, once there is an index."""
@@ -129,12 +144,16 @@ class TimerQueue:
         """Delete the unnamed timer of the current key at ``timestamp``, if it is set."""
         key = self._scope.key
         found = False
-        for waiting in (self._unnamed.get(timestamp), self._firing.get(timestamp)):
+        for buckets in (self._unnamed, self._firing):
+            waiting = buckets.get(timestamp)
             if waiting is not None and key in waiting:
                 waiting.discard(key)
                 found = True
+                if not waiting and buckets is self._unnamed:
+                    del buckets[timestamp]
         if found:
             self.deleted += 1
+            self._forget(timestamp, key)
         self._deleted.setdefault((check_timestamp(timestamp), key), found)
 
     def set_named(self, name: Any, timestamp: int) -> None:
@@ -145,7 +164,9 @@ class TimerQueue:
             return
         timer = self._touched.get((key, encoded))
         if timer is None:
-            timer = self._touch(key, encoded, timestamp)
+            timer = self._touch(key, encoded, None)
+        if timer.at is None:
+            self.added += 1
         timer.at = timestamp
         if timer.waits is None or timer.waits > timestamp:
             self._wait(timer, timestamp)
@@ -159,8 +180,14 @@ class TimerQueue:
         if timer.at is not None:
             self.deleted += 1
         timer.at = None
+        self._gone.append(timer)
 
     # Listing ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether `index` was called."""
+        return self._times is not None
 
     def index(self) -> None:
         """Make it cheap to find the timers of one key. From now on they are set by `register_indexed`."""
@@ -178,8 +205,6 @@ class TimerQueue:
         assert self._times is not None
         unnamed, firing = self._unnamed, self._firing
         found = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
-        # Those that have fired or were deleted are looked at once.
-        self._times[key] = set(found)
         prefix = timer_prefix(self._kind, self._scope.encoded(key))
         for sub, value in self._scope.store.scan(prefix):
             time = decode_time(value)
@@ -217,6 +242,7 @@ class TimerQueue:
                     if timer.at == time:
                         timer.at = None
                         self.fired += 1
+                        self._gone.append(timer)
                         scope.key = timer.key
                         fire(time, timer.key, self._decoded(timer.name))
                     elif timer.at is not None:
@@ -245,6 +271,7 @@ class TimerQueue:
                     if item.at != time:
                         continue
                     item.at = None
+                    self._gone.append(item)
                     key, name = item.key, self._decoded(item.name)
                 else:
                     key, name = item.key if named else item, None
@@ -254,6 +281,7 @@ class TimerQueue:
                     again = self._unnamed.get(time)
                     if again is not None:
                         again.discard(key)
+                    self._forget(time, key)
                 self.fired += 1
                 scope.key = key
                 fire(time, key, name)
@@ -338,6 +366,7 @@ class TimerQueue:
             if any(timer.waits == timer.at == time for timer in self._named.get(time, ())):
                 break
             heappop(heap)
+            self._unnamed.pop(time, None)
             # None of them stands there: they are put where they do.
             self._take_named(time)
         earliest = heap[0] if heap else None
@@ -360,7 +389,11 @@ class TimerQueue:
     # At the end of the batch ------------------------------------------------------------------------------------
 
     def flush(self, changes: Changes) -> None:
-        """Write which timers were set, moved and removed."""
+        """Write which timers were set, moved and removed; where they stay, only count them."""
+        if self._scope.stays:
+            changes.timers += self.added - self.fired - self.deleted
+            self._settle()
+            return
         write, encoded, kind = changes.write, self._scope.encoded, self._kind
         for time, key, prefix, sub in self._loaded:
             if sub[0] == _UNNAMED and key not in self._unnamed.get(time, ()):
@@ -380,13 +413,39 @@ class TimerQueue:
             at = None if timer.at is None else encode_time(timer.at)
             write(timer_prefix(kind, encoded(timer.key)), named_timer_sub(timer.name), at)
 
-    def _put(self, buckets: dict[int, set[Any]], time: int, item: Any) -> None:
-        bucket = buckets.get(time)
+    def _settle(self) -> None:
+        """Clear away what timers have left behind that are gone; the cost is in proportion to what they were."""
+        touched, heap = self._touched, self.heap
+        for timer in self._gone:
+            if timer.at is None and touched.pop((timer.key, timer.name), None) is not None:
+                self._left += timer.waits is not None
+                if self._times is not None:
+                    _discard(self._names, timer.key, timer.name)
+        self._gone.clear()
+        self._deleted.clear()
+        self._texts.clear()
+        self._texts_of.clear()
+        if self._left > len(touched) + _SLACK:
+            self._named, self._left = {}, 0
+            for timer in touched.values():
+                if timer.waits is not None:
+                    self._named.setdefault(timer.waits, []).append(timer)
+        if len(heap) > 2 * (len(self._unnamed) + len(self._named)) + _SLACK:
+            heap[:] = {*self._unnamed, *self._named}
+            heapify(heap)
+
+    def _forget(self, time: int, key: Any) -> None:
+        """Take an unnamed timer that is gone out of the index."""
+        if self._times is not None:
+            _discard(self._times, key, time)
+
+    def _put(self, time: int, key: Any) -> None:
+        bucket = self._unnamed.get(time)
         if bucket is None:
-            buckets[time] = {item}
+            self._unnamed[time] = {key}
             heappush(self.heap, time)
         else:
-            bucket.add(item)
+            bucket.add(key)
 
     def _touch(self, key: Any, name: bytes, at: int | None) -> _Named:
         """The object of a named timer that the batch has not touched yet."""
@@ -397,6 +456,8 @@ class TimerQueue:
 
     def _wait(self, timer: _Named, time: int) -> None:
         """Put a named timer into a bucket."""
+        if timer.waits is not None:
+            self._left += 1
         timer.waits = time
         bucket = self._named.get(time)
         if bucket is None:
@@ -424,6 +485,15 @@ class TimerQueue:
     def _decoded(self, name: bytes) -> Any:
         text = self._texts_of.get(name)
         return decode_key(name) if text is None else text
+
+
+def _discard(sets: dict[Any, set[Any]], key: Any, item: Any) -> None:
+    """Take an item out of the set of a key, and the set when it is empty."""
+    found = sets.get(key)
+    if found is not None:
+        found.discard(item)
+        if not found:
+            del sets[key]
 
 
 def check_timestamp(timestamp: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from keyed.content.addresses import TTL_EVENT, TTL_PROCESSING
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, TTL_EVENT, TTL_PROCESSING
 from keyed.engine.batch import Batch, Emitted, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.driver import Driver
@@ -17,6 +17,7 @@ from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.engine.taker import Taker
+from keyed.engine.timers import TimerQueue
 from keyed.functions import KeyedProcessFunction
 from keyed.operators import OperatorSpec
 
@@ -68,13 +69,24 @@ class RowWork:
         self._registry = registry
         self._scope = scope
         self._taker = Taker(spec.output)
+        self._queues: tuple[TimerQueue, TimerQueue] | None = None
+
+    def is_due(self, processing_time: int) -> bool:
+        """Whether a processing-time timer that stays is due."""
+        earliest = None if self._queues is None else self._queues[1].earliest()
+        return earliest is not None and earliest <= processing_time
 
     def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
         """See `Work.run`."""
         scope, registry = self._scope, self._registry
-        timers = EngineTimerService(scope, self._function, event_time=self._spec.event_time)
+        event, processing = self._queues or (TimerQueue(scope, TIMER_EVENT), TimerQueue(scope, TIMER_PROCESSING))
+        if scope.stays:
+            self._queues = event, processing
+        event.start()
+        processing.start()
+        timers = EngineTimerService(scope, self._function, event, processing, event_time=self._spec.event_time)
         context = EngineContext(scope, timers, self._spec.event_time, self._taker)
-        event, processing, main, side = timers.event, timers.processing, context.main, context.side
+        main, side = context.main, context.side
         event.load(watermark)
         processing.load(scope.processing_time)
         driver = Driver(self._spec, self._function, scope, timers, context)

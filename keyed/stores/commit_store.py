@@ -115,6 +115,8 @@ class BufferedCommits(ABC):
 class _BufferedLog:
     """The `GroupLog` of one key group in a commit store."""
 
+    keeps = True
+
     def __init__(self, store: BufferedCommits, group: bytes) -> None:
         self._store = store
         self._group = group

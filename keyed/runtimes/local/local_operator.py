@@ -11,6 +11,7 @@ from typing import Any
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
+from keyed.engine.group_log import UnreadLog
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
@@ -42,10 +43,11 @@ class LocalOperator:
         folder: Where local stores on disk are.
         clock: Microseconds, for busy time.
         last: Whether no operator follows.
+        keeps: Whether the logs are kept in any case; otherwise only where the operator itself reads them again.
     """
 
     def __init__(
-        self, stage: Stage, commits: BufferedCommits, folder: Path, clock: Callable[[], int], *, last: bool
+        self, stage: Stage, commits: BufferedCommits, folder: Path, clock: Callable[[], int], *, last: bool, keeps: bool
     ) -> None:
         self.stage = stage
         self.spec = stage.spec(stage.parallelism or 1, output_timestamps=not last)
@@ -63,7 +65,8 @@ class LocalOperator:
                 store = open_rocks_store(folder / stage.name / str(index))
             self._closing.callback(store.close)
             writer = None
-            log = commits.group_log(stage.name, index)
+            is_read = keeps or changelog is not None or stage.store != "memory"
+            log = commits.group_log(stage.name, index) if is_read else UnreadLog()
             if changelog is not None:
                 writer = changelog.writer(index)
                 self._closing.callback(writer.close)

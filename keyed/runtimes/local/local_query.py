@@ -177,8 +177,11 @@ class LocalQuery(Shown):
             else:
                 folder = stack.enter_context(scratch_folder())
             position = self._position(commits)
-            for stage in self._last.chain:
-                operators.append(LocalOperator(stage, commits, folder, _microseconds, last=stage is self._last))
+            chain = self._last.chain
+            keeps = self._checkpoint is not None or any(stage.restore_from is not None for stage in chain)
+            for stage in chain:
+                last = stage is self._last
+                operators.append(LocalOperator(stage, commits, folder, _microseconds, last=last, keeps=keeps))
                 stack.callback(operators[-1].close)
             if position is None:
                 position = self._first_position(commits, operators)

@@ -22,6 +22,8 @@ class SparkGroupLog:
         handle: The processor's handle. Spark decides by the key that it serves which group the log is of.
     """
 
+    keeps = True
+
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._rows = handle.getMapState("log", "row long", "record binary")
         self._meta = handle.getValueState("meta", "record binary")
