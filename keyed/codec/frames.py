@@ -92,14 +92,14 @@ def frame_length(head: bytes) -> int:
     return length
 
 
-def unframe(kind: bytes, data: bytes, *, where: str, offset: int = 0, newest: int = 1) -> tuple[int, bytes]:
-    """Read the frame that fills ``data`` from ``offset`` on.
+def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, newest: int = 1) -> tuple[int, bytes]:
+    """Read the frame that fills ``data``.
 
     Args:
         kind: The kind that is expected.
         data: The bytes.
         where: The file, table or record that they come from, for the error.
-        offset: Where the frame starts in ``data``.
+        offset: Where in it they start, if they are a part of it.
         newest: The newest version that the caller can read.
 
     Returns:
@@ -108,39 +108,28 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int = 0, newest: in
     Raises:
         CorruptionError: Another kind, an unknown version, a wrong length or a wrong checksum.
     """
-    version, payload, end = _read(kind, data, where, offset, newest)
-    if end != len(data):
-        raise CorruptionError(f"{len(data) - end} bytes follow the {_name(kind)} record", where=where, offset=end)
-    return version, payload
-
-
-def _read(kind: bytes, data: bytes, where: str, offset: int, newest: int) -> tuple[int, bytes, int]:
-    name = _name(kind)
-    start = offset + FRAME_OVERHEAD
-    if len(data) < start:
-        left = max(0, len(data) - offset)
-        raise CorruptionError(f"a {name} record is cut short: {left} bytes are left", where=where, offset=offset)
-    found, version, flags, length = _HEAD.unpack_from(data, offset)
+    name, size = _name(kind), len(data) - FRAME_OVERHEAD
+    if size < 0:
+        raise CorruptionError(f"a {name} record is cut short: {len(data)} bytes are left", where=where, offset=offset)
+    found, version, flags, length = _HEAD.unpack_from(data)
+    payload, problem = data[FRAME_OVERHEAD:], None
     if found != kind:
-        raise CorruptionError(f"expected a {name} record, found {found!r}", where=where, offset=offset)
-    end = start + length
-    if end > len(data):
-        raise CorruptionError(
-            f"a {name} record is cut short: {len(data) - start} of {length} bytes are there", where=where, offset=offset
-        )
-    payload = data[start:end]
-    (crc,) = _CRC.unpack_from(data, offset + _HEAD.size)
-    if crc != zlib.crc32(payload, zlib.crc32(data[offset : offset + _HEAD.size])):
-        raise CorruptionError(f"the checksum of a {name} record does not match", where=where, offset=offset)
+        problem = f"expected a {name} record, found {found!r}"
+    elif length > size:
+        problem = f"a {name} record is cut short: {size} of {length} bytes are there"
+    elif length < size:
+        problem = f"{size - length} bytes follow the {name} record"
+    elif _CRC.unpack_from(data, _HEAD.size)[0] != zlib.crc32(payload, zlib.crc32(data[: _HEAD.size])):
+        problem = f"the checksum of a {name} record does not match"
     # After the checksum, so that a flipped bit is not taken for a newer version.
-    if not 1 <= version <= newest or flags:
-        raise CorruptionError(
+    elif not 1 <= version <= newest or flags:
+        problem = (
             f"a {name} record has version {version} and flags {flags:#x}; this program reads versions up to {newest} "
-            "without flags: it was written by a newer one",
-            where=where,
-            offset=offset,
+            "without flags: it was written by a newer one"
         )
-    return version, payload, end
+    if problem is not None:
+        raise CorruptionError(problem, where=where, offset=offset)
+    return version, payload
 
 
 def _name(kind: bytes) -> str:

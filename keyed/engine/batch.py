@@ -161,6 +161,7 @@ class BatchResult:
         side: Side outputs by tag name.
         watermark: The group's watermark after the batch.
         metrics: Cumulative counters of the group by name, see `keyed.engine.counters`.
+        commit: Number of the group's last commit.
         changed: Whether the batch changed entries of the group.
         due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
     """
@@ -169,5 +170,6 @@ class BatchResult:
     side: dict[str, Emitted] | dict[str, EmittedTables]
     watermark: int
     metrics: dict[str, int]
+    commit: int = 0
     changed: bool = False
     due: int | None = None

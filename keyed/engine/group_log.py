@@ -6,40 +6,57 @@ one batch becomes durable as one, together with the batch, or not at all.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Protocol
+
+from keyed.engine.meta import GroupMeta, decode_meta
 
 
-class GroupLog(Protocol):
-    """Rows of bytes numbered from 1, and one meta record."""
+class GroupLog(ABC):
+    """Rows of bytes numbered from 1, and one meta record.
 
-    @property
-    def keeps(self) -> bool:
-        """Whether rows are kept. If not, a batch leaves none, and does not encode what would be in them."""
-        ...
+    Attributes:
+        keeps: Whether rows are kept. If not, a batch leaves none, and does not encode what would be in them.
+    """
 
+    keeps = True
+    _decoded: tuple[bytes, GroupMeta] | None = None
+
+    def meta(self, where: str) -> GroupMeta | None:
+        """The meta record decoded, ``None`` before the first commit. While it is the same, so is what this gives.
+
+        Raises:
+            CorruptionError: It is damaged.
+        """
+        record = self.read_meta()
+        if record is None:
+            return None
+        if self._decoded is None or self._decoded[0] != record:
+            self._decoded = record, decode_meta(record, f"{where}, meta record")
+        return self._decoded[1]
+
+    @abstractmethod
     def read_meta(self) -> bytes | None:
         """The meta record, or ``None`` before the first commit."""
-        ...
 
+    @abstractmethod
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """The rows from ``first`` to ``last``, both included, in order; rows that are not there are left out."""
-        ...
 
+    @abstractmethod
     def append(self, row: int, record: bytes) -> None:
         """Write a row."""
-        ...
 
+    @abstractmethod
     def drop(self, row: int) -> None:
         """Remove a row."""
-        ...
 
+    @abstractmethod
     def write_meta(self, meta: bytes) -> None:
         """Replace the meta record."""
-        ...
 
 
-class UnreadLog:
+class UnreadLog(GroupLog):
     """The log of a group whose rows nothing reads, because its run leaves nothing behind: the meta record alone."""
 
     keeps = False

@@ -25,7 +25,7 @@ from keyed.engine.export import check_new, export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.loader import Loader
 from keyed.engine.merged_keys import check_not_merged, deltas_by_commit
-from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
+from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, position_of
 from keyed.engine.scope import Scope
@@ -57,7 +57,7 @@ class KeyGroup:
         log: The group's log.
         replica: The group's local store.
         writer: Writer of the group's changelog, if there is one.
-        new_id: Makes identities of logs and attempts.
+        log_id: Identity of the group's log, if it has none yet.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class KeyGroup:
         log: GroupLog,
         replica: Replica,
         writer: ChangelogWriter | None = None,
-        new_id: Callable[[], str] = random_id,
+        log_id: str = "",
     ) -> None:
-        self._new_id = new_id
         self._spec = spec
         self.index = index
         self._log = log
         self._replica = replica
         self._writer = writer
+        self._log_id = log_id or random_id()
         self._where = f"operator {spec.name!r}, key group {index}"
         self._scope = Scope(replica.store, stays=not log.keeps)
         self._function: Any = None
@@ -116,8 +116,7 @@ class KeyGroup:
         Raises:
             CorruptionError: The log is damaged.
         """
-        record = self._log.read_meta()
-        meta = None if record is None else decode_meta(record, f"{self._where}, meta record")
+        meta = self._log.meta(self._where)
         self._replica.catch_up(self._log, meta, self._where)
         return meta, self._replica.store
 
@@ -134,8 +133,8 @@ class KeyGroup:
 
     def counters(self) -> dict[str, int]:
         """The counters as they are committed; none before the first commit."""
-        record = self._log.read_meta()
-        return {} if record is None else decode_meta(record, f"{self._where}, meta record").counters
+        meta = self._log.meta(self._where)
+        return {} if meta is None else meta.counters
 
     def flush(self) -> None:
         """Export the last commit, which nothing will undo any more, to the changelog.
@@ -163,7 +162,7 @@ class KeyGroup:
         # The ids of the states may be others than those of a try before.
         self.close()
         self._export(None)
-        meta = GroupMeta(self._new_id(), spec.name, self.index, spec.parallelism, commit, self._new_id(), states=states)
+        meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism, commit, random_id(), states=states)
         self._open(meta)
         self._loaded = True
         return Loader(self._log, self._replica.store, meta)
@@ -177,8 +176,7 @@ class KeyGroup:
     def _run(self, batch: Batch, clock: Callable[[], int]) -> BatchResult:
         started = clock()
         log = self._log
-        record = log.read_meta()
-        old = None if record is None else decode_meta(record, f"{self._where}, meta record")
+        old = log.meta(self._where)
         if old is not None:
             self._check(old)
         replayed, rebuilt = self._replica.catch_up(log, old, self._where)
@@ -215,7 +213,8 @@ class KeyGroup:
         self._commit(meta, changes, started, clock)
         left = counters["live_entries"] or counters["timers_pending"]
         changed = changes.delta != Delta()
-        return BatchResult(done.main, done.side, scope.watermark, counters, changed, done.due if left else None)
+        due = done.due if left else None
+        return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
         """Append the segment, clean the oldest rows and write the meta record."""
@@ -278,11 +277,11 @@ class KeyGroup:
         """The meta record that this batch will leave, as far as it is known before it runs."""
         spec = self._spec
         if old is None:
-            meta = GroupMeta(self._new_id(), spec.name, self.index, spec.parallelism)
+            meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism)
         else:
             meta = attrs.evolve(old, counters=dict(old.counters))
         meta.commit += 1
-        meta.previous, meta.attempt = meta.attempt, self._new_id()
+        meta.previous, meta.attempt = meta.attempt, random_id()
         meta.ended = meta.ended or batch.end_of_input
         return meta
 
@@ -322,7 +321,7 @@ class KeyGroup:
                 "start from a new checkpoint"
             )
         main = EmittedTables() if isinstance(self._spec.function, VectorizedFunction) else Emitted()
-        return BatchResult(main, {}, meta.watermark, meta.counters)
+        return BatchResult(main, {}, meta.watermark, meta.counters, meta.commit)
 
     def _check(self, meta: GroupMeta) -> None:
         """Check that a log belongs to this operator and group."""

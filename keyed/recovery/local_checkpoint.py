@@ -14,7 +14,7 @@ from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter
 from keyed.content.local_store import ReadStore
 from keyed.engine.export import check_course, export
 from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta, decode_meta
+from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, OperatorChanged
 from keyed.stores import CommitStore, MemoryStore
@@ -59,10 +59,9 @@ class Checkpoint:
         parallelism = 1
         while len(found) < parallelism:
             log = self.commits.group_log(operator, len(found))
-            record = log.read_meta()
-            if record is None:
+            meta = log.meta(f"checkpoint {self.path}, operator {operator!r}, key group {len(found)}")
+            if meta is None:
                 raise OperatorChanged(f"the checkpoint {self.path} has no key group {len(found)} of {operator!r}")
-            meta = decode_meta(record, f"checkpoint {self.path}, operator {operator!r}, key group {len(found)}")
             parallelism = meta.parallelism
             found.append((meta, log))
         return found

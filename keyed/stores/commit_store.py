@@ -112,10 +112,8 @@ class BufferedCommits(ABC):
         return self.committed(key)
 
 
-class _BufferedLog:
+class _BufferedLog(GroupLog):
     """The `GroupLog` of one key group in a commit store."""
-
-    keeps = True
 
     def __init__(self, store: BufferedCommits, group: bytes) -> None:
         self._store = store

@@ -204,10 +204,7 @@ class SegmentFile:
 
     def _checked(self, kind: bytes, record: bytes, offset: int) -> bytes:
         """The payload of a frame."""
-        try:
-            return unframe(kind, record, where=self._where)[1]
-        except CorruptionError as error:
-            raise CorruptionError(error.message, where=self._where, offset=offset) from error
+        return unframe(kind, record, where=self._where, offset=offset)[1]
 
 
 def _add(record: bytes, checksum: int) -> int:

@@ -15,7 +15,6 @@ from keyed.engine.group_log import UnreadLog
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
-from keyed.engine.meta import decode_meta
 from keyed.engine.replica import Replica
 from keyed.engine.taker import Taker
 from keyed.recovery.cut import Restoration
@@ -71,8 +70,8 @@ class LocalOperator:
                 writer = changelog.writer(index)
                 self._closing.callback(writer.close)
                 where = f"operator {stage.name!r}, key group {index}"
-                if (record := log.read_meta()) is not None:
-                    check_changelog(writer, decode_meta(record, f"{where}, meta record"), where)
+                if (meta := log.meta(where)) is not None:
+                    check_changelog(writer, meta, where)
             self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
             self._closing.callback(self.groups[-1].close)
         self._exported = 0

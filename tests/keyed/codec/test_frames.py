@@ -13,11 +13,11 @@ PAYLOADS = st.binary(max_size=50)
 FRAMES = st.builds(lambda version, payload: frame(KIND, version, payload), st.integers(1, 3), PAYLOADS)
 
 
-@given(st.integers(1, 0xFFFF), PAYLOADS, st.binary(max_size=5))
-def test_a_frame_comes_back(version, payload, before):
+@given(st.integers(1, 0xFFFF), PAYLOADS)
+def test_a_frame_comes_back(version, payload):
     framed = frame(KIND, version, payload)
     assert len(framed) == len(payload) + FRAME_OVERHEAD
-    assert unframe(KIND, before + framed, where="here", offset=len(before), newest=0xFFFF) == (version, payload)
+    assert unframe(KIND, framed, where="here", newest=0xFFFF) == (version, payload)
 
 
 @given(FRAMES.flatmap(lambda framed: st.tuples(st.just(framed), mutations(st.just(framed)))))
@@ -45,18 +45,17 @@ def test_other_bytes_are_corruption(data):
 
 def test_the_error_says_where_and_what():
     good = frame(KIND, 1, b"payload")
-    for data, offset, expected in (
-        (good + frame(b"KOTH", 1, b""), 27, r"expected a KTST record, found b'KOTH' in log 7 at byte 27"),
-        (good + good[:10], 27, r"a KTST record is cut short: 10 bytes are left in log 7 at byte 27"),
-        (good + good[:-1], 27, r"a KTST record is cut short: 6 of 7 bytes are there in log 7 at byte 27"),
-        (good + good[:-1] + b"?", 27, r"the checksum of a KTST record does not match in log 7 at byte 27"),
-        (good + frame(KIND, 2, b""), 27, r"has version 2 and flags 0x0; this program reads versions up to 1"),
+    for data, expected in (
+        (frame(b"KOTH", 1, b""), r"expected a KTST record, found b'KOTH' in log 7 at byte 27"),
+        (good[:10], r"a KTST record is cut short: 10 bytes are left in log 7 at byte 27"),
+        (good[:-1], r"a KTST record is cut short: 6 of 7 bytes are there in log 7 at byte 27"),
+        (good[:-1] + b"?", r"the checksum of a KTST record does not match in log 7 at byte 27"),
+        (frame(KIND, 2, b""), r"has version 2 and flags 0x0; this program reads versions up to 1"),
+        (good + b"ab", r"2 bytes follow the KTST record in log 7 at byte 27"),
     ):
         with pytest.raises(CorruptionError, match=expected) as raised:
             unframe(KIND, data, where="log 7", offset=27)
-        assert (raised.value.where, raised.value.offset) == ("log 7", offset)
-    with pytest.raises(CorruptionError, match="2 bytes follow the KTST record in log 7 at byte 27"):
-        unframe(KIND, good + b"ab", where="log 7")
+        assert (raised.value.where, raised.value.offset) == ("log 7", 27)
 
 
 def test_the_layout_is_as_documented():

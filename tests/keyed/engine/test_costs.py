@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
+from keyed.engine import group_log
+from keyed.engine.meta import decode_meta
 from keyed.stores import MemoryStore
 from tests.keyed.engine.groups import Group
 
@@ -156,3 +158,19 @@ def test_expiry_reads_what_expires(group):
     found = calls(group, upstream_watermark=600)
     assert found == {"due": 1, "get": 1}
     assert group.meta().counters["entries_expired"] == 11
+
+
+def test_a_batch_decodes_the_meta_record_once(group, monkeypatch):
+    decoded = []
+
+    def counted(record, where):
+        decoded.append(where)
+        return decode_meta(record, where)
+
+    monkeypatch.setattr(group_log, "decode_meta", counted)
+    group.run(("a", lambda f, ctx: f.value.update(1)))
+    decoded.clear()
+    assert group.group.counters()["batches"] == 3
+    assert not group.group.is_due(0)
+    group.run(("a", lambda f, ctx: f.value.update(2)))
+    assert len(decoded) == 1

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined
 
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
-from keyed.engine.meta import GroupMeta, decode_meta
+from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, CorruptionError
 from keyed.ids import random_id
@@ -129,15 +128,13 @@ class Processor(StatefulProcessor):
                 # The group was served elsewhere since this worker opened the writer, or is now by a left-over attempt.
                 WRITERS.discard(operation.changelog_id, group)
                 result = self._work(group, meta, log_id, replica, batch)
-        after = self._meta(group)
-        assert after is not None
         mark = GroupMark(
             group,
             result.watermark,
             incoming.clock,
             incoming.end,
             result.metrics,
-            after.commit,
+            result.commit,
             result.changed,
             result.due,
         )
@@ -149,9 +146,7 @@ class Processor(StatefulProcessor):
         spec, writer = operation.spec, None
         if spec.changelog is not None:
             writer = WRITERS.writer(spec.changelog, operation.changelog_id, group, meta)
-        # The first identity that a new group asks for is that of its log.
-        ids = chain([log_id] if meta is None else [], iter(random_id, None))
-        work = KeyGroup(spec, group, self._log, replica, writer, lambda: next(ids))
+        work = KeyGroup(spec, group, self._log, replica, writer, log_id)
         try:
             if meta is None and cut is not None:
                 if spec.name in cut.operators:
@@ -166,10 +161,8 @@ class Processor(StatefulProcessor):
 
     def _meta(self, group: int) -> GroupMeta | None:
         """The meta record; ``None`` before the first commit, and for a damaged one, which the engine reports."""
-        record = self._log.read_meta()
-        if record is not None:
-            with suppress(CorruptionError):
-                return decode_meta(record, f"key group {group}")
+        with suppress(CorruptionError):
+            return self._log.meta(f"key group {group}")
         return None
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from keyed.engine.group_log import GroupLog
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
 
-class SparkGroupLog:
-    """A `keyed.engine.group_log.GroupLog` over the handle of a stateful processor.
+class SparkGroupLog(GroupLog):
+    """A `GroupLog` over the handle of a stateful processor.
 
     Every call goes to the JVM, at about a millisecond and 20 ms per MB, so the meta record is read once.
 
     Args:
         handle: The processor's handle. Spark decides by the key that it serves which group the log is of.
     """
-
-    keeps = True
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._rows = handle.getMapState("log", "row long", "record binary")
