@@ -172,6 +172,24 @@ def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> lis
     return wrong
 
 
+def circles(imported: dict[str, set[str]]) -> list[tuple[str, ...]]:
+    """The groups of modules that import each other, one through another or itself."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        ahead = [start]
+        while ahead:
+            new = imported.get(ahead.pop(), set()) - found
+            found |= new
+            ahead += new
+        return found
+
+    reach = {module: reached(module) for module in imported}
+    return sorted(
+        {tuple(sorted(each for each in reach[m] if m in reach.get(each, ()))) for m in reach if m in reach[m]}
+    )
+
+
 def looked_inside(module: str, tree: ast.AST) -> list[str]:
     """What `windows` takes from inside of the streams and outputs that it is given."""
     inside = {"upstream", "stage", "chain", "source"}
@@ -420,6 +438,28 @@ def test_dependencies_have_one_direction():
 def test_a_wrong_direction_is_seen(module, source):
     assert is_module(module)
     assert wrong_direction(module, ast.parse(source))
+
+
+def runtime_imports(path: Path) -> set[str]:
+    """The modules that a file imports, also in functions; not those that only types are taken of."""
+    module, tree = module_name(path), tree_of(path)
+    typing = {
+        part.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
+        for part in ast.walk(node)
+        if isinstance(part, ast.Import | ast.ImportFrom)
+    }
+    found = imports(module, tree, package=path.name == "__init__.py")
+    return {target for line, target, _ in found if line not in typing} - {module}
+
+
+def test_no_modules_import_each_other():
+    assert circles({module_name(path): runtime_imports(path) for path in LIBRARY}) == []
+
+
+def test_circles_are_seen():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [("b", "c")]
 
 
 def test_windows_use_public_names_in_fact():

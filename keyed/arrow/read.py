@@ -14,7 +14,6 @@ from itertools import pairwise, repeat
 from typing import Any
 
 from keyed.codec.keys import normalised
-from keyed.errors import DefinitionError
 from keyed.rows import Row, row_class
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -127,28 +126,6 @@ def column_values(column: Any) -> list[Any]:
         return numbers
     values: list[Any] = column.to_pylist()
     return values
-
-
-def milliseconds(column: Any, name: str) -> list[int | None]:
-    """Timestamps or integers as milliseconds since the epoch. Timestamps without a zone are taken as UTC.
-
-    Raises:
-        DefinitionError: The column has another type.
-    """
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type):
-        # Floor, as Spark's unix_millis does, also before the epoch.
-        micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        return [None if value is None else value // 1000 for value in column_values(micros)]
-    rule = "give timestamps, or integers in milliseconds since the epoch"
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise DefinitionError(f"timestamp column {name!r} has type {column.type}; {rule}")
-    try:
-        # pandas makes an integer column with gaps one of floats.
-        return column_values(column.cast(pa.int64()))
-    except pa.ArrowInvalid as error:
-        raise DefinitionError(f"timestamp column {name!r} holds no whole numbers ({error}); {rule}") from error
 
 
 def _timestamps(column: Any) -> list[Any]:

@@ -142,7 +142,7 @@ class BoundTableState(TableState):
         import numpy as np
         import pyarrow as pa
 
-        from keyed.tables.batches import event_times
+        from keyed.arrow.event_times import event_times
 
         assert self.ttl is not None
         clock = self._scope.clock(self._clock_kind)

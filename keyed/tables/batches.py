@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from keyed.arrow.event_times import event_times, time_order
 from keyed.arrow.read import column_values, table_rows
 from keyed.arrow.write import arrow_schema
 from keyed.codec.key_hash import group_of, key_hash
@@ -18,31 +18,6 @@ from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, Use
 from keyed.outputs import Schema
 from keyed.tables.conversion import converted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
-
-
-def event_times(column: Any, name: str) -> Any:
-    """A column of timestamps or integers as int64 milliseconds since the epoch.
-
-    Raises:
-        DefinitionError: The column has another type, or numbers that are not whole.
-    """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    rule = "give timestamps, or integers in milliseconds since the epoch"
-    try:
-        if pa.types.is_timestamp(array.type):
-            # Floor, as Spark's unix_millis does, also before the epoch.
-            units = array.view(pa.int64())
-            per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
-            if per_ms <= 1:
-                return units if per_ms else pc.multiply_checked(units, 1000)
-            floored = np.floor_divide(units.fill_null(0).to_numpy(), per_ms)
-            return pa.array(floored, mask=units.is_null().to_numpy(zero_copy_only=False) if units.null_count else None)
-        if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-            # pandas makes an integer column with gaps one of floats.
-            return array.cast(pa.int64())
-    except pa.ArrowException as error:
-        raise DefinitionError(f"timestamp column {name!r} holds no times in range ({error}); {rule}") from error
-    raise DefinitionError(f"timestamp column {name!r} has type {array.type}; {rule}")
 
 
 def with_times(table: pa.Table, name: str | None) -> pa.Table:
@@ -100,10 +75,8 @@ def in_time_order(table: pa.Table) -> pa.Table:
     if TIMESTAMP_COLUMN not in table.column_names:
         return table
     column: Any = table.column(TIMESTAMP_COLUMN)
-    times = column.fill_null(MIN_TIMESTAMP).to_numpy()
-    if not bool((times[1:] < times[:-1]).any()):
-        return table
-    return table.take(np.argsort(times, kind="stable"))
+    order = time_order(column.fill_null(MIN_TIMESTAMP).to_numpy())
+    return table if order is None else table.take(order)
 
 
 def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str], operator: str) -> pa.Table:

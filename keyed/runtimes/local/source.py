@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.arrow.read import milliseconds, table_chunks, table_rows
+from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError
@@ -266,18 +266,16 @@ def _check_length(there: int, consumed: int) -> None:
 
 def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
     """Rows of a table without bad ones, in the order in which they run."""
-    import numpy as np
-    import pyarrow as pa
-
+    from keyed.arrow.event_times import event_times, time_order
     from keyed.tables.batches import first_key
 
     times, highest = None, None
     if timestamp is not None:
-        times = np.array(milliseconds(batch.column(timestamp), timestamp), dtype="int64")
+        times = event_times(batch.column(timestamp), timestamp).to_numpy()
         highest = int(times.max())
-        if stage.order == "event_time" and bool((times[1:] < times[:-1]).any()):
-            order = np.argsort(times, kind="stable")
-            batch, times = batch.take(pa.array(order)), times[order]
+        order = time_order(times) if stage.order == "event_time" else None
+        if order is not None:
+            batch, times = batch.take(order), times[order]
     return SourceRows(
         lambda: table_chunks(batch, keys, times),
         read=batch.num_rows,

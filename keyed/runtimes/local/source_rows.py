@@ -15,7 +15,7 @@ from uuid import UUID
 
 import attrs
 
-from keyed.arrow.read import milliseconds
+from keyed.arrow.read import column_values
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
@@ -180,7 +180,11 @@ def _taken(element: Any) -> Any:
 def column_times(source: Source, table: Any) -> list[int | None] | None:
     """The timestamps of a table, if they are a column."""
     name = source.timestamp
-    return milliseconds(table.column(name), name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    from keyed.arrow.event_times import event_times
+
+    return column_values(event_times(table.column(name), name))
 
 
 def _field_getter(name: str, what: str) -> Callable[[Any], Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyed.arrow.event_times import event_times
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
 from keyed.codec.keys import key_type
@@ -21,7 +22,7 @@ from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.source_rows import Limit, SourceRows, checked, column_times, timestamp_of
 from keyed.streams import Stage
-from keyed.tables.batches import check_keys, combined, event_times, first_key, group_indices, in_time_order
+from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
 

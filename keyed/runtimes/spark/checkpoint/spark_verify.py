@@ -11,15 +11,14 @@ from keyed.changelog.model import Changelog
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
-from keyed.outputs import Schema
+from keyed.outputs import schema_of
 from keyed.recovery.verify import Verified, verify_group
 from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas, for_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TYPES = {"int": "bigint", "str": "string"}
-_RESULT = Schema(tuple((field.name, _TYPES[str(field.type)]) for field in attrs.fields(Verified)))
+_RESULT = schema_of(Verified)
 
 
 def verify(session: SparkSession, checkpoint: str, operator: str, changelog: Changelog | None = None) -> list[Verified]:

@@ -138,7 +138,7 @@ class _Task:
         if not batch.num_rows:
             return
         if packer.time is not None:
-            highest = _highest(batch.column(packer.time))
+            highest = _highest(batch.column(packer.time), packer.time)
             if highest is not None and (self._max_timestamp is None or highest > self._max_timestamp):
                 self._max_timestamp = highest
         if packer.forward_rows is not None:
@@ -256,14 +256,11 @@ class _Task:
         return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
 
 
-def _highest(times: Any) -> int | None:
+def _highest(times: Any, name: str) -> int | None:
     """The highest of an event-time column, in milliseconds."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    highest = pc.max(times)
-    if pa.types.is_timestamp(times.type):
-        micros: int | None = highest.cast(pa.int64()).as_py()
-        return None if micros is None else micros // 1000
-    found: int | None = highest.as_py()
-    return found
+    from keyed.arrow.event_times import event_times
+
+    highest: int | None = pc.max(event_times(times, name)).as_py()
+    return highest

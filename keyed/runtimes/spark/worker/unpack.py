@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from keyed.arrow.read import column_values, table_chunks
+from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk
 from keyed.errors import OutputDefinitionError
 from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
@@ -145,23 +146,18 @@ def _rows(
     chunks: Iterable[Any], keys: Sequence[str], time: str | None, *, by_time: bool
 ) -> Callable[[], Iterable[Chunk]]:
     """The rows as a row function gets them."""
-    import numpy as np
-    import pyarrow as pa
+    from keyed.arrow.event_times import event_times, time_order
 
     table = _read(chunks)
     numbers: Any = None
     if time is not None:
-        times: Any = table.column(time).combine_chunks()
-        if pa.types.is_timestamp(times.type):
-            times = pa.array(times.cast(pa.int64()).to_numpy() // 1000)
-        nulls = times.null_count
+        times = event_times(table.column(time), time)
         # Rows without a timestamp, from processing-time timers of the stage before, run first.
-        numbers = (times.fill_null(-(2**63)) if nulls else times).to_numpy()
-        if by_time and len(numbers) > 1 and bool((numbers[1:] < numbers[:-1]).any()):
-            order: Any = np.argsort(numbers, kind="stable")
-            table = table.take(pa.array(order))
-            times, numbers = times.take(pa.array(order)), numbers[order]
-        if nulls:
+        numbers = times.fill_null(MIN_TIMESTAMP).to_numpy()
+        order = time_order(numbers) if by_time else None
+        if order is not None:
+            table, times, numbers = table.take(order), times.take(order), numbers[order]
+        if times.null_count:
             numbers = column_values(times)
         if time == TIMESTAMP:
             table = table.drop_columns([TIMESTAMP])

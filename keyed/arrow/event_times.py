@@ -1,0 +1,47 @@
+"""Event time: columns of it as milliseconds, and the order that it gives to rows. Loads pyarrow and numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.errors import DefinitionError
+
+
+def event_times(column: Any, name: str) -> Any:
+    """A column of timestamps or integers as int64 milliseconds since the epoch.
+
+    Raises:
+        DefinitionError: The column has another type, or numbers that are not whole.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    rule = "give timestamps, or integers in milliseconds since the epoch"
+    try:
+        if pa.types.is_timestamp(array.type):
+            # Floor, as Spark's unix_millis does, also before the epoch.
+            units = array.view(pa.int64())
+            per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[array.type.unit]
+            if per_ms <= 1:
+                return units if per_ms else pc.multiply_checked(units, 1000)
+            floored = np.floor_divide(units.fill_null(0).to_numpy(), per_ms)
+            return pa.array(floored, mask=units.is_null().to_numpy(zero_copy_only=False) if units.null_count else None)
+        if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+            # pandas makes an integer column with gaps one of floats.
+            return array.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise DefinitionError(f"timestamp column {name!r} holds no times in range ({error}); {rule}") from error
+    raise DefinitionError(f"timestamp column {name!r} has type {array.type}; {rule}")
+
+
+def time_order(times: Any) -> Any:
+    """The order in which rows with these times run, stable by arrival; ``None`` if they are in it.
+
+    Args:
+        times: A time of each row, as a numpy array.
+    """
+    if not bool((times[1:] < times[:-1]).any()):
+        return None
+    return np.argsort(times, kind="stable")
