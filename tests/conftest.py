@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the Spark session or the broker, so that `-m "not spark"` leaves them out.
 
     A query on Spark costs some ten seconds: those tests are slow unless they are in the smoke set.
-    Of several workers (`pytest -n 2 --dist loadgroup`) one runs them all, so that there is one session and one broker.
+    Of several workers (`pytest -n 2 --dist loadgroup`) one runs all of Spark in one session, and one all of Kafka.
     """
     for item in items:
         if item.get_closest_marker("long") is not None:
@@ -80,10 +80,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
             if item.get_closest_marker("smoke") is None:
                 item.add_marker("slow")
-        if {"kafka", "broker"} & set(fixtures):
+        if {"kafka", "broker", "spark_kafka"} & set(fixtures):
             item.add_marker("kafka")
-        if {"spark", "kafka", "broker"} & set(fixtures):
-            item.add_marker(pytest.mark.xdist_group("jvm"))
+            item.add_marker(pytest.mark.xdist_group("kafka"))
+        elif "spark" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_collection_finish() -> None:

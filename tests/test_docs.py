@@ -116,10 +116,7 @@ def test_snippets_run(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.smoke if name in ("README", "docs/tutorial") else ())
-        for name in having("python spark")
-    ],
+    [pytest.param(name, marks=pytest.mark.smoke if name == "README" else ()) for name in having("python spark")],
 )
 def test_snippets_run_on_spark(name, spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -255,7 +255,6 @@ def test_batches_after_the_end_of_the_input_commit_nothing_and_have_no_position(
     assert committed(checkpoint) > 2
 
 
-@pytest.mark.smoke
 def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, range(3))
