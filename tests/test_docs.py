@@ -263,7 +263,8 @@ def test_commands_in_the_docs_exist():
     from tests.benchmarks.__main__ import _parser as benchmarks
     from tests.benchmarks.tables import _parser as tables
 
-    known = {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
+    known: dict[str, set[str]] = {f"examples.{path.stem}": set() for path in ROOT.glob("examples/*.py")}
+    known |= {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
     known |= {
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.crowded": set(),

@@ -215,3 +215,24 @@ def test_a_longer_history_is_no_change_of_the_state_and_another_type_is():
         assert run(longer, "get") == VersionedRecord([1], 1)
     with pytest.raises(keyed.StateSchemaChanged, match=r"versioned state 'state' of list.int., 6 ms of history"):
         KeyedTestHarness.restore(Other(), snapshot, key=lambda value: value[0])
+
+
+def test_a_run_that_leaves_nothing_behind_gives_the_same(tmp_path):
+    rows = [{"key": "a", "at": at, "call": call} for at in range(1, 20) for call in ("put", "get_range")]
+
+    class Calls(KeyedProcessFunction):
+        state = VersionedState(int, history=4)
+
+        def process_element(self, value, ctx):
+            if value.call == "put":
+                self.state.put(value.at, value.at)
+            else:
+                yield [record.value for record in self.state.get_range()]
+
+    def run_in(checkpoint):
+        calls = keyed.stream(rows, timestamp="at").key_by("key").process(Calls())
+        return calls.run(checkpoint=checkpoint, rows_per_batch=3).values
+
+    found = run_in(None)
+    assert found == run_in(tmp_path / "checkpoint")
+    assert found[-1] == [15, 16, 17, 18, 19]
