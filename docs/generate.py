@@ -45,7 +45,10 @@ KEYED = {
         "The chain `stream → key_by → process → outputs`, and what runs it. Options of runs: [options](options.md).",
         (
             "keyed.streams",
-            "keyed.spark",
+            "keyed.runtimes.spark.session.spark_session",
+            "keyed.runtimes.spark.query.metrics",
+            "keyed.runtimes.spark.checkpoint.spark_flush",
+            "keyed.runtimes.spark.checkpoint.spark_verify",
             "keyed.restoring",
             "keyed.watermarks",
             "keyed.outputs",

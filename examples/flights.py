@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
+from pyarrow import csv
 
 _TYPES = {
     "dep_time": pa.int64(),
@@ -63,8 +63,8 @@ def read_departures() -> tuple[pa.Table, int]:
     """
     with zipfile.ZipFile(flights_file()) as archive, archive.open("flights.csv") as file:
         # A destination is text whatever it says; an empty field or NA in a column of numbers is a null.
-        options = pa.csv.ConvertOptions(include_columns=list(_TYPES), column_types=_TYPES, strings_can_be_null=False)
-        flights = pa.csv.read_csv(file, convert_options=options)
+        options = csv.ConvertOptions(include_columns=list(_TYPES), column_types=_TYPES, strings_can_be_null=False)
+        flights = csv.read_csv(file, convert_options=options)
     departed = flights.filter(pc.is_valid(flights["dep_time"]))
     scheduled = pc.add(pc.cast(departed["time_hour"], pa.int64()), pc.multiply(departed["minute"], _MINUTE))
     actual = pc.add(scheduled, pc.multiply(departed["dep_delay"], _MINUTE))

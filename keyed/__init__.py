@@ -1,5 +1,6 @@
 """Flink's programming model for Python: keyed functions with state and timers, on Spark or in this process."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
@@ -47,7 +48,6 @@ from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
 from keyed.sinks import collect_sink, parquet_sink
 from keyed.sources import PAUSE, SeekableSource
-from keyed.spark import spark_flush, spark_metrics, spark_session, spark_verify
 from keyed.state import (
     NOT_PUT,
     AggregateFunction,
@@ -67,7 +67,23 @@ from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_ou
 
 if TYPE_CHECKING:
     from keyed.recovery import read_changelog
+    from keyed.runtimes.spark.checkpoint.spark_flush import spark_flush
+    from keyed.runtimes.spark.checkpoint.spark_verify import spark_verify
+    from keyed.runtimes.spark.query.metrics import spark_metrics
+    from keyed.runtimes.spark.session.spark_session import spark_session
     from keyed.views import StateTables, open_tables, read_tables
+
+#: What needs the engine or a runtime, which programs that only declare functions do not load.
+_ON_DEMAND = {
+    "read_changelog": "recovery",
+    "spark_flush": "runtimes.spark.checkpoint.spark_flush",
+    "spark_verify": "runtimes.spark.checkpoint.spark_verify",
+    "spark_metrics": "runtimes.spark.query.metrics",
+    "spark_session": "runtimes.spark.session.spark_session",
+    "StateTables": "views",
+    "open_tables": "views",
+    "read_tables": "views",
+}
 
 __version__ = "0.1.0"
 
@@ -171,15 +187,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What reads changelogs needs the engine, which programs that only declare functions do not load."""
-    if name == "read_changelog":
-        from keyed.recovery import read_changelog
-
-        return read_changelog
-    if name in ("StateTables", "open_tables", "read_tables"):
-        from keyed import views
-
-        return getattr(views, name)
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(f"keyed.{_ON_DEMAND[name]}"), name)
     if name.endswith("StateDescriptor"):
         state = name.removesuffix("Descriptor")
         raise DefinitionError(

@@ -84,8 +84,11 @@ class TimerService(Protocol):
 class Context(Protocol):
     """What ``process_element`` gets beside the element."""
 
-    def timestamp(self) -> int | None:
-        """Event timestamp of the element in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time."""
+    def timestamp(self) -> int | Any:
+        """Event timestamp of the element in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time.
+
+        Type checkers take it for an `int`: where it is used, the stream has timestamps.
+        """
         ...
 
     def get_current_key(self) -> Any:

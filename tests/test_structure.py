@@ -36,8 +36,7 @@ MAY_IMPORT = {
     "tables": {*BASE, "api", "arrow", "content"},
     "changelog": {*BASE, "content"},
     "api": {*BASE, "changelog"},
-    "spark": {*BASE, "api", "changelog", "recovery"},
-    "keyed": {*BASE, "api", "spark", "changelog", "recovery", "views"},
+    "keyed": {*BASE, "api", "changelog", "recovery", "runtimes", "views"},
     "engine": {*BASE, "api", "arrow", "content", "changelog", "tables"},
     "stores": {*BASE, "api", "content", "engine", "tables"},
     "recovery": {*BASE, "api", "content", "tables", "engine", "stores", "changelog"},
@@ -47,8 +46,8 @@ MAY_IMPORT = {
     "pyflink": {*BASE, "keyed"},
     "cli": {*BASE, "keyed", "api", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
-# Where the API reaches a runtime, by name: when a chain is run, and for what is asked of Spark beside that.
-IMPORTS_BY_NAME = {"keyed.streams": "keyed.runtimes.", "keyed.spark": "keyed.runtimes.spark."}
+# What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
+IMPORTS_BY_NAME = {"keyed": "keyed.", "keyed.streams": "keyed.runtimes."}
 # Modules that are read by name and are no packages, so that an `__all__` says what of them is public.
 PUBLIC_MODULES = {"keyed.errors", "keyed.pyflink"}
 # PyFlink has keyed functions and windows under one roof. Nothing imports this module, so there is no circle.

@@ -16,12 +16,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
 
 import attrs
 
 from keyed import DefinitionError, OutputDefinitionError
 
+IN = TypeVar("IN")
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
 Column = str | Callable[[Any], Any] | None
 _LEAST, _MOST = -(2**63), 2**63 - 1
 #: Exact for all that a decimal(38,…) can hold and its mean.
@@ -82,8 +85,10 @@ def value_getter(column: Column) -> Callable[[Any], Any]:
     return operator.attrgetter(column) if column.isidentifier() else operator.itemgetter(column)
 
 
-class Aggregate:
+class Aggregate(Generic[IN, ACC, OUT]):
     """An aggregate of the elements of a window. Subclass it and define the four methods for one of your own.
+
+    Its type parameters are those of elements, accumulators and results: ``class Longest(Aggregate[str, int, int])``.
 
     Attributes:
         timed: Whether it needs the elements' timestamps: then `add_at` is called instead of `add`.
@@ -98,25 +103,25 @@ class Aggregate:
     accumulator_type: Any = None
     type: str | None = None
 
-    def create_accumulator(self) -> Any:
+    def create_accumulator(self) -> ACC:
         """A new accumulator."""
         raise NotImplementedError(f"{type(self).__name__} does not define create_accumulator")
 
-    def add(self, value: Any, accumulator: Any) -> Any:
+    def add(self, value: IN, accumulator: ACC) -> ACC:
         """The accumulator with an element added; may be the same object."""
         raise NotImplementedError(f"{type(self).__name__} does not define add")
 
-    def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
+    def add_at(self, value: IN, timestamp: int, accumulator: ACC) -> ACC:
         """As `add`, where the element's timestamp matters."""
         return self.add(value, accumulator)
 
-    def merge(self, a: Any, b: Any) -> Any:
+    def merge(self, a: ACC, b: ACC) -> ACC:
         """The accumulator of both. ``a`` comes earlier and may be changed; ``b`` may not."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
 
-    def get_result(self, accumulator: Any) -> Any:
+    def get_result(self, accumulator: ACC) -> OUT:
         """The result. Does not change the accumulator."""
-        return accumulator
+        return cast("OUT", accumulator)
 
     def algebra(self) -> Algebra | None:
         """The aggregate as data, ``None`` where it cannot be told: it reads a function of the element, say."""
@@ -131,7 +136,10 @@ class Aggregate:
         return self.type
 
 
-class ColumnAggregate(Aggregate):
+AnyAggregate: TypeAlias = Aggregate[Any, Any, Any]
+
+
+class ColumnAggregate(AnyAggregate):
     """What the built-in aggregates of one column share.
 
     Args:
@@ -403,7 +411,7 @@ class Stddev(Variance):
         return None if variance is None else variance**0.5
 
 
-class Reduce(Aggregate):
+class Reduce(AnyAggregate):
     """Combines elements with a function (Flink's ``reduce``).
 
     Args:
@@ -429,7 +437,7 @@ class Reduce(Aggregate):
         return self._reduce(a, b)
 
 
-class _Functions(Aggregate):
+class _Functions(AnyAggregate):
     """An aggregate out of four functions."""
 
     def __init__(
@@ -447,6 +455,24 @@ class _Functions(Aggregate):
         self.type = type
 
 
+@overload
+def aggregate_of(
+    create: Callable[[], ACC],
+    add: Callable[[Any, ACC], ACC],
+    merge: Callable[[ACC, ACC], ACC],
+    result: None = None,
+    *,
+    type: str | None = None,
+) -> Aggregate[Any, ACC, ACC]: ...
+@overload
+def aggregate_of(
+    create: Callable[[], ACC],
+    add: Callable[[Any, ACC], ACC],
+    merge: Callable[[ACC, ACC], ACC],
+    result: Callable[[ACC], OUT],
+    *,
+    type: str | None = None,
+) -> Aggregate[Any, ACC, OUT]: ...
 def aggregate_of(
     create: Callable[[], Any],
     add: Callable[[Any, Any], Any],
@@ -454,7 +480,7 @@ def aggregate_of(
     result: Callable[[Any], Any] | None = None,
     *,
     type: str | None = None,
-) -> Aggregate:
+) -> AnyAggregate:
     """An aggregate out of functions.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyed import snapshot
-from windows.aggregates import Aggregate, ColumnAggregate
+from windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
 
 Add = Callable[[list[Any], int, Any, Any], None]
 
@@ -27,7 +27,7 @@ class Cells:
         aggregates: The aggregates, at least one.
     """
 
-    def __init__(self, aggregates: tuple[Aggregate, ...]) -> None:
+    def __init__(self, aggregates: tuple[AnyAggregate, ...]) -> None:
         self.width = len(aggregates)
         self._create = [_creator(aggregate) for aggregate in aggregates]
         # New accumulators that nothing can change need not be made anew.
@@ -62,13 +62,13 @@ class Cells:
         return found
 
 
-def _creator(aggregate: Aggregate) -> Callable[[], Any]:
+def _creator(aggregate: AnyAggregate) -> Callable[[], Any]:
     """What creates accumulators, which nothing else holds."""
     create = aggregate.create_accumulator
     return create if isinstance(aggregate, ColumnAggregate) else lambda: snapshot(create())
 
 
-def _add_of(aggregate: Aggregate) -> Callable[..., Any]:
+def _add_of(aggregate: AnyAggregate) -> Callable[..., Any]:
     """What adds an element. An aggregate of a user's may keep the element and change it later: it gets its own."""
     add = aggregate.add_at if aggregate.timed else aggregate.add
     if isinstance(aggregate, ColumnAggregate):
@@ -76,7 +76,7 @@ def _add_of(aggregate: Aggregate) -> Callable[..., Any]:
     return lambda element, *rest: add(snapshot(element), *rest)
 
 
-def _adder(aggregates: tuple[Aggregate, ...]) -> Add:
+def _adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
     """Adding, with one or two aggregates written out: this runs once per element."""
     adds = [_add_of(aggregate) for aggregate in aggregates]
     if any(aggregate.timed for aggregate in aggregates):
@@ -105,7 +105,7 @@ def _adder(aggregates: tuple[Aggregate, ...]) -> Add:
     return add_all
 
 
-def _timed_adder(aggregates: tuple[Aggregate, ...]) -> Add:
+def _timed_adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
     adds: list[tuple[bool, Any]] = [(a.timed, _add_of(a)) for a in aggregates]
 
     def add_timed(cells: list[Any], at: int, element: Any, timestamp: Any) -> None:

@@ -29,7 +29,7 @@ from keyed import (
     VectorizedFunction,
     schema_of,
 )
-from windows.aggregates import Aggregate
+from windows.aggregates import AnyAggregate
 from windows.definition import named_aggregates
 from windows.emission import row_maker
 from windows.general import no_timestamp
@@ -124,7 +124,7 @@ class ContinuousRows(KeyedProcessFunction):
     """
 
     def __init__(
-        self, name: str, aggregates: Mapping[str, Aggregate], keys: tuple[str, ...], reason: str | None
+        self, name: str, aggregates: Mapping[str, AnyAggregate], keys: tuple[str, ...], reason: str | None
     ) -> None:
         self._names = tuple(aggregates)
         self._aggregates = tuple(aggregates.values())
@@ -180,7 +180,7 @@ class ContinuousColumns(VectorizedFunction):
     """
 
     def __init__(
-        self, name: str, aggregates: Mapping[str, Aggregate], results: Schema, columns: Mapping[str, str]
+        self, name: str, aggregates: Mapping[str, AnyAggregate], results: Schema, columns: Mapping[str, str]
     ) -> None:
         self._aggregates = dict(aggregates)
         self._columns = dict(columns)
@@ -206,7 +206,7 @@ class ContinuousColumns(VectorizedFunction):
 
 
 def _derived(
-    aggregates: Mapping[str, Aggregate], keys: tuple[str, ...], columns: Mapping[str, Any] | None, *, strict: bool
+    aggregates: Mapping[str, AnyAggregate], keys: tuple[str, ...], columns: Mapping[str, Any] | None, *, strict: bool
 ) -> Schema | None:
     """The columns of the key and of the results; ``None`` where they do not follow from the input's.
 

@@ -30,7 +30,7 @@ from keyed import (
     ValueState,
     milliseconds_of,
 )
-from windows.aggregates import Aggregate
+from windows.aggregates import Aggregate, AnyAggregate
 from windows.assigners import HoppingWindows, MergingWindowAssigner, SessionWindows, WindowAssigner
 from windows.evictors import Evictor
 from windows.process_function import ProcessWindowFunction
@@ -55,7 +55,7 @@ class Definition:
     assigner: WindowAssigner
     trigger: Trigger
     evictor: Evictor | None
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[AnyAggregate, ...]
     names: tuple[str, ...] | None
     process: ProcessWindowFunction | None
     allowed_lateness_ms: int
@@ -90,7 +90,7 @@ class Definition:
         return (*self.key_names, *bounds, *(self.names or ()))
 
     @property
-    def named(self) -> dict[str, Aggregate]:
+    def named(self) -> dict[str, AnyAggregate]:
         """The aggregates by name; none where they have no names."""
         return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
 
@@ -216,7 +216,7 @@ def trigger_states(trigger: Trigger) -> dict[str, Any]:
     return states
 
 
-def _aggregates(aggregate: Any) -> tuple[tuple[Aggregate, ...], tuple[str, ...] | None]:
+def _aggregates(aggregate: Any) -> tuple[tuple[AnyAggregate, ...], tuple[str, ...] | None]:
     """The aggregates, and their column names if they are named.
 
     Raises:
@@ -230,7 +230,7 @@ def _aggregates(aggregate: Any) -> tuple[tuple[Aggregate, ...], tuple[str, ...] 
     return (_aggregate("aggregate", aggregate),), None
 
 
-def named_aggregates(aggregates: Any) -> dict[str, Aggregate]:
+def named_aggregates(aggregates: Any) -> dict[str, AnyAggregate]:
     """The aggregates of a dict of them.
 
     Raises:
@@ -241,7 +241,7 @@ def named_aggregates(aggregates: Any) -> dict[str, Aggregate]:
     return {name: _aggregate(name, aggregate) for name, aggregate in aggregates.items()}
 
 
-def _aggregate(name: str, aggregate: Any) -> Aggregate:
+def _aggregate(name: str, aggregate: Any) -> AnyAggregate:
     if isinstance(aggregate, Aggregate):
         return aggregate
     methods = ("create_accumulator", "add", "get_result", "merge")
@@ -253,7 +253,7 @@ def _aggregate(name: str, aggregate: Any) -> Aggregate:
     return _Foreign(aggregate)
 
 
-class _Foreign(Aggregate):
+class _Foreign(AnyAggregate):
     """An aggregate that has the methods without extending the class."""
 
     def __init__(self, aggregate: Any) -> None:
@@ -268,7 +268,7 @@ def _general_reason(
     assigner: WindowAssigner,
     trigger: Trigger,
     evictor: Evictor | None,
-    aggregates: tuple[Aggregate, ...],
+    aggregates: tuple[AnyAggregate, ...],
     process: ProcessWindowFunction | None,
     lateness_ms: int,
     idle_ms: int | None,

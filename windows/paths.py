@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from keyed import DefinitionError
-from windows.aggregates import Aggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
+from windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
 from windows.assigners import HoppingWindows, SessionWindows
 from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from windows.definition import Definition
@@ -127,7 +127,7 @@ def row_reason(
 
 
 def columns_reason(
-    aggregates: Iterable[Aggregate], columns: Mapping[str, str | None] | None, keys: tuple[str, ...]
+    aggregates: Iterable[AnyAggregate], columns: Mapping[str, str | None] | None, keys: tuple[str, ...]
 ) -> str | None:
     """Why aggregates by these keys cannot be computed over whole columns; ``None`` where they can.
 
@@ -152,7 +152,7 @@ def columns_reason(
     return None
 
 
-def _aggregate_reason(aggregate: Aggregate, columns: Mapping[str, str | None]) -> str | None:
+def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]) -> str | None:
     """Why an aggregate cannot be computed over whole columns."""
     algebra = aggregate.algebra() if type(aggregate) in (*_TYPES, Count) else None
     if algebra is None or (algebra.column is None and type(aggregate) is not Count):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 import attrs
 
 from keyed import (
+    AggregateFunction,
     Changelog,
     DefinitionError,
     KeyedStream,
@@ -18,7 +19,7 @@ from keyed import (
     milliseconds_of,
     schema_of,
 )
-from windows.aggregates import Aggregate, Reduce
+from windows.aggregates import Reduce
 from windows.assigners import HoppingWindows, WindowAssigner
 from windows.continuous import ContinuousColumns, ContinuousRows
 from windows.definition import Definition, define, hopping_slice
@@ -148,7 +149,7 @@ class WindowedStream:
     @overload
     def aggregate(
         self,
-        aggregate: Any,
+        aggregate: AggregateFunction[Any, Any, Any] | Mapping[str, AggregateFunction[Any, Any, Any]],
         /,
         process: ProcessWindowFunction | None = None,
         *,
@@ -161,7 +162,7 @@ class WindowedStream:
         restore_from: Changelog | RestorePoint | None = None,
     ) -> Output: ...
     @overload
-    def aggregate(self, /, **columns: Aggregate) -> Output: ...
+    def aggregate(self, /, **columns: AggregateFunction[Any, Any, Any]) -> Output: ...
     def aggregate(self, aggregate: Any = None, process: Any = None, /, **named: Any) -> Output:
         """Aggregate the elements of each window.
 

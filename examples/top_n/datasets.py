@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from examples.flights import flights_digest, read_departures
 
@@ -197,13 +197,13 @@ class _ParquetSource:
 class _CsvSource:
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         # Both columns as text: what a later block holds must not depend on what Arrow guessed from the first one.
-        options = pa.csv.ConvertOptions(
+        options = csv.ConvertOptions(
             include_columns=list(columns),
             column_types=dict.fromkeys(columns, pa.string()),
             strings_can_be_null=True,
             null_values=[""],
         )
-        self._reader = pa.csv.open_csv(path, convert_options=options)
+        self._reader = csv.open_csv(path, convert_options=options)
 
     @property
     def names(self) -> list[str]:

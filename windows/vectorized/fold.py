@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windows.aggregates import Aggregate, Count, Mean, Min, Stddev, Sum, Variance
+from windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
 from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from windows.paths import plain_type
 from windows.sketches import ApproxCountDistinct
@@ -159,7 +159,7 @@ def _span_sums(numbers: Any, first: Any, last: Any) -> Any:
     return pa.array(sums[last + 1] - sums[first])
 
 
-def fold_of(aggregates: Mapping[str, Aggregate], columns: Mapping[str, str]) -> Fold:
+def fold_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str]) -> Fold:
     """The accumulators of aggregates that can take this path.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed import MIN_TIMESTAMP, TIMESTAMP_COLUMN, BatchContext, TableState
-from windows.aggregates import Aggregate
+from windows.aggregates import AnyAggregate
 from windows.general import no_timestamp
 from windows.vectorized.accumulators import BatchRows
 from windows.vectorized.fold import fold_of
@@ -25,7 +25,9 @@ class RunningTotals:
         columns: Types of the input's columns.
     """
 
-    def __init__(self, aggregates: Mapping[str, Aggregate], keys: tuple[str, ...], columns: Mapping[str, str]) -> None:
+    def __init__(
+        self, aggregates: Mapping[str, AnyAggregate], keys: tuple[str, ...], columns: Mapping[str, str]
+    ) -> None:
         self._names = tuple(aggregates)
         self._timed = any(aggregate.timed for aggregate in aggregates.values())
         self._keys = keys

@@ -8,6 +8,7 @@ groups for which that is not enough, with all they have. Before that the driver 
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,8 +48,28 @@ class _Target:
     log_id: str
 
 
-def flush(session: SparkSession, checkpoint: str, changelogs: Mapping[str, Changelog]) -> dict[str, int]:
-    """Export what a checkpoint has committed and changelogs lack. See `keyed.spark_flush`."""
+def spark_flush(
+    session: SparkSession, checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]
+) -> dict[str, int]:
+    """Export what a Spark checkpoint has committed and changelogs lack.
+
+    That is the last batch of a query that was started and stopped with plain ``writeStream``, and all there is where a
+    changelog is empty. The query may be running. Queries of `run` and `start` do it themselves when they end.
+
+    Args:
+        session: A Spark session; it need not be the one of the query.
+        checkpoint: Folder of the checkpoint.
+        changelogs: Changelogs by name of operator.
+
+    Returns:
+        Number of the last commit by operator, which its changelog now has.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it has no such operator.
+        ChangelogDiverged: A changelog is not this checkpoint's.
+        ChangelogError: It cannot be written.
+    """
+    checkpoint = os.fspath(checkpoint)
     metas = committed_metas(session, checkpoint)
     operators = {operator: meta.operator for operator, meta in metas.items()}
     unknown = changelogs.keys() - operators.values()
@@ -76,7 +97,7 @@ def export_last(
         changelogs: The changelogs, by name of the operator.
 
     Returns:
-        As `flush`.
+        As `spark_flush`.
     """
     return _export_all(session, checkpoint, operators, _targets(operators, changelogs))
 

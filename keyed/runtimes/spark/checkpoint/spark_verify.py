@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,25 @@ if TYPE_CHECKING:
 _RESULT = schema_of(Verified)
 
 
-def verify(session: SparkSession, checkpoint: str, operator: str, changelog: Changelog | None = None) -> list[Verified]:
-    """Check an operator in a checkpoint. See `keyed.spark_verify`."""
+def spark_verify(
+    session: SparkSession, checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
+) -> list[Verified]:
+    """Check an operator in a Spark checkpoint, against its changelog if one is given.
+
+    Args:
+        session: A Spark session; it need not be the one of the query.
+        checkpoint: Folder of the checkpoint.
+        operator: Name of the operator.
+        changelog: Its changelog, to compare with, commit by commit and entry by entry.
+
+    Returns:
+        A `keyed.recovery.Verified` for each key group.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or it has no such operator.
+        ChangelogError: The changelog was never written, or cannot be read.
+    """
+    checkpoint = os.fspath(checkpoint)
     found = {meta.operator: state for state, meta in committed_metas(session, checkpoint).items()}
     if operator not in found:
         raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(found)}")

@@ -11,7 +11,7 @@ from keyed.changelog.model import Changelog
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
-from keyed.runtimes.spark.checkpoint.spark_flush import export_last, flush
+from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
 from keyed.runtimes.spark.query.metrics import operator_commits
@@ -101,14 +101,14 @@ class Exports:
             return
         if self._folder is None:
             if state_operators(self._session, self._checkpoint):
-                flush(self._session, self._checkpoint, self._changelogs)
+                spark_flush(self._session, self._checkpoint, self._changelogs)
             return
         batch = self._folder.last_commit()
         if batch is None:
             return
         if self._report(batch) is None:
             # Not of a batch that this program has run, or has heard the end of.
-            flush(self._session, self._checkpoint, self._changelogs)
+            spark_flush(self._session, self._checkpoint, self._changelogs)
         else:
             self.before_batch(batch + 1)
             # Spark counts the operators from the last one.

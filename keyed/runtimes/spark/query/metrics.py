@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 #: Observed metrics of an operator have this prefix and its name.
 OBSERVED = "keyed."
 
 
-def operator_metrics(progress: Any) -> dict[str, dict[str, int]]:
-    """The counters of each operator as of a progress report.
+def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[str, dict[str, int]]:
+    """The counters of each operator of a Spark query that was started with plain ``writeStream``.
 
     Args:
-        progress: ``query.lastProgress``, or what a listener gets.
+        progress: ``query.lastProgress``, or the progress that a ``StreamingQueryListener`` gets.
 
     Returns:
-        By operator: the counters of `keyed.engine.counters`, summed over key groups, the least ``watermark`` and the
-        ``processing_time`` of the batch. Operators that did not run in the batch are left out.
+        By operator: its counters, ``watermark`` and ``processing_time``.
     """
     return {name: summed(marks) for name, marks in _marks(progress).items()}
 

@@ -21,7 +21,7 @@ from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
-from keyed.runtimes.spark.query.metrics import operator_metrics
+from keyed.runtimes.spark.query.metrics import spark_metrics
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.ship import carried
@@ -175,7 +175,7 @@ class StreamJob(Job):
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
         """Spark's progress of a batch as ours."""
-        observed = operator_metrics(progress)
+        observed = spark_metrics(progress)
         # The tick was united with the source's rows last.
         sources = progress["sources"][:-1] if self._last.source.ticks else progress["sources"]
         rows = sum(source["numInputRows"] for source in sources)

@@ -67,7 +67,7 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """A Spark session with what keyed needs; one that is active is taken and completed.
+    """A Spark session with what keyed needs set where the user has not said otherwise; an active one is completed.
 
     Args:
         app_name: Name of the application.
@@ -79,11 +79,8 @@ def spark_session(
         quiet: Whether Spark and its Python workers, where this starts them, write to a log file instead of standard
             error, what functions ``print`` in the workers included. An error names the file.
 
-    Returns:
-        The session.
-
     Raises:
-        SessionError: A package has a version that does not serve, or a setting rules keyed out.
+        SessionError: A package or setting rules keyed out.
         JavaNotFound: There is no Java 17 or newer.
     """
     check_versions()
