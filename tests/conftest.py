@@ -70,21 +70,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the Spark session or the broker, so that `-m "not spark"` leaves them out.
 
     A query on Spark costs some ten seconds: those tests are slow unless they are in the smoke set.
-    Of several workers (`pytest -n 2 --dist loadgroup`) one runs all of Spark in one session, and one all of Kafka.
+    Of several workers (`pytest -n 2 --dist loadgroup`) one runs all of Kafka, and one the smoke set on Spark: a second
+    session and its warming up would cost more than they save. Of the slow ones each may take the next file.
     """
     for item in items:
         if item.get_closest_marker("long") is not None:
             item.add_marker("slow")
         fixtures = getattr(item, "fixturenames", ())
+        is_smoke = item.get_closest_marker("smoke") is not None
         if "spark" in fixtures:
             item.add_marker("spark")
-            if item.get_closest_marker("smoke") is None:
+            if not is_smoke:
                 item.add_marker("slow")
         if {"kafka", "broker", "spark_kafka"} & set(fixtures):
             item.add_marker("kafka")
             item.add_marker(pytest.mark.xdist_group("kafka"))
         elif "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("smoke" if is_smoke else item.path.stem))
 
 
 def pytest_collection_finish() -> None:
