@@ -87,13 +87,18 @@ def test_windows_equal_pandas(flights, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
+@pytest.mark.parametrize(
+    "kind", ["tumbling", *(pytest.param(k, marks=pytest.mark.long) for k in ("hopping", "session"))]
+)
 def test_windows_of_the_whole_year_equal_pandas(flights, kind):
     found = windowed(flights, kind, parallelism=3).run(rows_per_batch=50_000).values
     assert sorted(map(tuple, found)) == by_pandas(flights, kind)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("tumbling", marks=pytest.mark.smoke), "hopping", "session"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("tumbling", marks=pytest.mark.smoke), pytest.param("hopping", marks=pytest.mark.long), "session"],
+)
 def test_windows_on_spark_equal_sparks_own(spark, flights, kind):
     some = flights.slice(0, 20_000)
     frame = spark.createDataFrame(some)

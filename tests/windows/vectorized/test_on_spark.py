@@ -69,7 +69,8 @@ def outputs(output, *, diverts, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "lateness", "diverts"), [("tumbling", 0, False), ("hopping", 9, True), ("session", 9, True)]
+    ("kind", "lateness", "diverts"),
+    [pytest.param("tumbling", 0, False, marks=pytest.mark.long), ("hopping", 9, True), ("session", 9, True)],
 )
 def test_both_paths_on_spark_give_what_the_local_runtime_gives(spark, tmp_path, kind, lateness, diverts):
     folder = tmp_path / "rows"

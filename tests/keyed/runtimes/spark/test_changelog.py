@@ -94,7 +94,9 @@ def assert_same(spark, checkpoint, changelog, operator):
     return found
 
 
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "columns", [pytest.param(False, id="rows"), pytest.param(True, id="columns", marks=pytest.mark.long)]
+)
 def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, columns):
     functions = (CountColumns, BestColumns) if columns else (CountInWindows, Best)
 

@@ -144,6 +144,7 @@ def test_without_retries_a_killed_worker_fails_the_query_and_the_next_run_goes_o
     check(tmp_path, elements)
 
 
+@pytest.mark.long
 def test_sigterm_stops_the_program_cleanly_and_the_next_run_goes_on(tmp_path):
     elements = write_batches(tmp_path, 4)
     program = Program(tmp_path)

@@ -88,7 +88,10 @@ def test_in_another_thread_nothing_is_noted():
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)])
+@pytest.mark.parametrize(
+    ("number", "to_all"),
+    [(signal.SIGTERM, False), pytest.param(signal.SIGINT, False, marks=pytest.mark.long), (signal.SIGINT, True)],
+)
 def test_a_waiting_program_stops_in_time_with_its_changelog_complete(tmp_path, number, to_all):
     for file in range(40):
         write_file(tmp_path / "in", file, [(key, file, 1) for key in "abcdefg"])
