@@ -28,7 +28,6 @@ from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
 from keyed.runtimes.local.local_sinks import write
-from keyed.runtimes.local.scratch import scratch_folder
 from keyed.runtimes.local.source import batches
 from keyed.runtimes.local.source_rows import Limit, SourceRows
 from keyed.runtimes.local.stop_signals import Interrupted, leave, watched
@@ -37,6 +36,7 @@ from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
+from keyed.stores.scratch import scratch_folder
 from keyed.streams import BoundOutput, Output, Source, Stage
 
 _log = logging.getLogger(__name__)

@@ -94,8 +94,10 @@ def translated(error: BaseException, query: str) -> KeyedError:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether the JVM has ended before this process: it gets the signals of a terminal or process group as well."""
-    return isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError"
+    """Whether the JVM ends or has ended before this process: it gets the signals of a terminal or process group too."""
+    if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
+        return True
+    return _is_sparks(error) and "Cannot call methods on a stopped SparkContext" in str(error)
 
 
 def _is_sparks(error: BaseException) -> bool:

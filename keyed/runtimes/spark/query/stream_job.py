@@ -14,8 +14,7 @@ from keyed.results import Progress, Restored
 from keyed.runtimes.hints import Hints
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.folder import reached
-from keyed.runtimes.spark.checkpoint.recorded import checked_parallelism
-from keyed.runtimes.spark.checkpoint.state_reader import check_path
+from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_parallelism
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
@@ -144,7 +143,8 @@ class StreamJob(Job):
         plan = self._built(parallelism, end=end, ticks_alone=ticks_alone, tick_files=tick_files)
         last = self._folder.last_commit() if self._folder is not None else None
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
-        if self._here and not writer.restores:
+        # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
+        if self._here and self._folder is not None and not writer.restores:
             writer.claim(self._session, 0 if last is None else last + 1)
         self._exports.starting(self._begin)
         stream = plan.frame.writeStream.foreachBatch(carried(plan.parcel, writer.write))

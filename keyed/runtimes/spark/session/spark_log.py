@@ -4,7 +4,8 @@ A JVM writes to the standard error of the program that starts it, and its worker
 file descriptor 2 is a log file, and a JVM that starts meanwhile inherits it. Afterwards the program has its own
 standard error back. What another thread of the program writes to it in these seconds is in the file as well.
 
-The file is in the folder for temporary files. It is deleted when the program ends, unless an error has named it.
+The file is in the folder for temporary files. It is deleted when the program ends, unless an error has named it; those
+that killed programs have left go after a week.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import atexit
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_PREFIX = "keyed-spark-"
+_OLD_SECONDS = 7 * 86_400.0
 #: Where the JVM of this program writes to, if it is a file.
 _file: Path | None = None
 _named = False
@@ -27,7 +31,8 @@ def to_file() -> Iterator[None]:
     """Let a JVM that starts meanwhile write to a log file."""
     global _file  # noqa: PLW0603 - a program has one JVM
     if _file is None:
-        descriptor, path = tempfile.mkstemp(prefix="keyed-spark-", suffix=".log")
+        _sweep(Path(tempfile.gettempdir()))
+        descriptor, path = tempfile.mkstemp(prefix=_PREFIX, suffix=".log")
         _file = Path(path)
         atexit.register(_delete)
     else:
@@ -54,6 +59,15 @@ def name_log(error: BaseException) -> None:
     if _file is not None and _file.exists() and _file.stat().st_size:
         _named = True
         error.add_note(f"Spark's log: {_file}")
+
+
+def _sweep(folder: Path) -> None:
+    """Delete the logs of this user that are old."""
+    for path in folder.glob(f"{_PREFIX}*.log"):
+        with suppress(OSError):
+            found = path.lstat()
+            if found.st_uid == os.getuid() and found.st_mtime < time.time() - _OLD_SECONDS:
+                path.unlink()
 
 
 def _delete() -> None:

@@ -16,7 +16,7 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
 from keyed.recovery import verify_changelog
-from keyed.runtimes.local.scratch import scratch_folder
+from keyed.stores.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = """

@@ -4,7 +4,7 @@ import pytest
 
 from keyed import errors
 from keyed.errors import CorruptionError, KeyedError, NullKeyError, QueryFailed, UserFunctionError
-from keyed.runtimes.spark.query.failures import translated
+from keyed.runtimes.spark.query.failures import is_gone, translated
 
 JOB = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 \
 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): \
@@ -96,6 +96,17 @@ def test_a_worker_that_ends_or_does_not_start_is_told_first(cause):
         f"Job aborted: org.apache.spark.SparkException: Python worker {cause}\n\tat x.y(Z.scala:1)\nCaused by: a.B: c\n"
     )
     assert str(translated(SparkError(text), "q")).startswith("q failed: a Python worker ")
+
+
+def test_a_jvm_that_ends_or_has_ended_is_gone():
+    protocol = pytest.importorskip("py4j.protocol")
+    stopping = "An error occurred while calling o9.stop.\n: java.lang.IllegalStateException: Cannot call methods on a "
+    assert is_gone(protocol.Py4JNetworkError("Answer from Java side is empty"))
+    assert is_gone(ConnectionRefusedError())
+    assert is_gone(
+        protocol.Py4JError(f"{stopping}stopped SparkContext.\nThis stopped SparkContext was created at: ...")
+    )
+    assert not is_gone(protocol.Py4JError("An error occurred while calling o9.stop.\n: java.lang.NullPointerException"))
 
 
 def test_the_first_cause_in_java_is_told():

@@ -137,7 +137,13 @@ def kill(pids):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recovered_from", "kills"), [("checkpoint", KILLS // 3), ("changelog", KILLS - KILLS // 3)])
+@pytest.mark.parametrize(
+    ("recovered_from", "kills"),
+    [
+        pytest.param("checkpoint", max(1, KILLS // 3), marks=pytest.mark.long),
+        ("changelog", max(1, KILLS - KILLS // 3)),
+    ],
+)
 def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
     print(f"KEYED_SEED={seed}")

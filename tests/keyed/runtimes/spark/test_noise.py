@@ -30,10 +30,14 @@ def told(text):
 
 
 def test_a_program_shows_what_it_prints_itself_and_leaves_no_log(tmp_path):
+    # As a program that was killed has left it.
+    (tmp_path / "keyed-spark-old.log").touch()
+    os.utime(tmp_path / "keyed-spark-old.log", (0, 0))
     assert shown("well", tmp_path) == "started\n"
     assert list(tmp_path.glob("keyed-spark-*")) == []
 
 
+@pytest.mark.long
 def test_quiet_can_be_turned_off(tmp_path):
     assert "\nin the worker\n" in shown("loud", tmp_path)
     assert list(tmp_path.glob("keyed-spark-*")) == []

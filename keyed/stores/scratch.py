@@ -1,7 +1,7 @@
-"""A folder for the local stores of a run without a checkpoint, which goes with the run, or with a later one.
+"""A folder for local stores that are wanted for a while, which goes with who made it, or with the next one.
 
-While a run lives it holds a lock on the file ``lock`` in its folder. A folder whose lock is free is of a run that was
-killed, and the next run removes it.
+While it is used there is a lock on the file ``lock`` in it. A folder whose lock is free is of a process that was
+killed, and the next process that makes one removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OLD_SECONDS = 24 * 60 * 60.0
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder of this run's own."""
+    """A folder of one's own."""
     _sweep(Path(tempfile.gettempdir()))
     folder, lock = _made()
     try:
@@ -39,12 +39,12 @@ def _made() -> tuple[Path, int]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "lock").exists():
             return folder, lock
-        # Another run has swept it just before it was locked.
+        # Another process has swept it just before it was locked.
         os.close(lock)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what runs of this user that were killed have left."""
+    """Remove what processes of this user that were killed have left."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if folder.lstat().st_uid == os.getuid() and _is_left(folder):
