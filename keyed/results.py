@@ -6,9 +6,17 @@ from typing import Any, Protocol
 
 import attrs
 
+from keyed.shown import Shown
+
+
+def _rows(metrics: dict[str, dict[str, int]]) -> str:
+    """Counters in short: how many rows went into each operator, and how many came out."""
+    said = (f"{name!r}: {each.get('rows_in', 0)} in, {each.get('rows_out', 0)} out" for name, each in metrics.items())
+    return f"<{'; '.join(said)}>"
+
 
 @attrs.frozen
-class Progress:
+class Progress(Shown):
     """One micro-batch that has been committed.
 
     Attributes:
@@ -23,7 +31,7 @@ class Progress:
     rows: int
     watermark: int
     processing_time: int
-    metrics: dict[str, dict[str, int]]
+    metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
 
 
 @attrs.frozen
@@ -58,7 +66,7 @@ class Restored:
 
 
 @attrs.frozen
-class RunResult:
+class RunResult(Shown):
     """What a bounded run leaves.
 
     Attributes:
@@ -70,7 +78,7 @@ class RunResult:
 
     values: list[Any] = attrs.field(repr=lambda values: f"<{len(values)}>")
     batches: int
-    metrics: dict[str, dict[str, int]]
+    metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
     restored: Restored | None = None
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import attrs
 
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.shown import named
+from keyed.shown import Shown, named
 
 SinkMode = Literal["error", "overwrite"]
 
@@ -51,7 +51,7 @@ class FunctionSink:
 
 
 @attrs.define(eq=False)
-class CollectSink:
+class CollectSink(Shown):
     """Keeps the values in memory, for tests and small results.
 
     Attributes:

@@ -123,6 +123,9 @@ class Aggregate(Generic[IN, ACC, OUT]):
         """The result. Does not change the accumulator."""
         return cast("OUT", accumulator)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lstrip('_')}()"
+
     def algebra(self) -> Algebra | None:
         """The aggregate as data, ``None`` where it cannot be told: it reads a function of the element, say."""
         return None

@@ -45,6 +45,9 @@ class WindowAssigner:
     #: What `windowed` makes; `windows.stream`, which is built on this module, says what that is.
     _stream_type: ClassVar[Callable[[KeyedStream, WindowAssigner], WindowedStream]]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
         """The windows of an element. Called once per element; must depend on its arguments alone.
 
@@ -270,9 +273,6 @@ class GlobalWindows(WindowAssigner):
 
     def default_evictor(self) -> Evictor | None:
         return self._evictor
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
 
 class CountWindows(GlobalWindows):

@@ -49,6 +49,9 @@ class ProcessWindowFunction:
     The same declaration serves ``context.window_state`` and ``context.global_state``; the two do not share values.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def open(self, context: OpenContext) -> None:
         """Called once per task before its first window."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
@@ -37,7 +38,7 @@ Store = Literal["memory", "rocksdb"]
 _OPTIONS = ("process", "output", "name", "parallelism", "order", "store", "changelog", "restore_from")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class WindowedStream:
     """A keyed stream cut into windows. Each method returns a new description; the last one is an output.
 
@@ -55,6 +56,17 @@ class WindowedStream:
     _idle_ms: int | None = None
     _element_type: Any = object
     _path: Path = "auto"
+
+    def __repr__(self) -> str:
+        said = (
+            f", {field.name.lstrip('_')}={getattr(self, field.name)!r}"
+            for field in attrs.fields(type(self))[2:]
+            if getattr(self, field.name) != field.default
+        )
+        return f"WindowedStream({self.stream!r}, {self.assigner!r}{''.join(said)})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     def trigger(self, trigger: Trigger) -> WindowedStream:
         """Fire by ``trigger`` instead of the assigner's."""

@@ -58,6 +58,9 @@ class _Context:
         #: Timers that stand, as far as this batch registered them: (key, name). Most elements ask for one that does.
         self.registered: set[tuple[Any, Any]] = set()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.current!r})"
+
     def enter(self, ctx: Context) -> TimerService:
         """Use the context of the current call."""
         if ctx is not self.ctx:

@@ -15,6 +15,7 @@ from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import KeyedProcessFunction, no_on_timer
 from keyed.outputs import OutputTag
+from keyed.shown import shown
 from keyed.state import ROW_CALLS, used_outside
 from keyed.ttl import TimeDomain
 
@@ -84,6 +85,11 @@ class EngineTimerService:
 
     def _refuse(self, *arguments: Any) -> None:
         raise no_on_timer(self._function, "while it runs")
+
+    def __repr__(self) -> str:
+        scope = self._scope
+        clocks = f"watermark={scope.watermark}, processing_time={scope.processing_time}"
+        return f"TimerService(key={shown(scope.key)}, {clocks})"
 
     def close_processing_time(self) -> None:
         """Ignore processing-time timers that are set from now on: the input has ended, so nothing would reach them."""
@@ -172,6 +178,13 @@ class EngineContext:
         self.dropped = 0
         self.main = Emitted()
         self.side: dict[str, Emitted] = {}
+
+    def __repr__(self) -> str:
+        timer = ""
+        if self.domain is not None:
+            name = f" {shown(self.name)}" if self.name is not None else ""
+            timer = f", {self.domain.value} timer{name}"
+        return f"Context(key={shown(self._scope.key)}, timestamp={self._scope.timestamp}{timer})"
 
     def default_timestamp(self) -> int | None:
         """What the outputs of the current call get: the timestamp of the element or event timer."""

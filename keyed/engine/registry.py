@@ -49,6 +49,9 @@ class Registry:
         self._schemas: dict[str, StateSchema] = {}
         self._checked = False
 
+    def __repr__(self) -> str:
+        return f"OpenContext(operator {self._spec.name!r}, key group {self._group} of {self._spec.parallelism})"
+
     def bind_declared(self, function: Function) -> None:
         """Bind the declared states to the attributes of ``function``, a copy of the operator's."""
         for attribute, state in declared_states(self._spec.function).values():

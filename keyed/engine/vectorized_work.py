@@ -38,6 +38,10 @@ class EngineBatchContext:
         self.main = EmittedTables()
         self.side: dict[str, EmittedTables] = {}
 
+    def __repr__(self) -> str:
+        scope = self._scope
+        return f"BatchContext(watermark={scope.watermark}, processing_time={scope.processing_time})"
+
     @property
     def key_columns(self) -> tuple[str, ...]:
         return self._spec.keys

@@ -1,11 +1,21 @@
 """Reprs are short and say what a thing is; typical mistakes get our errors."""
 
+import pyarrow as pa
 import pytest
 
 import keyed
 from keyed import DefinitionError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
-from windows import Count, EventTimeSessionWindows, Mean, Sum, TumblingEventTimeWindows, Variance
+from windows import (
+    Count,
+    EventTimeSessionWindows,
+    Mean,
+    ProcessWindowFunction,
+    Sum,
+    TumblingEventTimeWindows,
+    Variance,
+    aggregate_of,
+)
 
 
 class Outages(keyed.KeyedProcessFunction):
@@ -64,7 +74,8 @@ def test_html_is_escaped():
 
 
 def test_results_queries_and_harnesses_are_shown():
-    assert repr(RESULT).startswith("RunResult(values=<1000>, batches=2, metrics={'Outages': {")
+    assert repr(RESULT) == "RunResult(values=<1000>, batches=2, metrics=<'Outages': 1000 in, 1000 out>, restored=None)"
+    assert RESULT._repr_html_().startswith("<code>RunResult(values=&lt;1000")
     # The state of a call is shown as its declaration.
     assert RESULT.values[0].shown == "ValueState(int, name='readings') of the current key"
     query = OUTPUT.start(keyed.collect_sink())
@@ -74,7 +85,51 @@ def test_results_queries_and_harnesses_are_shown():
         assert repr(harness) == f"KeyedTestHarness(Outages(), watermark {-(2**63)}, processing time 0)"
 
 
+class Contexts(keyed.KeyedProcessFunction):
+    def open(self, context):
+        self.seen = [repr(context)]
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().set_timer(("idle", 1), 7)
+        self.seen += [repr(ctx), repr(ctx.timer_service())]
+
+    def on_timer(self, timestamp, ctx):
+        yield [*self.seen, repr(ctx)]
+
+
+class BatchContexts(keyed.VectorizedFunction):
+    def process_batch(self, table, ctx):
+        ctx.output("shown", pa.table({"context": [repr(ctx)]}))
+
+
+def test_contexts_are_shown():
+    with KeyedTestHarness(Contexts(), key="k") as harness:
+        harness.process({"k": "a"}, timestamp=3)
+        harness.advance_watermark(9)
+        assert harness.take_output()[0].value == [
+            "OpenContext(operator 'function', key group 0 of 1)",
+            "Context(key='a', timestamp=3)",
+            f"TimerService(key='a', watermark={-(2**63)}, processing_time=0)",
+            "Context(key='a', timestamp=7, event_time timer ('idle', 1))",
+        ]
+    with KeyedTestHarness(BatchContexts(), key="k") as harness:
+        harness.process_batch(pa.table({"k": ["a"]}))
+        assert repr(harness.take_side_output("shown")).count(f"BatchContext(watermark={-(2**63)}, processing_time=0)")
+
+
+class LastOfWindow(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield repr(context), repr(self)
+
+
 def test_windows_are_shown():
+    hour = TumblingEventTimeWindows.of(3_600_000)
+    said = KEYED.window(hour).process(LastOfWindow()).run().values
+    assert said == [("WindowContext(TimeWindow(start=0, end=3600000))", "LastOfWindow()")]
+    late = KEYED.window(EventTimeSessionWindows.with_gap(5)).allowed_lateness(3)
+    assert repr(late) == f"WindowedStream({KEYED!r}, EventTimeSessionWindows(gap=5), lateness_ms=3)"
+    assert late._repr_html_().startswith("<code>WindowedStream(")
+    assert repr(aggregate_of(int, max, max)) == "Functions()"
     windowed = KEYED.window(EventTimeSessionWindows.with_gap(5))
     assert "secret" not in repr(windowed)
     assert " at 0x" not in repr(windowed)
