@@ -6,29 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from keyed.cli import compact_command as compact
-from keyed.cli import flush_command as flush
-from keyed.cli import restore_command as restore
-from keyed.cli import standby_command as standby
-from keyed.cli import table_commands
-from keyed.cli import verify_command as verify
-from keyed.cli.command import Command
+from keyed.cli import changelog_commands, table_commands
 from keyed.errors import KeyedError
-
-_COMMANDS = (
-    *(
-        Command(module.NAME, module.HELP, module.add_arguments, module.run)
-        for module in (compact, flush, restore, standby, verify)
-    ),
-    *table_commands.COMMANDS,
-)
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line, with all commands."""
     result = argparse.ArgumentParser("keyed", description="Work on changelogs, checkpoints and state tables of keyed.")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
+    for command in (*changelog_commands.COMMANDS, *table_commands.COMMANDS):
         examples = "".join(f"\n  {line}" for line in command.examples)
         added = commands.add_parser(
             command.name,

@@ -12,8 +12,7 @@ from typing import Any
 
 import attrs
 
-from keyed.cli.changelog_arguments import KAFKA, add_settings, changelog_of, until_of
-from keyed.cli.command import Command
+from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of, until_of
 from keyed.errors import DefinitionError
 from keyed.views import StateTable, StateTables, open_tables, read_tables
 from keyed.views.json_values import as_json, key_of
@@ -25,7 +24,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a changelog (a folder, or kafka://HOST:PORT/TOPIC), or the folder of tables that a program keeps level",
+        help=f"a changelog ({CHANGELOG}), or the folder of tables that a program keeps level",
     )
     parser.add_argument("--tables", help="folder for the tables of a changelog, used again next time (a temporary one)")
     parser.add_argument("--json", action="store_true", help="print JSON, an object a line")

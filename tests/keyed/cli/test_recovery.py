@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
-from keyed.cli.changelog_arguments import changelog_of
+from keyed.cli.command import changelog_of
 from keyed.cli.main import main, parser
 from keyed.errors import DefinitionError
 from tests.keyed.recovery import jobs

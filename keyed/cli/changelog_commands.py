@@ -1,0 +1,220 @@
+"""The commands on changelogs and checkpoints: ``compact``, ``flush``, ``restore``, ``standby`` and ``verify``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import keyed
+from keyed.changelog import DirectoryChangelog
+from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of, until_of
+from keyed.errors import ChangelogError, DefinitionError
+from keyed.recovery import flush, verify_changelog, verify_checkpoint
+from keyed.restoring import RestorePoint
+from keyed.results import RestoreProgress
+from keyed.runtimes.local.restored_checkpoint import restore_checkpoint
+from keyed.views import open_tables
+
+
+def _session_for(checkpoint: str) -> Any:
+    """A Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
+
+    Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
+    otherwise.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", checkpoint) or Path(checkpoint, "offsets").is_dir():
+        return keyed.spark_session("keyed")
+    return None
+
+
+def _add_compact(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="folder of the changelog")
+    parser.add_argument(
+        "--lag-seconds", type=float, default=3600, help="keep the commits of so many seconds before the newest (3600)"
+    )
+    parser.add_argument(
+        "--history-bytes",
+        type=int,
+        help="if the commits of a key group have more bytes, keep the newest half of so many",
+    )
+
+
+def _compact(arguments: argparse.Namespace) -> int:
+    """Compact, and print what there is of each key group."""
+    changelog = DirectoryChangelog(
+        arguments.path, compaction_lag=round(arguments.lag_seconds * 1000), history_bytes=arguments.history_bytes
+    )
+    groups = changelog.compact()
+    print("group  base  newest  bytes of base  bytes of history  bytes removed")
+    for done in groups:
+        print(
+            f"{done.group:>5}  {done.base:>4}  {done.newest:>6}  {done.base_bytes:>13}  {done.history_bytes:>16}  "
+            f"{done.removed_bytes:>13}"
+        )
+    return 0
+
+
+def _add_flush(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "checkpoint",
+        help="folder of the checkpoint; a run of the local runtime must not be using it, a query of Spark may",
+    )
+    parser.add_argument(
+        "changelogs",
+        nargs="+",
+        metavar="OPERATOR=CHANGELOG",
+        help=f"an operator and its changelog: {CHANGELOG}",
+    )
+    add_settings(parser)
+
+
+def _flush(arguments: argparse.Namespace) -> int:
+    """Flush, and print the last commit of each operator."""
+    changelogs = {}
+    for pair in arguments.changelogs:
+        operator, equals, text = pair.partition("=")
+        if not equals:
+            raise DefinitionError(f"{pair!r}: give OPERATOR=CHANGELOG")
+        changelogs[operator] = changelog_of(text, arguments)
+    session = _session_for(arguments.checkpoint)
+    if session is not None:
+        done = keyed.spark_flush(session, arguments.checkpoint, changelogs)
+    else:
+        done = flush(arguments.checkpoint, changelogs)
+    for operator, sequence in done.items():
+        print(f"{operator}: commit {sequence}")
+    return 0
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder for the checkpoint; it must not be there yet")
+    parser.add_argument(
+        "changelogs",
+        nargs="+",
+        metavar="CHANGELOG",
+        help=f"the changelog of each operator, in their order: {CHANGELOG}",
+    )
+    parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; as it was by default")
+    parser.add_argument("--until", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")
+    add_settings(parser)
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Restore, and print what was restored."""
+    until = until_of(arguments.until)
+    points = [RestorePoint(changelog_of(text, arguments), until=until) for text in arguments.changelogs]
+
+    def shown(progress: RestoreProgress) -> None:
+        print(f"{progress.operator}: {progress.groups_done}/{progress.groups} key groups, {progress.records} records")
+
+    restored = restore_checkpoint(arguments.checkpoint, points, arguments.parallelism, shown)
+    print(f"restored batch {restored.sequence}")
+    if not restored.with_position:
+        print("there is no position of the local runtime: sources will be read from their start")
+    return 0
+
+
+def _add_standby(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("changelog", help=f"the changelog: {CHANGELOG}")
+    parser.add_argument("path", help="folder for the copy")
+    parser.add_argument(
+        "--every", type=float, default=1.0, help="seconds from one look at the changelog to the next (1)"
+    )
+    parser.add_argument("--seconds", type=float, help="end after so many seconds")
+    add_settings(parser)
+
+
+def _standby(arguments: argparse.Namespace) -> int:
+    """Follow, and print what was applied and how far the copy is behind."""
+    end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
+    wait = threading.Event()
+    with open_tables(changelog_of(arguments.changelog, arguments), arguments.path) as tables:
+        try:
+            while True:
+                try:
+                    records = tables.poll()
+                    lag = tables.lag()
+                except ChangelogError as error:
+                    sys.stderr.write(f"tries again: {error}\n")
+                    records = 0
+                if records:
+                    print(
+                        f"{records} records applied, {lag.records} records and {lag.seconds:.1f} s behind", flush=True
+                    )
+                if end is not None and time.monotonic() >= end:
+                    break
+                wait.wait(arguments.every)
+        except KeyboardInterrupt:
+            pass
+    return 0
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("changelog", help=f"the changelog: {CHANGELOG}")
+    parser.add_argument("--checkpoint", help="check this checkpoint, of the local runtime or of Spark, and compare it")
+    add_settings(parser)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    """Verify, and print what was found of each key group. The status is 1 if anything is wrong."""
+    changelog = changelog_of(arguments.changelog, arguments)
+    if arguments.checkpoint is None:
+        groups = verify_changelog(changelog)
+    else:
+        header = changelog.header()
+        if header is None:
+            raise ChangelogError(f"there is no changelog in {arguments.changelog}")
+        session = _session_for(arguments.checkpoint)
+        if session is not None:
+            groups = keyed.spark_verify(session, arguments.checkpoint, header.operator, changelog)
+        else:
+            groups = verify_checkpoint(arguments.checkpoint, header.operator, changelog)
+    print("group  first commit  last commit  entries")
+    for found in groups:
+        print(f"{found.group:>5}  {found.first:>12}  {found.last:>11}  {found.entries:>7}")
+    for found in groups:
+        if found.note:
+            print(f"group {found.group}: {found.note}")
+    for found in groups:
+        if found.problem:
+            sys.stderr.write(f"group {found.group}: {found.problem}\n")
+    return int(any(found.problem for found in groups))
+
+
+COMMANDS = (
+    Command(
+        "compact",
+        "Fold the history of a changelog in a directory into its bases. The job may be running.",
+        _add_compact,
+        _compact,
+    ),
+    Command(
+        "flush",
+        "Export to changelogs what a checkpoint, of the local runtime or of Spark, has committed and they lack.",
+        _add_flush,
+        _flush,
+    ),
+    Command(
+        "restore",
+        "Make a new checkpoint of the local runtime out of the changelogs of a job's operators, at any parallelism.",
+        _add_restore,
+        _restore,
+    ),
+    Command(
+        "standby",
+        "Follow a changelog into a folder of state tables until interrupted; a job is restored from it fast.",
+        _add_standby,
+        _standby,
+    ),
+    Command(
+        "verify",
+        "Rebuild the state from a changelog, or from a checkpoint, and compare it with the hash in its commits.",
+        _add_verify,
+        _verify,
+    ),
+)
