@@ -87,6 +87,19 @@ class Commit:
     key_type: str = ""
 
 
+def why_not_next(commit: Commit, last: Commit | None) -> str | None:
+    """Say why a commit does not follow the newest one of its log; ``None`` if it does."""
+    if commit.snapshot:
+        return None if last is None or commit.sequence > last.sequence else f"commit {last.sequence} is there"
+    if last is None:
+        return None if commit.sequence == 1 else f"commit {commit.sequence} does not begin a log"
+    if commit.sequence != last.sequence + 1:
+        return f"commit {commit.sequence} does not follow commit {last.sequence}"
+    if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
+        return f"commit {commit.sequence} follows another commit {last.sequence} than is there"
+    return None
+
+
 class ChangelogWriter(Protocol):
     """Writes one key group's log. It is opened where the group runs, and kept open from batch to batch."""
 

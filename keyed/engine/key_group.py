@@ -23,8 +23,8 @@ from keyed.engine.changes import Changes
 from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export
 from keyed.engine.group_log import GroupLog
+from keyed.engine.keytypes import check_not_merged, deltas_by_commit
 from keyed.engine.loader import Loader
-from keyed.engine.merged_keys import check_not_merged, deltas_by_commit
 from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, position_of

@@ -1,11 +1,22 @@
-"""Keys where they enter: normalised, and of one type, because Python takes 1, 1.0 and True for the same key."""
+"""Which keys are refused: those of another type than the others, and those that were several keys once.
+
+Python takes 1, 1.0 and True for the same key, so keys are of one type, and normalised where they enter. An earlier
+version kept keys apart within a batch although their bytes are equal: NaN, repeated hours. Each of them wrote the same
+entry, so a commit has its address more than once, and the last one won. What its value should be is lost, and the hash
+of the live entries in the commit's marker is wrong.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, is_null, key_type, normalised, null_key
-from keyed.errors import EncodingError, KeyTypeError
+from keyed.content.addresses import key_of
+from keyed.content.delta import Delta, deltas
+from keyed.engine.segment import LogRow
+from keyed.errors import EncodingError, KeysChanged, KeyTypeError
 from keyed.shown import shown
 
 
@@ -60,3 +71,31 @@ class KeyTypes:
         if isinstance(key, tuple):
             return tuple(self.kind(part) for part in key)
         return cls
+
+
+def check_not_merged(operator: str, commits: Iterable[Iterable[Delta]]) -> None:
+    """Check that no commit changes an entry twice.
+
+    Args:
+        operator: Name of the operator, for the message.
+        commits: The changes of each commit.
+
+    Raises:
+        KeysChanged: One does; names the key.
+    """
+    for changes in commits:
+        seen = set()
+        for prefix, sub, _ in (entry for delta in changes for entry in delta.entries):
+            if (prefix, sub) in seen:
+                raise KeysChanged(
+                    f"operator {operator!r}: key {key_of(prefix)!r} was several keys to the version that wrote its "
+                    "state, and is one now; the state that it should have is lost: start from a new checkpoint, "
+                    "without restore_from="
+                )
+            seen.add((prefix, sub))
+
+
+def deltas_by_commit(rows: Iterable[LogRow], where: str) -> Iterator[Iterator[Delta]]:
+    """The changes in log rows, for each commit by itself."""
+    for _, commit in groupby(rows, lambda row: row.commit):
+        yield deltas((block for row in commit for block in row.changed), {}, where)

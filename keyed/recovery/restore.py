@@ -23,8 +23,8 @@ from keyed.content.delta import Delta, deltas
 from keyed.content.entry_hash import MODULUS, hash_of_text
 from keyed.content.table_entries import blocks_of, tables_of
 from keyed.engine.counters import COUNTERS
+from keyed.engine.keytypes import check_not_merged
 from keyed.engine.loader import Loader
-from keyed.engine.merged_keys import check_not_merged
 from keyed.engine.meta import GroupMeta
 from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
 from keyed.operators import OperatorSpec

@@ -12,9 +12,10 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.model import Changelog, ChangelogReader, Commit
+from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit
 from keyed.content.addresses import describe_entry
 from keyed.content.contents import contents_hash
+from keyed.content.delta import Delta, deltas
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.group_log import GroupLog
@@ -22,7 +23,7 @@ from keyed.engine.meta import GroupMeta
 from keyed.errors import CorruptionError, HistoryCompacted
 from keyed.recovery.cut import header_of
 from keyed.recovery.local_checkpoint import Checkpoint, committed
-from keyed.recovery.replay import Replay
+from keyed.stores import MemoryStore
 
 
 @attrs.frozen
@@ -129,6 +130,38 @@ def _with_positions(found: list[Verified], before: list[int], kept: set[int]) ->
             problem = f"there is no position of the sources after batch {cut}, and there are positions before it"
         result.append(attrs.evolve(group, problem=problem))
     return result
+
+
+class Replay:
+    """A key group's log played from its beginning in memory, with the hash of what is live after each commit.
+
+    Attributes:
+        store: The entries and tables.
+        found: Their number and hash.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.store = MemoryStore()
+        self.found = LiveHash(self.store)
+
+    def apply(self, commit: Commit, blocks: Blocks) -> None:
+        """Apply the next commit.
+
+        Raises:
+            CorruptionError: Rows of a table cannot be read.
+        """
+        if commit.snapshot:
+            self._clear()
+        where = f"commit {commit.sequence} of key group {commit.group}"
+        for delta in deltas(blocks, commit.states, where):
+            # Versions that took one key for several wrote an address twice.
+            newest = {(prefix, sub): (prefix, sub, value) for prefix, sub, value in delta.entries}
+            once = Delta(list(newest.values()), delta.tables)
+            self.found.add(once)
+            self.store.apply("replay", 1, once.entries, once.tables)
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from typing import Self
 
 import attrs
 
-from keyed.changelog.model import Blocks, Commit, LogHeader
+from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
 from keyed.content.blocks import Block, records_of
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.ids import random_id
@@ -104,16 +104,8 @@ class _Writer:
         for there, _ in self.log:
             if (there.sequence, there.attempt) == (commit.sequence, commit.attempt):
                 return there
-        last = self.last()
-        if last is None:
-            follows = commit.snapshot or commit.sequence == 1
-        elif commit.snapshot:
-            follows = commit.sequence > last.sequence
-        else:
-            follows = commit.sequence == last.sequence + 1
-            follows = follows and (commit.previous, commit.source_log) == (last.attempt, last.source_log)
-        if not follows:
-            raise ChangelogDiverged(f"commit {commit.sequence} does not follow {last and last.sequence}")
+        if (reason := why_not_next(commit, self.last())) is not None:
+            raise ChangelogDiverged(reason)
         content = [*blocks]
         commit = attrs.evolve(commit, log_id=self.log_id, records=sum(map(records_of, content)))
         self.log.append((commit, content))

@@ -10,7 +10,7 @@ from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.disk import exists, make_folder, publish, remove_leftovers, sync_folder
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
-from keyed.changelog.model import Blocks, Commit
+from keyed.changelog.model import Blocks, Commit, why_not_next
 from keyed.errors import ChangelogDiverged, ChangelogFenced
 
 
@@ -51,12 +51,12 @@ class DirectoryWriter:
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)
-        if self._why_not(commit) is not None:
+        if why_not_next(commit, self._last) is not None:
             # Another writer may have gone on meanwhile.
             self._look()
             if self._last is not None and commit.sequence <= self._last.sequence:
                 return self._existing(commit)
-            if (reason := self._why_not(commit)) is not None:
+            if (reason := why_not_next(commit, self._last)) is not None:
                 raise ChangelogDiverged(
                     f"{self._folder.path}: {reason}; give changelog= an empty folder, which starts with a snapshot"
                 )
@@ -96,19 +96,6 @@ class DirectoryWriter:
     def _is_there(self, sequence: int) -> bool:
         """Whether the newest commit is still there, or the base made of it."""
         return exists(self._path) or exists(self._folder.base(sequence))
-
-    def _why_not(self, commit: Commit) -> str | None:
-        """Why a commit does not follow the newest one."""
-        last = self._last
-        if commit.snapshot:
-            return None if last is None or commit.sequence > last.sequence else f"commit {last.sequence} is there"
-        if last is None:
-            return None if commit.sequence == 1 else f"commit {commit.sequence} does not begin a log"
-        if commit.sequence != last.sequence + 1:
-            return f"commit {commit.sequence} does not follow commit {last.sequence}"
-        if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
-            return f"commit {commit.sequence} follows another commit {last.sequence} than is there"
-        return None
 
     def _existing(self, commit: Commit) -> Commit:
         """The commit of the same sequence that is there."""

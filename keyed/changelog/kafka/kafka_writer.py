@@ -16,7 +16,7 @@ from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, Keys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.kafka.transactions import Transactions
-from keyed.changelog.model import Blocks, Commit, LogHeader
+from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
 from keyed.changelog.records import encode_commit
 from keyed.content.blocks import Block
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
@@ -107,15 +107,7 @@ class KafkaWriter:
         """Why a commit does not belong to this log, or does not follow its last one."""
         if commit.log_id != self._header.log_id:
             return f"this is changelog {self._header.log_id}, and the commit is for {commit.log_id}, which is gone"
-        if commit.snapshot:
-            return None
-        if last is None:
-            return None if commit.sequence == 1 else f"commit {commit.sequence} does not begin a log"
-        if commit.sequence != last.sequence + 1:
-            return f"commit {commit.sequence} does not follow commit {last.sequence}"
-        if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
-            return f"commit {commit.sequence} follows another commit {last.sequence} than is there"
-        return None
+        return why_not_next(commit, last)
 
     def _existing(self, commit: Commit, last: Commit) -> Commit:
         """The commit of the same sequence that is there."""

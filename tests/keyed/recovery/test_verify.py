@@ -17,8 +17,7 @@ from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.recovery import flush, verify_changelog, verify_checkpoint
-from keyed.recovery.replay import Replay
-from keyed.recovery.verify import _first_difference
+from keyed.recovery.verify import Replay, _first_difference
 from keyed.stores import CommitStore
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.engine.groups import Work
