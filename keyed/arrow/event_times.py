@@ -12,7 +12,7 @@ from keyed.errors import DefinitionError
 
 
 def event_times(column: Any, name: str) -> Any:
-    """A column of timestamps or integers as int64 milliseconds since the epoch.
+    """Return a column of timestamps or integers as int64 milliseconds since the epoch.
 
     Raises:
         DefinitionError: The column has another type, or numbers that are not whole.
@@ -37,7 +37,7 @@ def event_times(column: Any, name: str) -> Any:
 
 
 def time_order(times: Any) -> Any:
-    """The order in which rows with these times run, stable by arrival; ``None`` if they are in it.
+    """Return the order in which rows with these times run, stable by arrival; ``None`` if they are in it.
 
     Args:
         times: A time of each row, as a numpy array.

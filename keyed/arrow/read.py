@@ -26,7 +26,7 @@ CHUNK_ROWS = 8192
 def table_chunks(
     table: Any, keys: Sequence[str], times: Any
 ) -> Iterator[tuple[list[Any], list[Any] | None, Iterable[Any]]]:
-    """The rows of a table in chunks of (keys, timestamps, rows), made as they are needed.
+    """Yield the rows of a table in chunks of (keys, timestamps, rows), made as they are needed.
 
     Args:
         table: An Arrow table.
@@ -57,7 +57,7 @@ def table_chunks(
 
 
 def table_rows(table: Any) -> list[Any]:
-    """The rows of an Arrow table."""
+    """Return the rows of an Arrow table."""
     columns = [column_values(column) for column in table.columns]
     return list(map(row_class(tuple(table.column_names)), zip(*columns, strict=True)))
 
@@ -71,7 +71,7 @@ def _objects(values: list[Any]) -> Any:
 
 
 def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
-    """The distinct keys, and each row's index into them."""
+    """Return the distinct keys, and each row's index into them."""
     import numpy as np
     import pyarrow as pa
 
@@ -98,7 +98,7 @@ def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
 
 
 def column_values(column: Any) -> list[Any]:
-    """The column's values as Python objects."""
+    """Return the column's values as Python objects."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -138,7 +138,7 @@ def _timestamps(column: Any) -> list[Any]:
 
 
 def _entries(flat: Any) -> list[tuple[Any, Any]]:
-    """The (key, value) pairs of a map column's entries."""
+    """Return the (key, value) pairs of a map column's entries."""
     return list(zip(column_values(flat.field(0)), column_values(flat.field(1)), strict=True))
 
 
@@ -158,7 +158,7 @@ def _nested(column: Any, convert: Any) -> list[Any]:
 
 
 def _with_nulls(column: Any, values: list[Any]) -> list[Any]:
-    """``values`` with ``None`` where the column is null."""
+    """Return ``values`` with ``None`` where the column is null."""
     if column.null_count:
         for position, valid in enumerate(column.is_valid().to_pylist()):
             if not valid:

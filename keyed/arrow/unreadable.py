@@ -19,12 +19,12 @@ _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_
 
 
 def unreadable_rows(table: Any) -> list[int]:
-    """The rows of an Arrow table or batch that have such a value in some column, in order."""
+    """Return the rows of an Arrow table or batch that have such a value in some column, in order."""
     return sorted({row for column in table.columns for row in _unreadable(column, 0, len(column))})
 
 
 def unreadable_column(row: Any) -> str | None:
-    """The name of the first column of a row, a table of one, that has such a value; ``None`` if none has."""
+    """Return the name of the first column of a row, a table of one, that has such a value; ``None`` if none has."""
     return next((name for name, column in zip(row.schema.names, row.columns, strict=True) if not _reads(column)), None)
 
 
@@ -54,7 +54,7 @@ def _unreadable(column: Any, start: int, length: int) -> list[int]:
 
 
 def _reads(column: Any) -> bool:
-    """Whether Python has a value for each of a column's."""
+    """Tell whether Python has a value for each of a column's."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -79,7 +79,7 @@ def _reads(column: Any) -> bool:
 
 
 def _entries(column: Any) -> Any:
-    """The values of a list column, or the keys and values of a map column, flat."""
+    """Return the values of a list column, or the keys and values of a map column, flat."""
     import pyarrow as pa
 
     if pa.types.is_map(column.type):
@@ -104,7 +104,7 @@ def _is_in_range(column: Any) -> bool:
 
 
 def _raw(value: Any) -> Any:
-    """The value of an Arrow scalar."""
+    """Return the value of an Arrow scalar."""
     import pyarrow as pa
 
     types, type_ = pa.types, value.type

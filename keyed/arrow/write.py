@@ -79,7 +79,7 @@ class _MisfitError(Exception):
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of output columns.
+    """Return the Arrow schema of output columns.
 
     Raises:
         OutputDefinitionError: A column has a type that is not known or that values cannot be written to.
@@ -90,7 +90,7 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 def arrow_type(type_: str, where: str = "type") -> pa.DataType:
-    """The Arrow type of a Spark type.
+    """Return the Arrow type of a Spark type.
 
     Args:
         type_: Simple type name or DDL, such as ``bigint`` or ``array<struct<a:int>>``.
@@ -198,7 +198,7 @@ def _raw_array(column: list[Any], type_: Any) -> Any:
 
 
 def _field(row: Any, name: str) -> Any:
-    """The field of a row, ``None`` if it has none of this name."""
+    """Return the field of a row, ``None`` if it has none of this name."""
     return row.get(name) if isinstance(row, Row | dict) else getattr(row, name, None)
 
 
@@ -238,7 +238,7 @@ def _shown(value: Any) -> str:
 
 
 def _split(values: Sequence[Any], names: list[str], *, bare: bool) -> list[list[Any]]:
-    """The columns of values that are rows in some form."""
+    """Return the columns of values that are rows in some form."""
     classes = set(map(type, values))
     if len(classes) == 1:
         return _split_class(values, classes.pop(), names, bare=bare)
@@ -254,7 +254,7 @@ def _split(values: Sequence[Any], names: list[str], *, bare: bool) -> list[list[
 
 
 def _split_class(values: Sequence[Any], cls: type, names: list[str], *, bare: bool) -> list[list[Any]]:
-    """The columns of values that are all of one class."""
+    """Split values that are all of one class into columns."""
     if cls is tuple:
         return _split_tuples(values, len(names))
     if cls is dict:
@@ -281,7 +281,7 @@ def _split_class(values: Sequence[Any], cls: type, names: list[str], *, bare: bo
 
 
 def _split_tuples(values: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    """The columns of tuples in the order of the columns."""
+    """Return the columns of tuples in the order of the columns."""
     if len(values) <= _FEW:
         # The quickest way for some thousand values, and it counts them; for many it costs several times as much.
         with suppress(ValueError):
@@ -295,7 +295,7 @@ def _split_tuples(values: Sequence[tuple[Any, ...]], width: int) -> list[list[An
 
 
 def _array(column: list[Any], type_: Any) -> Any:
-    """One array out of a column's values."""
+    """Return one array out of a column's values."""
     import pyarrow as pa
 
     types = pa.types
@@ -323,7 +323,7 @@ def _array(column: list[Any], type_: Any) -> Any:
 
 
 def _leaf(type_: Any) -> tuple[set[type], Callable[[Any, str], Any], str]:
-    """The exact classes that a column takes as they are, how others are converted, and the rule in words."""
+    """Return the exact classes that a column takes as they are, how others are converted, and the rule in words."""
     import pyarrow as pa
 
     types = pa.types

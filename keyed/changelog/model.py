@@ -21,7 +21,7 @@ import attrs
 from keyed.content.blocks import Block
 
 Blocks = Iterable[Block]
-"""The content of a commit: lists of changes, and blocks of table rows. Later ones win. It can be gone over once."""
+"""The content of a commit: lists of changes, and blocks of table rows. Later ones win. It can be iterated over once."""
 
 
 @attrs.frozen
@@ -55,7 +55,7 @@ class Commit:
             the same sequence with another attempt is another history.
         previous: The attempt of the commit before; empty if there was none.
         source_log: Identity of the group's own log (`GroupMeta.log_id`).
-        snapshot: The commit holds the whole state, not what changed. What came before is of no account to the state.
+        snapshot: The commit holds the whole state, not what changed. What came before does not count any more.
         records: Number of changes and table rows in it. Writers count them.
         entries: Number of live entries after it: of states, timers and tables.
         hash: Order-independent hash of the live entries after it, as text (`keyed.content.entry_hash`).
@@ -63,7 +63,7 @@ class Commit:
         processing_time: The group's processing time after it. Retention and ``until=`` a time go by it.
         ended: Whether the input has ended (drain).
         states: Descriptions of the states with their ids, by name (`GroupMeta.states`): what is needed to read the log.
-        counters: Counters that a restored job goes on from.
+        counters: Counters with which a restored job continues.
         key_columns: Columns of the key (`GroupMeta.key_columns`).
         key_type: Type of the keys (`GroupMeta.key_type`).
     """
@@ -104,7 +104,7 @@ class ChangelogWriter(Protocol):
     """Writes one key group's log. It is opened where the group runs, and kept open from batch to batch."""
 
     def last(self) -> Commit | None:
-        """The newest commit that is whole, or ``None`` if there is none. Torn ones are not counted."""
+        """Return the newest commit that is whole, or ``None`` if there is none. Torn ones are not counted."""
         ...
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
@@ -135,13 +135,13 @@ class ChangelogReader(Protocol):
     """Reads one key group's log: whole commits, in order, each once."""
 
     def last(self) -> Commit | None:
-        """The newest commit that is whole, or ``None``."""
+        """Return the newest commit that is whole, or ``None``."""
         ...
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
-        """The commits there are at the time, each with its content.
+        """Yield the commits there are at the time, each with its content.
 
-        Content that is not gone over is not read. It is to be gone over before the next commit is asked for.
+        Content that is not iterated over is not read. Iterate over it before you ask for the next commit.
 
         Args:
             after: Begin after this sequence. 0 begins with a snapshot that compaction left, if there is one.
@@ -168,7 +168,7 @@ class Changelog(Protocol):
         ...
 
     def header(self) -> LogHeader | None:
-        """The identity of the changelog, or ``None`` if it was not created yet."""
+        """Return the identity of the changelog, or ``None`` if it was not created yet."""
         ...
 
     def writer(self, group: int) -> ChangelogWriter:
@@ -188,7 +188,7 @@ class Changelog(Protocol):
         ...
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        """The positions after a sequence, in order, as far as they are kept."""
+        """Yield the positions after a sequence, in order, as far as they are kept."""
         ...
 
     def keep(self, name: str, data: bytes) -> None:
@@ -208,5 +208,5 @@ class Changelog(Protocol):
         ...
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """What was given to `keep`, in order of names."""
+        """Yield what was given to `keep`, in order of names."""
         ...

@@ -59,10 +59,10 @@ def decode_commit(record: bytes, where: str) -> Commit:
 
 
 def encode_position(sequence: int, position: bytes) -> bytes:
-    """The record of a position."""
+    """Return the record of a position."""
     return _POSITION.encode((sequence, position))
 
 
 def encode_kept(name: str, data: bytes) -> bytes:
-    """The record of something that is kept."""
+    """Return the record of something that is kept."""
     return _KEPT.encode((name, data))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def write_stream(table: pa.Table) -> bytes:
-    """A table as an Arrow IPC stream."""
+    """Return a table as an Arrow IPC stream."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

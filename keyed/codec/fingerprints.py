@@ -79,7 +79,7 @@ def cached_by_type(make: Callable[[Any], R]) -> Callable[[Any], R]:
 
 
 def inspect_type(type_: Any) -> inspect.Type:
-    """The structure of a type, as msgspec sees it; `object` and `Row` count as any plain data.
+    """Return the structure of a type, as msgspec sees it; `object` and `Row` count as any plain data.
 
     Raises:
         EncodingError: The type is no type, or has parts that cannot be encoded.
@@ -99,7 +99,7 @@ def inspect_type(type_: Any) -> inspect.Type:
 
 @cached_by_type
 def describe_type(type_: Any) -> Any:
-    """The fingerprint of a type: a structure of str, bool, int, list and dict that is the same in every process.
+    """Return the fingerprint of a type: a structure of str, bool, int, list and dict that is the same in every process.
 
     Raises:
         EncodingError: The type cannot be encoded.
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def format_type(fingerprint: Any) -> str:
-    """A fingerprint as a user would write the type: ``tuple[int, Departure(carrier: str, delay: int = ...)]``."""
+    """Return a type as a user would write it: ``tuple[int, Departure(carrier: str, delay: int = ...)]``."""
     if isinstance(fingerprint, str):
         return fingerprint
     match fingerprint["kind"]:
@@ -203,7 +203,7 @@ def format_type(fingerprint: Any) -> str:
 
 
 def why_incompatible(old: Any, new: Any, *, as_key: bool = False) -> str | None:
-    """Why values encoded as ``old`` cannot be read as ``new``.
+    """Say why values encoded as ``old`` cannot be read as ``new``.
 
     Args:
         old: Fingerprint of the type that the values were written with.

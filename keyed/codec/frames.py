@@ -83,7 +83,7 @@ def frame(kind: bytes, version: int, payload: bytes) -> bytes:
 
 
 def frame_length(head: bytes) -> int:
-    """The length of the payload that the first bytes of a frame state, before anything is checked.
+    """Return the length of the payload that the first bytes of a frame state, before anything is checked.
 
     Args:
         head: At least `FRAME_OVERHEAD` bytes.

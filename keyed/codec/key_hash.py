@@ -109,7 +109,7 @@ def encoded_key_hash(data: bytes, offset: int = 0) -> int:
 
 
 def group_of(hashed: int, parallelism: int) -> int:
-    """The key group, 0 to ``parallelism - 1``, of a key with this hash.
+    """Return the key group, 0 to ``parallelism - 1``, of a key with this hash.
 
     In Spark: ``CAST(shiftrightunsigned(h, 33) % parallelism AS INT)``. The upper bits are taken, so that the group does
     not depend on the same bits as a partitioning by the hash itself.
@@ -118,7 +118,7 @@ def group_of(hashed: int, parallelism: int) -> int:
 
 
 def spark_hash_expression(columns: list[tuple[str, str]]) -> str:
-    """The SQL expression whose value for a row is `key_hash` of the row's key.
+    """Return the SQL expression whose value for a row is `key_hash` of the row's key.
 
     Args:
         columns: Name and simple type string (``field.dataType.simpleString()``) of each key column.
@@ -132,7 +132,7 @@ def spark_hash_expression(columns: list[tuple[str, str]]) -> str:
 
 
 def spark_key_type(types: list[str]) -> str:
-    """What `keyed.codec.keys.key_type` gives for keys out of columns of these types.
+    """Return what `keyed.codec.keys.key_type` gives for keys out of columns of these types.
 
     Args:
         types: The simple type strings of the key columns, which `spark_hash_expression` takes.
@@ -192,7 +192,7 @@ def _chain(value: Any, seed: int, depth: int = 0) -> int:
 
 
 def _refused(value: Any) -> EncodingError:
-    """The error of `encode_key`, which says what can be a key."""
+    """Return the error of `encode_key`, which says what can be a key."""
     try:
         encode_key(value)
     except EncodingError as error:

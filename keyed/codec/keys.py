@@ -96,7 +96,7 @@ def encode_key(value: Any) -> bytes:
 
 
 def normalised(key: Any) -> Any:
-    """The key as `decode_key` gives it back: keys of one type are equal in Python where their bytes are.
+    """Return the key as `decode_key` gives it back: keys of one type are equal in Python where their bytes are.
 
     What cannot be a key is given back as it is, for `encode_key` to refuse.
 
@@ -110,12 +110,12 @@ def normalised(key: Any) -> Any:
 
 
 def is_null(key: Any) -> bool:
-    """Whether a key is ``None`` or has a part that is: a row with it is bad."""
+    """Tell whether a key is ``None`` or has a part that is: a row with it is bad."""
     return key is None or (isinstance(key, tuple) and None in key)
 
 
 def null_key(operator: str, key: Any, row: Any, *, of_source: bool) -> NullKeyError:
-    """The error for a row with a null key.
+    """Return the error for a row with a null key.
 
     Args:
         operator: Name of the operator.
@@ -128,7 +128,7 @@ def null_key(operator: str, key: Any, row: Any, *, of_source: bool) -> NullKeyEr
 
 
 def key_type(key: Any) -> str:
-    """The name of a key's type, for a tuple those of its parts: ``(str, int)``."""
+    """Return the name of a key's type, for a tuple those of its parts: ``(str, int)``."""
     if isinstance(key, tuple):
         return f"({', '.join(map(key_type, key))})"
     return type(key).__name__
@@ -425,7 +425,7 @@ def _decode_tuple(data: bytes, offset: int, depth: int = 1) -> tuple[tuple[Any, 
 
 
 def _checked(value: V, canonical: bytes, data: bytes, start: int, end: int) -> V:
-    """``value``, if its one encoding is what stands in ``data``."""
+    """Return ``value``, if its one encoding is what stands in ``data``."""
     if canonical != data[start:end]:
         raise ValueError("it is not in the one form that is written")
     return value

@@ -60,7 +60,7 @@ class _Form:
 
 
 def map_key_codec(type_: Any = object) -> KeyCodec:
-    """The codec of a map key's type.
+    """Return the codec of a map key's type.
 
     Args:
         type_: What `encode_key` takes (`object` for any of it), an enum, a frozen attrs class, frozen dataclass, named
@@ -151,7 +151,7 @@ def _each(change: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
 
 
 def _fields(forms: list[_Form], make: Callable[[Any], Any]) -> _Form:
-    """The form of a tuple or class whose fields have these forms."""
+    """Return the form of a tuple or class whose fields have these forms."""
     plains = [form.plain or _as_it_is for form in forms]
     restores = [form.restore or _as_it_is for form in forms]
 

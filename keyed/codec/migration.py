@@ -23,7 +23,7 @@ _unpack = Decoder().decode
 
 
 def with_fields(fingerprint: Any, fields: Mapping[str, Any]) -> tuple[Any, Callable[[bytes], bytes]]:
-    """A type that has got fields, and what makes its values of those that lack them.
+    """Return a type that has got fields, and what makes its values of those that lack them.
 
     Args:
         fingerprint: Type of the stored values (`keyed.codec.fingerprints`).
@@ -56,7 +56,7 @@ def with_fields(fingerprint: Any, fields: Mapping[str, Any]) -> tuple[Any, Calla
 
 
 def _converter(fields: Mapping[str, Any], *, tagged: bool) -> Callable[[bytes], bytes]:
-    """``tagged``: whether the type has untyped parts, and its values are written by `keyed.codec.tagged`."""
+    """Return ``tagged``: whether the type has untyped parts, and its values are written by `keyed.codec.tagged`."""
 
     def extended(value: Any) -> Any:
         if isinstance(value, dict):

@@ -17,7 +17,7 @@ _BASES = (int, float, str, bytes, tuple, list, dict, set, frozenset)
 
 
 def type_name(type_: Any) -> str:
-    """The name of a type as a user writes it: ``int``, ``numpy.int64``, ``list[int]``."""
+    """Return the name of a type as a user writes it: ``int``, ``numpy.int64``, ``list[int]``."""
     if not isinstance(type_, type) or hasattr(type_, "__args__"):
         return str(type_).replace("typing.", "")
     if type_.__module__ in {"builtins", "__main__"}:
@@ -26,7 +26,7 @@ def type_name(type_: Any) -> str:
 
 
 def remedy(cls: type, *, role: str) -> str:
-    """What to do about a value of a class that no codec takes.
+    """Return what to do about a value of a class that no codec takes.
 
     Args:
         cls: The value's class.

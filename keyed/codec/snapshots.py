@@ -97,7 +97,7 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
 
 
 def _copy_of(cls: type) -> Callable[[Any], Any]:
-    """What makes snapshots of a class that is met for the first time, or of rows, whose classes are many."""
+    """Return what makes snapshots of a class that is met for the first time, or of rows, whose classes are many."""
     if issubclass(cls, tuple):
         return _tuple if hasattr(cls, "_fields") else _anything
     if issubclass(cls, enum.Enum | numbers.Number | str | bytes | dt.date | dt.timedelta) or _is_unchanging(cls):
@@ -108,7 +108,7 @@ def _copy_of(cls: type) -> Callable[[Any], Any]:
 
 
 def _is_unchanging(cls: type) -> bool:
-    """Whether a class is frozen, and its fields are declared as types that cannot change."""
+    """Tell whether a class is frozen, and its fields are declared as types that cannot change."""
     try:
         return is_frozen(cls) and shape_of(inspect_type(cls)).immutable
     except EncodingError:
@@ -116,7 +116,7 @@ def _is_unchanging(cls: type) -> bool:
 
 
 def _has_only_fields(cls: Any) -> bool:
-    """Whether copying the attributes copies an instance: a dataclass or attrs class without ways of its own."""
+    """Tell whether copying the attributes copies an instance: a dataclass or attrs class without ways of its own."""
     if not (hasattr(cls, "__dataclass_fields__") or hasattr(cls, "__attrs_attrs__")):
         return False
     ways = {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}

@@ -47,7 +47,7 @@ class _NoStandIn(Exception):
 
 
 def value_reader(fingerprint: Any) -> Callable[[bytes], Any]:
-    """A function that decodes the values of a type.
+    """Return a function that decodes the values of a type.
 
     Args:
         fingerprint: The type, see `keyed.codec.fingerprints`. Of one that contains itself values come back as plain

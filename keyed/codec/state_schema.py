@@ -56,7 +56,7 @@ class StateSchema:
         return cls(name, "table", key, columns, _describe_ttl(ttl))
 
     def to_json(self) -> dict[str, Any]:
-        """The description as JSON."""
+        """Return the description as JSON."""
         return {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
 
     @classmethod
@@ -128,7 +128,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
 
 
 def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSchema]) -> str:
-    """What to do where a function over rows took the place of one over whole columns, or the other way round."""
+    """Return what to do where a function over rows took the place of one over whole columns, or the other way round."""
     is_table = stored.kind == "table"
     if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
         return ""

@@ -94,7 +94,7 @@ def decode_tagged(data: bytes) -> Any:
 
 
 def offset_is_whole_minutes(value: dt.time) -> bool:
-    """Whether ISO 8601 can write the time zone of a time: none, or a fixed number of minutes."""
+    """Tell whether ISO 8601 can write the time zone of a time: none, or a fixed number of minutes."""
     if value.tzinfo is None:
         return True
     offset = value.utcoffset()
@@ -102,7 +102,7 @@ def offset_is_whole_minutes(value: dt.time) -> bool:
 
 
 def _prepare(value: Any, native: frozenset[type], depth: int) -> Any:
-    """``value`` as msgspec's encoder writes it, with extension types for what MessagePack lacks."""
+    """Return ``value`` as msgspec's encoder writes it, with extension types for what MessagePack lacks."""
     cls = value.__class__
     if cls in native:
         return value

@@ -120,7 +120,7 @@ def split_value(prefix: bytes, value: bytes) -> tuple[bytes, bytes]:
 
 
 def state_id_of(prefix: bytes) -> int | None:
-    """The id of the state that a prefix is of, ``None`` if it is that of timers.
+    """Return the id of the state that a prefix is of, ``None`` if it is that of timers.
 
     Raises:
         CorruptionError: It is no prefix.
@@ -134,7 +134,7 @@ def state_id_of(prefix: bytes) -> int | None:
 
 
 def namespace_of(prefix: bytes) -> Any:
-    """The user's namespace in the prefix of a state.
+    """Return the user's namespace in the prefix of a state.
 
     Raises:
         CorruptionError: It holds none.
@@ -144,7 +144,7 @@ def namespace_of(prefix: bytes) -> Any:
 
 
 def key_of(prefix: bytes) -> Any:
-    """The user's key in a prefix.
+    """Return the user's key in a prefix.
 
     Raises:
         CorruptionError: It holds no key.
@@ -153,7 +153,7 @@ def key_of(prefix: bytes) -> Any:
 
 
 def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
-    """An entry's address as a user would name it.
+    """Return an entry's address as a user would name it.
 
     Args:
         prefix: Its prefix.

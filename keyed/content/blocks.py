@@ -119,12 +119,12 @@ _changed_table = msgspec.msgpack.Decoder(tuple[tuple[str, ...], tuple[tuple[Rang
 
 
 def records_of(block: Block) -> int:
-    """The number of entries, or of rows."""
+    """Return the number of entries, or of rows."""
     return block.rows if isinstance(block, TableBlock) else len(block)
 
 
 def entries_in(block: Block) -> list[Change]:
-    """The entries that a block has as such."""
+    """Return the entries that a block has as such."""
     return [] if isinstance(block, TableBlock) else block
 
 

@@ -14,7 +14,7 @@ from keyed.content.table_entries import entries_of, tables_of
 
 
 def contents(store: ReadStore, states: dict[str, Any]) -> Iterator[Delta]:
-    """Everything that a store holds, in parts of about `BLOCK_BYTES`.
+    """Yield everything that a store holds, in parts of about `BLOCK_BYTES`.
 
     Args:
         store: The store.
@@ -38,12 +38,12 @@ def contents(store: ReadStore, states: dict[str, Any]) -> Iterator[Delta]:
 
 
 def content_blocks(store: ReadStore, states: dict[str, Any]) -> Iterator[Block]:
-    """The `contents` of a store as blocks of a changelog."""
+    """Yield the `contents` of a store as blocks of a changelog."""
     return (block for delta in contents(store, states) for block in delta.blocks())
 
 
 def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
-    """The number and hash of everything that a store holds."""
+    """Return the number and hash of everything that a store holds."""
     live = LiveHash()
     for delta in contents(store, states):
         live.add(delta)
@@ -51,7 +51,7 @@ def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
 
 
 def stored_key(store: ReadStore, states: dict[str, Any]) -> Any:
-    """One of the keys that a store holds, ``None`` if it holds nothing."""
+    """Return one of the keys that a store holds, ``None`` if it holds nothing."""
     where = "a local store"
     tables = tables_of(states, where)
     for block in content_blocks(store, states):
@@ -94,7 +94,7 @@ class StillLive:
         return size
 
     def delta(self) -> Delta:
-        """What was found, each row once."""
+        """Return what was found, each row once."""
         tables = []
         for state_id, found in self._rows.items():
             import numpy as np

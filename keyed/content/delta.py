@@ -55,7 +55,7 @@ class Delta:
         return size
 
     def log_blocks(self) -> Iterator[tuple[int, LogBlock]]:
-        """The changes as blocks of a key group's log of about a megabyte, with the bytes of each."""
+        """Yield the changes as blocks of a key group's log of about a megabyte, with the bytes of each."""
         yield from cut(self.entries)
         for table in self.tables:
             ranges = table.ranges
@@ -70,7 +70,7 @@ class Delta:
                 yield 64, TableChange(table.keys, ranges, TableBlock(table.state_id, 0, None, None))
 
     def blocks(self) -> Iterator[Block]:
-        """The changes as blocks of a changelog. No ranges are removed in them."""
+        """Yield the changes as blocks of a changelog. No ranges are removed in them."""
         return (exported(block) for _, block in self.log_blocks())
 
     def by_group(
@@ -79,7 +79,7 @@ class Delta:
         of_prefix: Callable[[bytes], int],
         of_rows: Callable[[pa.Table], Any],
     ) -> dict[int, Delta]:
-        """The parts that belong to some key groups.
+        """Return the parts that belong to some key groups.
 
         Args:
             groups: Indices of the groups.
@@ -112,12 +112,12 @@ def _parts(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def exported(block: LogBlock) -> Block:
-    """The block of a changelog that says what one of a key group's log says, which removes no ranges."""
+    """Return the block of a changelog that says what one of a key group's log says, which removes no ranges."""
     return block.block if isinstance(block, TableChange) else block
 
 
 def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, ...]]:
-    """The key columns of the tables among described states (`GroupMeta.states`), by state id.
+    """Return the key columns of the tables among described states (`GroupMeta.states`), by state id.
 
     Args:
         states: The descriptions, by name.
@@ -134,7 +134,7 @@ def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, 
 
 
 def deltas(blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: str) -> Iterator[Delta]:
-    """The changes that blocks hold, a delta for each.
+    """Yield the changes that blocks hold, a delta for each.
 
     Args:
         blocks: The blocks.

@@ -32,7 +32,7 @@ class DeltaFold:
         self._tables += tables
 
     def onto(self, base: Iterable[Delta], where: str) -> Iterator[Delta]:
-        """The state that the changes make of another one. All rows of tables are in memory meanwhile.
+        """Yield the state that the changes make of another one. All rows of tables are in memory meanwhile.
 
         Args:
             base: A whole state, its entries in the order of their addresses.
@@ -74,7 +74,7 @@ def _live_entries(entries: _Overlay, addresses: Iterable[tuple[bytes, bytes]]) -
 
 
 def _live_rows(changes: Sequence[TableDelta], keys: list[str], where: str) -> pa.Table:
-    """The rows of a table that changes leave, beginning with none."""
+    """Return the rows of a table that changes leave, beginning with none."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

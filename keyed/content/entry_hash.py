@@ -32,14 +32,14 @@ _DIGITS = 32
 
 @cache
 def _hasher() -> Callable[[bytes], int]:
-    """The hash function; its package is loaded where a changelog is used and nowhere else."""
+    """Return the hash function; its package is loaded where a changelog is used and nowhere else."""
     from xxhash import xxh3_128_intdigest
 
     return xxh3_128_intdigest
 
 
 def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 0) -> int:
-    """``start`` plus the hashes of entries, modulo 2^128. What is ``None`` is no entry and adds nothing."""
+    """Return ``start`` plus the hashes of entries, modulo 2^128. What is ``None`` is no entry and adds nothing."""
     digest = _hasher()
     total = start
     for prefix, sub, value in entries:
@@ -95,13 +95,13 @@ class LiveHash:
 
 
 def _stored(store: ReadStore | None, table: TableDelta) -> pa.Table | None:
-    """The rows that a change removes or writes over."""
+    """Return the rows that a change removes or writes over."""
     stored, keys = None if store is None else store.table(table.state_id), table.changed_keys
     return None if stored is None or keys is None else stored.rows_of(keys)
 
 
 def hash_text(value: int) -> str:
-    """A hash as it is stored and shown."""
+    """Return a hash as it is stored and shown."""
     return f"{value:0{_DIGITS}x}"
 
 

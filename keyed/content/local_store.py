@@ -47,23 +47,23 @@ class StoredTable(Protocol):
         ...
 
     def select(self, ranges: Sequence[Range] | None) -> Iterator[tuple[Any, pa.Table]]:
-        """The rows in ranges, or all of them, with their positions, in parts."""
+        """Yield the rows in ranges, or all of them, with their positions, in parts."""
         ...
 
     def at(self, positions: Any) -> pa.Table | None:
-        """The rows at positions, in that order; ``None`` if there are no positions."""
+        """Return the rows at positions, in that order; ``None`` if there are no positions."""
         ...
 
     def find(self, wanted: Any) -> Any:
-        """The position of each key, -1 where it is not there. Keys come as the store's tables hold them, sorted."""
+        """Return the position of each key, -1 where there is none. Keys come as the store's tables hold them."""
         ...
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:
-        """The rows that are there of some keys, each once; ``None`` if none is."""
+        """Return the rows that are there of some keys, each once; ``None`` if none is."""
         ...
 
     def live(self, rows: pa.Table) -> Any:
-        """The positions of those of some rows that are there just as they are given."""
+        """Return the positions of those of some rows that are there just as they are given."""
         ...
 
 
@@ -71,23 +71,23 @@ class ReadStore(Protocol):
     """Committed entries, unchanged while a batch runs."""
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """The value at an address."""
+        """Return the value at an address."""
         ...
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The (sub, value) pairs of exactly this prefix, in order of sub."""
+        """Yield the (sub, value) pairs of exactly this prefix, in order of sub."""
         ...
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """The (time, prefix, sub) of the entries of a kind that are due by ``up_to``, in that order."""
+        """Yield the (time, prefix, sub) of the entries of a kind that are due by ``up_to``, in that order."""
         ...
 
     def items(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """All (prefix, sub, value)."""
+        """Yield all (prefix, sub, value)."""
         ...
 
     def table(self, state_id: int) -> StoredTable | None:
-        """The rows of a table state, ``None`` if it has none."""
+        """Return the rows of a table state, ``None`` if it has none."""
         ...
 
 
@@ -103,7 +103,7 @@ class LocalStore(ReadStore, Applies, Protocol):
     """A disposable cache of the committed entries of one key group. Implementations: `keyed.stores`."""
 
     def position(self) -> tuple[str, int] | None:
-        """The (log id, last applied row), or ``None`` if the store is empty."""
+        """Return the (log id, last applied row), or ``None`` if the store is empty."""
         ...
 
     def reset(self) -> None:

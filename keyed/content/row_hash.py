@@ -50,7 +50,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def row_hashes(table: pa.Table, columns: Sequence[str] | None = None, seed: int = 0) -> Words:
-    """The hash of each row.
+    """Return the hash of each row.
 
     Args:
         table: The rows.
@@ -69,7 +69,7 @@ def row_hashes(table: pa.Table, columns: Sequence[str] | None = None, seed: int 
 
 
 def rows_hash(table: pa.Table, state_id: int) -> int:
-    """The sum of 128-bit hashes of the rows of a state, modulo 2^128: it does not depend on their order."""
+    """Return the sum of 128-bit hashes of the rows of a state, modulo 2^128: it does not depend on their order."""
     high, low = (row_hashes(table, seed=2 * state_id + half) for half in range(2))
     # Each row counts as high * 2^64 + low; the sums of 32-bit halves do not overflow.
     total = 0
@@ -99,7 +99,7 @@ def _mix(words: Words) -> Words:
 
 
 def _mixed(array: Any, tag: np.uint64) -> Words:
-    """What a column adds to the hashes: zero where it is null."""
+    """Return what a column adds to the hashes: zero where it is null."""
     words = _mix(_words(array) ^ tag)
     if array.null_count:
         words[array.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -107,7 +107,7 @@ def _mixed(array: Any, tag: np.uint64) -> Words:
 
 
 def _words(array: Any) -> Words:
-    """The word of each value; anything where it is null."""
+    """Return the word of each value; anything where it is null."""
     type_ = array.type
     types = pa.types
     if types.is_dictionary(type_):
@@ -201,7 +201,7 @@ def _decimal_words(array: Any) -> Words:
 
 
 def row_bytes(table: pa.Table) -> int:
-    """What rows count for in the counter of live bytes: the bytes of their values, without any overhead."""
+    """Return what rows count for in the counter of live bytes: the bytes of their values, without any overhead."""
     return sum(_array_bytes(chunk) for column in table.columns for chunk in column.chunks)
 
 

@@ -79,7 +79,7 @@ class TableEntries:
         self._values = [name for name in self._schema.names if name not in (*self._keys, _DUE_COLUMN)]
 
     def changes(self, block: TableBlock) -> list[Change]:
-        """The entries that a block of rows removes and writes, in this order.
+        """Return the entries that a block of rows removes and writes, in this order.
 
         Raises:
             CorruptionError: The rows cannot be read.
@@ -99,7 +99,7 @@ class TableEntries:
         return changes
 
     def block(self, changes: Sequence[Change]) -> TableBlock:
-        """The block of rows that entries are.
+        """Return the block of rows that entries are.
 
         Args:
             changes: Entries of this table, each address once.
@@ -172,7 +172,7 @@ class TableEntries:
 
 
 def tables_of(states: dict[str, Any] | None, where: str) -> dict[int, TableEntries]:
-    """What converts the rows of the tables among described states, by state id.
+    """Return what converts the rows of the tables among described states, by state id.
 
     Raises:
         CorruptionError: A description is malformed.
@@ -183,7 +183,7 @@ def tables_of(states: dict[str, Any] | None, where: str) -> dict[int, TableEntri
 
 
 def entries_of(block: Block, tables: Mapping[int, TableEntries], where: str) -> list[Change]:
-    """The changes in a block, those of rows as entries.
+    """Return the changes in a block, those of rows as entries.
 
     Args:
         block: The block.
@@ -201,7 +201,7 @@ def entries_of(block: Block, tables: Mapping[int, TableEntries], where: str) -> 
 
 
 def blocks_of(changes: Iterable[Change], tables: Mapping[int, TableEntries]) -> Iterator[Block]:
-    """The blocks that hold changes, those of the entries that rows are as rows.
+    """Yield the blocks that hold changes, those of the entries that rows are as rows.
 
     Args:
         changes: The changes.
@@ -234,7 +234,7 @@ def blocks_of(changes: Iterable[Change], tables: Mapping[int, TableEntries]) -> 
 
 
 def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Callable[[Any], Any]]:
-    """What makes the values that entries have for columns into those of the columns' types, where they differ.
+    """Return what makes the values that entries have for columns into those of the columns' types, where they differ.
 
     Args:
         schema: The columns.
@@ -251,7 +251,7 @@ def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Call
 
 
 def _plain_type(type_: Any) -> Any:
-    """The type with the same information whose Python values msgpack has."""
+    """Return the type with the same information whose Python values msgpack has."""
     import pyarrow as pa
 
     types = pa.types

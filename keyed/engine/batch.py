@@ -104,7 +104,7 @@ class Emitted:
         self.runs += [(start + end, timestamp) for end, timestamp in other.runs if end]
 
     def timestamps(self) -> list[int | None]:
-        """The timestamp of each value."""
+        """Return the timestamp of each value."""
         result: list[int | None] = []
         start = 0
         for end, timestamp in self.runs:
@@ -140,7 +140,7 @@ class EmittedTables:
         return rows
 
     def timestamps(self) -> list[int | None]:
-        """The timestamp of each row."""
+        """Return the timestamp of each row."""
         times: list[int | None] = []
         for table in self.tables:
             has_times = TIMESTAMP_COLUMN in table.column_names

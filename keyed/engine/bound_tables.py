@@ -138,7 +138,7 @@ class BoundTableState(TableState):
     # Time to live -----------------------------------------------------------------------------------------------
 
     def _due(self, table: pa.Table) -> Any:
-        """When rows that are written now expire."""
+        """Return when rows that are written now expire."""
         import numpy as np
         import pyarrow as pa
 

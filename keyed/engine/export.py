@@ -123,7 +123,7 @@ def check_course(last: Commit, meta: GroupMeta, where: str) -> None:
 
 
 def _committed(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Block]:
-    """The changes of the last commit, out of the log."""
+    """Yield the changes of the last commit, out of the log."""
     first, count = meta.last_row - meta.commit_rows + 1, 0
     for number, record in log.read(first, meta.last_row):
         place = f"{where}, log row {number}"

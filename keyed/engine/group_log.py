@@ -23,7 +23,7 @@ class GroupLog(ABC):
     _decoded: tuple[bytes, GroupMeta] | None = None
 
     def meta(self, where: str) -> GroupMeta | None:
-        """The meta record decoded, ``None`` before the first commit. While it is the same, so is what this gives.
+        """Return the decoded meta record, ``None`` before the first commit; one object while the record is the same.
 
         Raises:
             CorruptionError: It is damaged.
@@ -37,11 +37,11 @@ class GroupLog(ABC):
 
     @abstractmethod
     def read_meta(self) -> bytes | None:
-        """The meta record, or ``None`` before the first commit."""
+        """Return the meta record, or ``None`` before the first commit."""
 
     @abstractmethod
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """The rows from ``first`` to ``last``, both included, in order; rows that are not there are left out."""
+        """Yield the rows from ``first`` to ``last``, both included, in order; rows that are not there are left out."""
 
     @abstractmethod
     def append(self, row: int, record: bytes) -> None:

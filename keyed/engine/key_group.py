@@ -111,7 +111,7 @@ class KeyGroup:
                 gc.enable()
 
     def committed(self) -> tuple[GroupMeta | None, LocalStore]:
-        """The meta record and the local store, level with what is committed.
+        """Return the meta record and the local store, level with what is committed.
 
         Raises:
             CorruptionError: The log is damaged.
@@ -121,7 +121,7 @@ class KeyGroup:
         return meta, self._replica.store
 
     def is_due(self, processing_time: int) -> bool:
-        """Whether a processing-time timer is due, which a batch without rows would fire.
+        """Tell whether a processing-time timer is due, which a batch without rows would fire.
 
         Raises:
             CorruptionError: The log is damaged.
@@ -132,7 +132,7 @@ class KeyGroup:
         return next(store.due(TIMER_PROCESSING, processing_time), None) is not None
 
     def counters(self) -> dict[str, int]:
-        """The counters as they are committed; none before the first commit."""
+        """Return the counters as they are committed; none before the first commit."""
         meta = self._log.meta(self._where)
         return {} if meta is None else meta.counters
 
@@ -148,7 +148,7 @@ class KeyGroup:
         self._export(meta)
 
     def loader(self, commit: int, states: dict[str, Any]) -> Loader:
-        """What loads the group with entries from elsewhere. It has no state yet.
+        """Return what loads the group with entries from elsewhere. It has no state yet.
 
         Args:
             commit: Number of its first commit. List elements are ordered by commit, so it is at least that of theirs.
@@ -249,7 +249,7 @@ class KeyGroup:
         self._replica.expect(Pending(meta.attempt, stands, rows_before, changes.delta, written))
 
     def _hash(self, before: str, changes: Changes) -> str:
-        """The hash of the live entries after the batch; nothing without a changelog."""
+        """Return the hash of the live entries after the batch; nothing without a changelog."""
         if self._writer is None:
             return ""
         live = LiveHash(self._replica.store, hash_of_text(before, self._where) if before else 0)
@@ -274,7 +274,7 @@ class KeyGroup:
         return last.records if last is not None else 0
 
     def _next_meta(self, old: GroupMeta | None, batch: Batch) -> GroupMeta:
-        """The meta record that this batch will leave, as far as it is known before it runs."""
+        """Return the meta record that this batch will leave, as far as it is known before it runs."""
         spec = self._spec
         if old is None:
             meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism)
@@ -286,7 +286,6 @@ class KeyGroup:
         return meta
 
     def _batch_watermark(self, watermark: int, batch: Batch) -> int:
-        """The watermark after the batch."""
         if batch.end_of_input:
             return MAX_TIMESTAMP
         if batch.upstream_watermark is not None:
@@ -296,7 +295,7 @@ class KeyGroup:
         return watermark
 
     def _open(self, meta: GroupMeta) -> tuple[Work, Registry]:
-        """The opened function and its states; opens a copy of it at the first batch of this task."""
+        """Return the opened function and its states; opens a copy of it at the first batch of this task."""
         if self._work is None or self._registry is None:
             spec, scope = self._spec, self._scope
             function: Any = copy.copy(spec.function)
@@ -312,7 +311,7 @@ class KeyGroup:
         return self._work, self._registry
 
     def _finished(self, batch: Batch, meta: GroupMeta) -> BatchResult:
-        """A batch after the end of input: nothing may come any more."""
+        """Return a batch after the end of input: nothing may come any more."""
         table = batch.table()
         rows = sum(len(keys) for keys, _, _ in batch.chunks()) if table is None else table.num_rows
         if rows:

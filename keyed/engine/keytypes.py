@@ -30,7 +30,7 @@ class KeyTypes:
         self.name = ""
 
     def check(self, key: Any, element: Any) -> Any:
-        """The key as it is stored (`keyed.codec.keys.normalised`), if it is of the type of those before it.
+        """Return the key as it is stored (`keyed.codec.keys.normalised`), if it is of the type of those before it.
 
         Raises:
             NullKeyError: It is ``None``, or has a part that is.
@@ -66,7 +66,7 @@ class KeyTypes:
             ) from error
 
     def kind(self, key: Any) -> Any:
-        """The type of a key; for a tuple the types of its parts."""
+        """Return the type of a key; for a tuple the types of its parts."""
         cls = key.__class__
         if isinstance(key, tuple):
             return tuple(self.kind(part) for part in key)
@@ -96,6 +96,6 @@ def check_not_merged(operator: str, commits: Iterable[Iterable[Delta]]) -> None:
 
 
 def deltas_by_commit(rows: Iterable[LogRow], where: str) -> Iterator[Iterator[Delta]]:
-    """The changes in log rows, for each commit by itself."""
+    """Yield the changes in log rows, for each commit by itself."""
     for _, commit in groupby(rows, lambda row: row.commit):
         yield deltas((block for row in commit for block in row.changed), {}, where)

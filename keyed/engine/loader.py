@@ -36,7 +36,7 @@ class Loader:
         self._applying.add(delta)
 
     def write_log(self, written: Callable[[], object] = lambda: None) -> GroupMeta:
-        """Write the log. It is of no account before `write_meta`.
+        """Write the log. It counts for nothing before `write_meta`.
 
         Args:
             written: Called after each part of the log, which may be committed by itself.

@@ -134,7 +134,7 @@ class Registry:
 
 
 def describe(bound: Any, stream_keys: int) -> StateSchema:
-    """The description of a bound state's declaration, as it is stored and compared.
+    """Return the description of a bound state's declaration, as it is stored and compared.
 
     Args:
         bound: The state.

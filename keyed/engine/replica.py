@@ -17,7 +17,7 @@ from keyed.errors import CorruptionError
 
 
 def position_of(log_id: str, head: str) -> str:
-    """What a local store remembers beside a row number: its log, and the attempt that wrote the row."""
+    """Return what a local store remembers beside a row number: its log, and the attempt that wrote the row."""
     return f"{log_id}/{head}"
 
 
@@ -98,7 +98,7 @@ class Replica:
         return count, count > 0
 
     def take_committed(self, meta: GroupMeta) -> list[Block] | None:
-        """The changes of the last commit, if this process made it and they were not taken yet."""
+        """Return the changes of the last commit, if this process made it and they were not taken yet."""
         committed, self._committed = self._committed, None
         if committed is None or committed.attempt != meta.attempt:
             return None
@@ -110,7 +110,7 @@ class Replica:
 
     @staticmethod
     def _rows(log: GroupLog, meta: GroupMeta, first: int, where: str) -> Iterator[LogRow]:
-        """The rows from ``first`` to the last one.
+        """Yield the rows from ``first`` to the last one.
 
         Raises:
             CorruptionError: One is missing, or fails its checks.

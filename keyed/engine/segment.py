@@ -56,7 +56,7 @@ def encode_rows(
     attempt: str = "",
     before: str = "",
 ) -> list[bytes]:
-    """The log rows of a segment.
+    """Return the log rows of a segment.
 
     Args:
         commit: Number of the commit.

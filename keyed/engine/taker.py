@@ -26,7 +26,7 @@ class Taker:
             self.as_they_are.add(tuple)
 
     def take(self, value: Any) -> Any:
-        """``value`` as it is now.
+        """Return ``value`` as it is now.
 
         Raises:
             EncodingError: It can change, and cannot be copied.

@@ -79,7 +79,7 @@ def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _
 
 
 def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
-    """The cut of a query.
+    """Return the cut of a query.
 
     Args:
         points: The restore point of each operator that is restored, by name; there is one at least.
@@ -118,7 +118,7 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
 
 
 def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | None:
-    """The position after a batch; ``None`` if the job kept none.
+    """Return the position after a batch; ``None`` if the job kept none.
 
     Raises:
         CorruptionError: It is lost.
@@ -140,7 +140,7 @@ def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | N
 
 
 def header_of(changelog: Changelog) -> LogHeader:
-    """The identity of a changelog.
+    """Return the identity of a changelog.
 
     Raises:
         ChangelogError: It was never written.
@@ -152,13 +152,13 @@ def header_of(changelog: Changelog) -> LogHeader:
 
 
 def newest_sequence(changelog: Changelog, header: LogHeader) -> int | None:
-    """The newest sequence that all key groups have, ``None`` if one has none."""
+    """Return the newest sequence that all key groups have, ``None`` if one has none."""
     markers = [changelog.reader(group).last() for group in range(header.parallelism)]
     return min(marker.sequence if marker is not None else 0 for marker in markers) or None
 
 
 def _newest(changelog: Changelog, header: LogHeader) -> int:
-    """The newest sequence that all key groups have.
+    """Return the newest sequence that all key groups have.
 
     Raises:
         ChangelogError: A group has none.
@@ -173,7 +173,7 @@ def _newest(changelog: Changelog, header: LogHeader) -> int:
 
 
 def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
-    """The marker of a commit that is there or was compacted away."""
+    """Return the marker of a commit that is there or was compacted away."""
     last = reader.last()
     if last is not None and last.sequence == sequence:
         return last
@@ -188,7 +188,7 @@ def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
 
 
 def _batch_at(changelog: Changelog, newest: int, time: datetime) -> int:
-    """The newest batch whose processing time is not after ``time``. It is the same in all key groups of a query."""
+    """Return the newest batch whose processing time is not after ``time``: the same in all key groups of a query."""
     limit = (time - _EPOCH) // _MILLISECOND
     found = None
     for commit, _ in changelog.reader(0).commits(0, newest):

@@ -49,7 +49,7 @@ class Checkpoint:
             commits.close()
 
     def groups(self, operator: str) -> list[tuple[GroupMeta, GroupLog]]:
-        """The meta record and the log of each key group of an operator.
+        """Return the meta record and the log of each key group of an operator.
 
         Raises:
             OperatorChanged: There is no such operator.
@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:
-    """The state of a key group as its log has it, in memory.
+    """Return the state of a key group as its log has it, in memory.
 
     Raises:
         CorruptionError: The log is damaged.

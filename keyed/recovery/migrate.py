@@ -57,7 +57,7 @@ class Migration:
         return bool(self._converters)
 
     def apply(self, delta: Delta) -> Delta:
-        """The same afterwards."""
+        """Return the same afterwards."""
         if not self._converters:
             return delta
         result: list[Change] = []

@@ -26,7 +26,7 @@ def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
 
 
 def origin_of(changelog: Changelog) -> tuple[str, int] | None:
-    """The changelog that the job was restored from, and the last batch of it that counts; ``None`` if it was not.
+    """Return the changelog that the job was restored from and its last batch that counts; ``None`` if it was not.
 
     Raises:
         CorruptionError: What is kept of it is damaged.

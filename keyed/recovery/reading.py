@@ -179,7 +179,7 @@ class _Decoders:
                 self._states[int(state["id"])] = _State(name, state["schema"], *self._types)
 
     def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
-        """A changed entry; ``None`` if it is a timer, or of another state than is asked for."""
+        """Return a changed entry; ``None`` if it is a timer, or of another state than is asked for."""
         number = state_id_of(prefix)
         state = None if number is None else self._states.get(number)
         if state is None:

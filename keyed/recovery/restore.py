@@ -51,7 +51,7 @@ class Loadable(Protocol):
         ...
 
     def loader(self, commit: int, states: dict[str, Any]) -> Loader:
-        """What loads it. See `KeyGroup.loader`."""
+        """Return what loads it. See `KeyGroup.loader`."""
         ...
 
 
@@ -128,7 +128,7 @@ def load(
 
 @contextmanager
 def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
-    """The tables in the folder of the restore point, if they are of the changelog and have a batch up to the cut."""
+    """Open the tables in the folder of the restore point, if they are of the changelog and reach the cut."""
     point, header = restoration.point, restoration.header
     if point.standby is None:
         yield None
@@ -146,7 +146,7 @@ def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
 
 
 def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] | None:
-    """The newest batch up to the cut that tables have, as the number of their commit and its own."""
+    """Return the newest batch up to the cut that tables have, as the number of their commit and its own."""
     extent, log_id = standby.extent, restoration.header.log_id
     if extent is None:
         return None
@@ -156,7 +156,7 @@ def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] 
 
 
 def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | None) -> Iterator[tuple[int, Delta]]:
-    """What makes up one old group at the cut, later ones winning, each with how many records were read for it."""
+    """Yield what makes up one old group at the cut, later ones winning, each with how many records were read for it."""
     reader = restoration.point.changelog.reader(marker.group)
     where = f"key group {marker.group} of a changelog"
     commits = reader.commits(0, marker.sequence)
@@ -174,7 +174,7 @@ def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | N
 
 
 def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Commit, Iterable[Block]]] | None:
-    """The commits after one; ``None`` if they are not all there any more."""
+    """Yield the commits after one; ``None`` if they are not all there any more."""
     if batch == until:
         return iter(())
     commits = reader.commits(batch, until)
@@ -205,7 +205,7 @@ class _Route:
             self._loaders[index].add(part)
 
     def _group(self, prefix: bytes) -> int:
-        """The new group of an entry."""
+        """Return the new group of an entry."""
         known = self._known
         index = known.get(prefix)
         if index is None:
@@ -215,7 +215,7 @@ class _Route:
         return index
 
     def _groups(self, rows: pa.Table) -> Any:
-        """The new group of each row of a table."""
+        """Return the new group of each row of a table."""
         from keyed.tables.batches import group_indices
 
         return group_indices(rows, self._stream_keys, self._parallelism)

@@ -113,7 +113,7 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
 
 
 def _with_positions(found: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
-    """What was found, with what the positions say, those from before the commits were read and those from after it.
+    """Add what the positions say, those from before the commits were read and those from after it.
 
     The position after a batch is logged before the batch is exported, and the next one when all groups have it. A
     restored query logs where it begins besides, and exports its first batch as a snapshot.
@@ -197,7 +197,7 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
 
 
 def _compared(found: LiveHash, expected: Commit | _Expected) -> str:
-    """What is wrong with a state; empty if nothing is."""
+    """Return what is wrong with a state; empty if nothing is."""
     if found.live != expected.entries:
         return f"there are {found.live} live entries, its marker says {expected.entries}"
     if expected.hash and hash_text(found.value) != expected.hash:
@@ -206,7 +206,7 @@ def _compared(found: LiveHash, expected: Commit | _Expected) -> str:
 
 
 def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:
-    """The first entry, in the order of addresses, or row of a table that is not the same in both."""
+    """Return the first entry, in the order of addresses, or row of a table that is not the same in both."""
     one, other = ({(prefix, sub): value for prefix, sub, value in store.items()} for store in (checkpoint, changelog))
     for address in sorted(one.keys() | other.keys()):
         a, b = one.get(address), other.get(address)
@@ -224,7 +224,7 @@ def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[
 
 
 def _rows(store: ReadStore, state: dict[str, Any]) -> dict[tuple[Any, ...], Any]:
-    """The rows of a table, by their keys."""
+    """Return the rows of a table, by their keys."""
     table, keys = store.table(int(state["id"])), state["schema"]["key"]
     parts = table.select(None) if table is not None else ()
     return {tuple(row[name] for name in keys): row for _, part in parts for row in part.to_pylist()}

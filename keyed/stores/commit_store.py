@@ -65,11 +65,11 @@ class BufferedCommits(ABC):
 
     @abstractmethod
     def committed(self, key: bytes) -> bytes | None:
-        """The committed value of a key."""
+        """Return the committed value of a key."""
 
     @abstractmethod
     def committed_rows(self, group: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """The committed rows of a group from ``first`` to ``last``, in order."""
+        """Yield the committed rows of a group from ``first`` to ``last``, in order."""
 
     @abstractmethod
     def make_durable(self) -> None:
@@ -86,7 +86,7 @@ class BufferedCommits(ABC):
             self.rollback()
 
     def group_log(self, operator: str, group: int) -> GroupLog:
-        """The log of one key group of an operator.
+        """Return the log of one key group of an operator.
 
         Args:
             operator: Name of the operator.
@@ -106,7 +106,7 @@ class BufferedCommits(ABC):
         self.records[b"J" + _checked(name, "name")] = value
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key of the layout above, through the buffer."""
+        """Return the value of a key of the layout above, through the buffer."""
         if key in self.records:
             return self.records[key]
         return self.committed(key)
@@ -269,7 +269,7 @@ class MemoryCommitStore(BufferedCommits):
         self.rollback()
 
     def snapshot(self) -> bytes:
-        """Everything that is committed, as one record."""
+        """Return everything that is committed, as one record."""
         return _SNAPSHOT.encode((self._records, self._rows))
 
     def restore(self, snapshot: bytes) -> None:

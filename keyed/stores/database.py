@@ -134,17 +134,17 @@ def _check_records(path: Path) -> None:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether `Database` raised ``error`` because the file system takes no writes, so that nothing is damaged."""
+    """Tell whether `Database` raised ``error`` because the file system takes no writes, so that nothing is damaged."""
     return any(text in str(error.__cause__) for text in _CAUSES)
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether `Database` raised ``error`` because the database is open elsewhere, in this process or another one."""
+    """Tell whether `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
     return "/LOCK: " in str(error.__cause__)
 
 
 def successor(prefix: bytes) -> bytes:
-    """The first key after all keys that start with ``prefix``, which holds a byte below FF."""
+    """Return the first key after all keys that start with ``prefix``, which holds a byte below FF."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes((kept[-1] + 1,))
 
@@ -206,7 +206,7 @@ class Database:
         self._write_options.disable_wal = not wal  # type: ignore[method-assign,assignment]
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
-        """The exception for a vendor error; raise it from ``error``."""
+        """Return the exception for a vendor error; raise it from ``error``."""
         said = str(error)
         if _AGAIN in said:
             # After a failed write RocksDB says no more than that there was one.

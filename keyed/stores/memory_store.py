@@ -239,7 +239,7 @@ class MemoryStore:
         self._position = (log_id, row)
 
     def _open_table(self, delta: TableDelta) -> ChunkedTable:
-        """The table that changes; a new one if it is not there."""
+        """Return the table that changes; a new one if it is not there."""
         from keyed.tables.chunks import ChunkedTable
 
         table = self._tables.get(delta.state_id)

@@ -247,7 +247,7 @@ class RocksStore:
         self._database.write(batch)
 
     def _open_table(self, delta: TableDelta) -> RocksTable:
-        """The table that changes; a new one if it is not there."""
+        """Return the table that changes; a new one if it is not there."""
         from keyed.stores.rocks_tables import ChunkCache, RocksTable
 
         table: Any = self.table(delta.state_id)

@@ -51,7 +51,7 @@ class ChunkCache:
         self._bytes = 0
 
     def get(self, state_id: int, number: int, load: Callable[[], Sorted]) -> Sorted:
-        """The rows of a chunk; ``load`` gives them if they are not at hand."""
+        """Return the rows of a chunk; ``load`` gives them if they are not at hand."""
         content = self._held.pop((state_id, number), None)
         if content is None:
             content = load()
@@ -98,7 +98,7 @@ class _RocksChunk(Chunk):
         self.changed = True
 
     def entry(self) -> _Chunk:
-        """The chunk as the directory has it."""
+        """Return the chunk as the directory has it."""
         return self.number, self.rows, int(self.low), int(self.high), self.bounds, self._alive
 
 
@@ -122,7 +122,7 @@ class RocksTable(ChunkedTable):
 
     @classmethod
     def open(cls, database: Database, cache: ChunkCache, state_id: int) -> RocksTable | None:
-        """The table as it is stored, ``None`` if it is not.
+        """Return the table as it is stored, ``None`` if it is not.
 
         Raises:
             LocalStoreError: Its directory is damaged.
@@ -141,11 +141,11 @@ class RocksTable(ChunkedTable):
         return table
 
     def content(self, number: int) -> Sorted:
-        """The rows of a chunk."""
+        """Return the rows of a chunk."""
         return self._cache.get(self._state_id, number, lambda: self._load(number))
 
     def dead(self, number: int, rows: int) -> Mask:
-        """Which rows of a chunk are dead."""
+        """Return which rows of a chunk are dead."""
         bits = self._read(b"V", number)
         return np.unpackbits(np.frombuffer(bits, "uint8"), count=rows).astype("bool")
 
@@ -176,7 +176,7 @@ class RocksTable(ChunkedTable):
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows.combine_chunks())
         # In a batch of its own, so that merging large runs does not hold all of their rows in memory. What a write that
-        # failed left under this number is of no account.
+        # failed left under this number counts for nothing.
         batch = WriteBatch(raw_mode=True)
         batch[_NUMBER.pack(b"U", self._state_id, number)] = sink.getvalue().to_pybytes()
         batch.delete(_NUMBER.pack(b"V", self._state_id, number))

@@ -21,7 +21,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 
 def with_times(table: pa.Table, name: str | None) -> pa.Table:
-    """A table with `TIMESTAMP_COLUMN`, out of the column with the event time; as it is if there is none.
+    """Return a table with `TIMESTAMP_COLUMN`, out of the column with the event time; as it is if there is none.
 
     Raises:
         DefinitionError: It is no table, the column is missing, or holds no times.
@@ -57,7 +57,7 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
 
 
 def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The table with its key columns as keys are stored."""
+    """Return the table with its key columns as keys are stored."""
     for key in keys:
         if pa.types.is_floating(table.column(key).type):
             table = table.set_column(table.column_names.index(key), key, normalised_column(table.column(key)))
@@ -65,13 +65,13 @@ def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def first_key(table: pa.Table, keys: Sequence[str]) -> Any:
-    """The key of the first row of a table."""
+    """Return the key of the first row of a table."""
     values = [column_values(table.column(name).slice(0, 1))[0] for name in keys]
     return values[0] if len(keys) == 1 else tuple(values)
 
 
 def in_time_order(table: pa.Table) -> pa.Table:
-    """The rows in the order of `TIMESTAMP_COLUMN`, stable; rows without a timestamp first."""
+    """Return the rows in the order of `TIMESTAMP_COLUMN`, stable; rows without a timestamp first."""
     if TIMESTAMP_COLUMN not in table.column_names:
         return table
     column: Any = table.column(TIMESTAMP_COLUMN)
@@ -80,7 +80,7 @@ def in_time_order(table: pa.Table) -> pa.Table:
 
 
 def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str], operator: str) -> pa.Table:
-    """What ``combine`` makes of rows.
+    """Return what ``combine`` makes of rows.
 
     Raises:
         UserFunctionError: It raised.
@@ -104,7 +104,7 @@ def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str],
 
 
 def group_indices(table: pa.Table, keys: Sequence[str], parallelism: int) -> Any:
-    """The key group of each row, as a numpy array. Each distinct key is hashed once."""
+    """Return the key group of each row, as a numpy array. Each distinct key is hashed once."""
     if parallelism == 1:
         return np.zeros(table.num_rows, dtype="int64")
     columns = [_decoded(table.column(key)) for key in keys]
@@ -120,12 +120,12 @@ def group_indices(table: pa.Table, keys: Sequence[str], parallelism: int) -> Any
 
 
 def _decoded(column: Any) -> Any:
-    """A column without a dictionary, which differs from chunk to chunk."""
+    """Return a column without a dictionary, which differs from chunk to chunk."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def shaped(table: Any, schema: Schema | None, where: str) -> pa.Table:
-    """What a function emitted, in the columns that are declared; with its `TIMESTAMP_COLUMN`, if it has one, as int64.
+    """Return what a function emitted in the declared columns, with its `TIMESTAMP_COLUMN`, if it has one, as int64.
 
     Raises:
         OutputDefinitionError: It is no table, or a column is missing or does not fit.

@@ -38,7 +38,7 @@ class Sorted:
         self.table = table
 
     def find(self, hashes: Words, keys: pa.Table) -> Positions:
-        """The row with each key, −1 where there is none.
+        """Return the row with each key, −1 where there is none.
 
         Args:
             hashes: The hashes of the keys, ascending.
@@ -64,7 +64,7 @@ class Sorted:
 
 
 def in_hash_order(table: pa.Table, keys: Sequence[str]) -> Sorted:
-    """The rows of a table in the order of the hashes of their keys."""
+    """Return the rows of a table in the order of the hashes of their keys."""
     hashes = row_hashes(table, keys)
     if not bool((hashes[1:] < hashes[:-1]).any()):
         return Sorted(hashes, table)
@@ -73,7 +73,7 @@ def in_hash_order(table: pa.Table, keys: Sequence[str]) -> Sorted:
 
 
 def _same_rows(one: pa.Table, other: pa.Table) -> Mask:
-    """Which rows are equal; nulls are equal to each other, floats by their bytes."""
+    """Return which rows are equal; nulls are equal to each other, floats by their bytes."""
     same = np.ones(one.num_rows, dtype="bool")
     for name in one.column_names:
         a: Any = one.column(name)
@@ -107,7 +107,7 @@ class Chunk:
         self.bounds = bounds_of(content.table)
 
     def content(self) -> Sorted:
-        """The rows, dead ones included."""
+        """Return the rows, dead ones included."""
         return self._content
 
     @property
@@ -155,7 +155,7 @@ class ChunkedTable:
         return sum(chunk.alive for run in self.runs for chunk in run)
 
     def find(self, wanted: Sorted) -> Positions:
-        """The position of each key, −1 where it is not there."""
+        """Return the position of each key, −1 where it is not there."""
         found = np.full(len(wanted.hashes), -1)
         for start, chunk in self.chunks:
             first = int(np.searchsorted(wanted.hashes, chunk.low))
@@ -171,7 +171,7 @@ class ChunkedTable:
         return found
 
     def at(self, positions: Positions) -> pa.Table | None:
-        """The rows at positions, in that order; ``None`` if there are no positions."""
+        """Return the rows at positions, in that order; ``None`` if there are no positions."""
         if not len(positions):
             return None
         order = None
@@ -183,7 +183,7 @@ class ChunkedTable:
         return table if order is None else table.take(np.argsort(order))
 
     def select(self, ranges: Sequence[Range] | None) -> Iterator[tuple[Positions, pa.Table]]:
-        """The rows in ranges, or all of them, with their positions, a chunk at a time."""
+        """Yield the rows in ranges, or all of them, with their positions, a chunk at a time."""
         for start, chunk in self.chunks:
             mask = self._mask(chunk, ranges)
             if mask is None:
@@ -193,7 +193,7 @@ class ChunkedTable:
                 yield start + rows, chunk.content().table.take(rows)
 
     def _by_chunk(self, positions: Positions) -> Iterator[tuple[Chunk, Positions]]:
-        """The chunks of ascending positions, each with the numbers of its rows."""
+        """Yield the chunks of ascending positions, each with the numbers of its rows."""
         for start, chunk in self.chunks:
             first, last = np.searchsorted(positions, [start, start + chunk.rows]).tolist()
             if first < last:
@@ -201,7 +201,7 @@ class ChunkedTable:
 
     @staticmethod
     def _mask(chunk: Chunk, ranges: Sequence[Range] | None) -> Mask | None:
-        """The live rows of a chunk that are in ranges; ``None`` for all of its rows."""
+        """Return the live rows of a chunk that are in ranges; ``None`` for all of its rows."""
         mask: Mask | None = None
         if ranges:
             if not meets(ranges, chunk.bounds):
@@ -212,12 +212,12 @@ class ChunkedTable:
         return mask
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:
-        """The rows that are there of some keys, each once; ``None`` if none is."""
+        """Return the rows that are there of some keys, each once; ``None`` if none is."""
         found = self.find(in_hash_order(keys, self.keys))
         return self.at(np.unique(found[found >= 0]))
 
     def live(self, rows: pa.Table) -> Positions:
-        """The positions of those of some rows that are there just as they are given."""
+        """Return the positions of those of some rows that are there just as they are given."""
         wanted = in_hash_order(rows, self.keys)
         found = self.find(wanted)
         hits = np.flatnonzero(found >= 0)
@@ -251,7 +251,7 @@ class ChunkedTable:
 
     @staticmethod
     def _run(content: Sorted) -> list[Chunk]:
-        """A run of new chunks."""
+        """Return a run of new chunks."""
         size = content.table.num_rows
         return [
             Chunk(Sorted(content.hashes[start : start + CHUNK_ROWS], content.table.slice(start, CHUNK_ROWS)))
@@ -281,7 +281,7 @@ class ChunkedTable:
             run[:] = map(self.keep, run)
 
     def _merged(self, chunks: list[Chunk]) -> list[Chunk]:
-        """A run of the live rows of chunks, made in parts of the range of hashes, so that few are in memory at once."""
+        """Merge the live rows of chunks into a run, by parts of the range of hashes, so that few are in memory."""
         parts = -(-sum(chunk.alive for chunk in chunks) * 4 // (3 * CHUNK_ROWS))
         ends = [(1 << 64) * part // parts for part in range(parts + 1)]
         run: list[Chunk] = []
@@ -293,7 +293,7 @@ class ChunkedTable:
 
     @staticmethod
     def _within(chunks: list[Chunk], low: Any, high: Any) -> Sorted | None:
-        """The live rows whose hashes are in a range."""
+        """Return the live rows whose hashes are in a range."""
         hashes, tables = [], []
         for chunk in chunks:
             if chunk.low > high or chunk.high < low:

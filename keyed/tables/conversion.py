@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 
 def converted(column: Any, type_: pa.DataType) -> Any:
-    """A column in a declared type.
+    """Return a column in a declared type.
 
     Integers become numbers of other kinds, and timestamps as milliseconds since the epoch, as times are everywhere.
 
@@ -34,7 +34,7 @@ def converted(column: Any, type_: pa.DataType) -> Any:
 
 
 def normalised_column(column: Any) -> Any:
-    """A key column as it is stored: equal floats have equal bytes (`keyed.codec.keys.normalised`)."""
+    """Return a key column as it is stored: equal floats have equal bytes (`keyed.codec.keys.normalised`)."""
     if not pa.types.is_floating(column.type):
         return column
     zero = pa.scalar(0, column.type)

@@ -37,7 +37,7 @@ class Layout:
 
     @classmethod
     def of(cls, state: TableState) -> Layout:
-        """The layout of a declared table.
+        """Return the layout of a declared table.
 
         Raises:
             StateDefinitionError: A column has a type that cannot be stored or be a key.
@@ -62,7 +62,7 @@ class Layout:
         return tuple(name for name in self.schema.names if name not in self.keys)
 
     def conform(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The given columns of a user's table, with the types in which they are stored.
+        """Return the given columns of a user's table, with the types in which they are stored.
 
         Raises:
             StateAccessError: It is no table, a column is missing, or a value does not fit its type.
@@ -105,7 +105,7 @@ class Layout:
         return table if len(self.visible) == len(self.schema) else table.select(self.visible)
 
     def fingerprint(self, stream_keys: int) -> dict[str, Any]:
-        """The columns as a fingerprint of a class whose fields have defaults, with their Arrow schema beside it.
+        """Return the columns as a fingerprint of a class whose fields have defaults, with their Arrow schema beside it.
 
         Args:
             stream_keys: How many columns of the key are columns of ``key_by``.
@@ -116,7 +116,7 @@ class Layout:
 
 
 def _unsupported(type_: Any) -> str | None:
-    """Why values of a type cannot be stored."""
+    """Say why values of a type cannot be stored."""
     types = pa.types
     if types.is_dictionary(type_):
         return "dictionaries are not stored; declare the type of their values"

@@ -41,7 +41,7 @@ def check_how(layout: Layout, how: Mapping[str, str]) -> None:
 
 
 def grouped(layout: Layout, rows: pa.Table, how: Mapping[str, str]) -> tuple[pa.Table, Any, Any]:
-    """One row per key out of many.
+    """Return one row per key out of many.
 
     Args:
         layout: The table.
@@ -81,7 +81,7 @@ def grouped(layout: Layout, rows: pa.Table, how: Mapping[str, str]) -> tuple[pa.
 
 
 def _summable(rows: pa.Table, name: str) -> pa.Table:
-    """``rows`` with a column in a type that holds its sums: Arrow's sums wrap around."""
+    """Return ``rows`` with a column in a type that holds its sums: Arrow's sums wrap around."""
     column = rows.column(name)
     type_ = column.type
     types = pa.types
@@ -98,7 +98,7 @@ def _summable(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _fits(column: Any, limit: Any) -> bool:
-    """Whether no sum of values of a column can reach the limit; of decimals to 28 digits, as Python multiplies them."""
+    """Tell whether no sum of values can reach the limit; of decimals to 28 digits, as Python multiplies them."""
     ends: Any = pc.min_max(column).as_py()
     return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < limit
 

@@ -53,12 +53,12 @@ class Overlay:
     # Reading ----------------------------------------------------------------------------------------------------
 
     def scan(self, predicate: Sequence[Range] | pc.Expression | None) -> pa.Table:
-        """The rows for which a predicate holds, in no particular order."""
+        """Return the rows for which a predicate holds, in no particular order."""
         _, table = self._select(predicate)
         return pa.concat_tables([table, self._fresh.filter(self._mask(predicate))])
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        """The rows with these keys, in the order of ``keys``."""
+        """Return the rows with these keys, in the order of ``keys``."""
         stored, fresh = self._find(keys)
         rows, places = [], []
         at: Any
@@ -127,7 +127,7 @@ class Overlay:
         return found, self._at(found)
 
     def _select(self, predicate: Sequence[Range] | pc.Expression | None) -> tuple[Positions, pa.Table]:
-        """The stored rows for which a predicate holds, with their positions."""
+        """Return the stored rows for which a predicate holds, with their positions."""
         expression, ranges = (predicate, None) if isinstance(predicate, pc.Expression) else (None, predicate)
         places, tables = [np.empty(0, dtype="int64")], [self._layout.schema.empty_table()]
         for positions, part in self._stored.select(ranges):
@@ -161,7 +161,7 @@ class Overlay:
         return stored, new
 
     def _in_hash_order(self) -> Sorted:
-        """The fresh rows, put in the order of their hashes."""
+        """Return the fresh rows, put in the order of their hashes."""
         if self._sorted is None:
             hashes = row_hashes(self._fresh, self._layout.keys)
             order = np.argsort(hashes, kind="stable")
@@ -170,7 +170,7 @@ class Overlay:
         return self._sorted
 
     def _at(self, positions: Positions) -> pa.Table:
-        """The stored rows at positions."""
+        """Return the stored rows at positions."""
         table = self._stored.at(positions)
         return self._layout.schema.empty_table() if table is None else self._layout.completed(table)
 
@@ -200,7 +200,7 @@ class Overlay:
     # At the end of the batch ------------------------------------------------------------------------------------
 
     def net_change(self, state_id: int, *, spell_out: bool) -> tuple[TableDelta, pa.Table] | None:
-        """What the batch has changed, with the stored rows that it removes or writes over.
+        """Return what the batch has changed, with the stored rows that it removes or writes over.
 
         Args:
             state_id: Id of the state.

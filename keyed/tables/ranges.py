@@ -25,7 +25,7 @@ _OPERATORS = {"<": pc.less, "<=": pc.less_equal, "==": pc.equal, ">=": pc.greate
 
 
 def parse(predicate: Any, schema: pa.Schema, where: str) -> list[Range] | pc.Expression:
-    """What a user gave as a predicate.
+    """Return what a user gave as a predicate.
 
     Args:
         predicate: A comparison, a list of comparisons, or an expression.
@@ -63,7 +63,7 @@ def parse(predicate: Any, schema: pa.Schema, where: str) -> list[Range] | pc.Exp
 
 
 def _limit(operator: str, value: Any, type_: Any) -> tuple[str, Any]:
-    """A comparison with a value in the type of the column.
+    """Return a comparison with a value in the type of the column.
 
     Integers are milliseconds where the column holds timestamps, as times are everywhere. One beyond what the column can
     hold becomes the comparison with the end of its range that holds for the same rows: a limit such as ``watermark -
@@ -110,7 +110,7 @@ def _is_range_type(type_: Any) -> bool:
 
 
 def _integers(column: Any) -> Any:
-    """A range column as an array of integers."""
+    """Return a range column as an array of integers."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_integer(array.type):
         return array
@@ -153,7 +153,7 @@ def mask_of(predicate: Sequence[Range] | pc.Expression, table: pa.Table) -> Mask
 
 
 def bounds_of(table: pa.Table) -> dict[str, tuple[int, int]]:
-    """The least and the greatest integer of each range column that has one."""
+    """Return the least and the greatest integer of each range column that has one."""
     found = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if _is_range_type(column.type):
@@ -164,7 +164,7 @@ def bounds_of(table: pa.Table) -> dict[str, tuple[int, int]]:
 
 
 def meets(ranges: Sequence[Range], bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether rows with these bounds can be in the ranges."""
+    """Tell whether rows with these bounds can be in the ranges."""
     for column, least, greatest in ranges:
         ends = bounds.get(column)
         if ends is None or ends[1] < least or ends[0] > greatest:

@@ -115,7 +115,7 @@ def compact_group(
 
 
 def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limits: CompactionLimits) -> Iterator[int]:
-    """The sequences to fold up to, one after the other, as `_STEP_BYTES` has it."""
+    """Yield the sequences to fold up to, one after the other, as `_STEP_BYTES` has it."""
     if newest is None:
         return
     left = listing.history_bytes
@@ -165,7 +165,7 @@ def _fold(folder: GroupFolder, listing: Listing, target: int, stopped: Callable[
 
 
 def _base(folder: GroupFolder, whole: _Whole | None) -> Iterator[Delta]:
-    """What is whole already, if anything is."""
+    """Yield what is whole already, if anything is."""
     if whole is not None:
         with folder.opened(*whole) as (commit, segment):
             if commit is not None:
@@ -180,7 +180,7 @@ def _going_on(parts: Iterable[_Part], stopped: Callable[[], bool]) -> Iterator[_
 
 
 def _checked(state: Iterable[Delta], marker: Commit, path: Path) -> Iterator[Block]:
-    """The blocks of a state; they are refused in the end if it is not the state that the commit says."""
+    """Yield the blocks of a state; they are refused in the end if it is not the state that the commit says."""
     found = LiveHash()
     for delta in state:
         found.add(delta)

@@ -126,7 +126,7 @@ class DirectoryChangelog:
         return header
 
     def header(self) -> LogHeader | None:
-        """The identity of the changelog, or ``None`` if it was not created yet."""
+        """Return the identity of the changelog, or ``None`` if it was not created yet."""
         path = Path(self.path, "header")
         record = read_file(path)
         return None if record is None else decode_header(record, str(path))
@@ -182,7 +182,7 @@ class DirectoryChangelog:
             self._drop_positions()
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        """The positions after a sequence, in order. Compaction removes those before the bases of all groups.
+        """Yield the positions after a sequence, in order. Compaction removes those before the bases of all groups.
 
         Raises:
             CorruptionError: A position is damaged.
@@ -214,7 +214,7 @@ class DirectoryChangelog:
         remove(Path(self.path, "kept", _kept_name(name)) for name in names)
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """What is kept, in order of names.
+        """Yield what is kept, in order of names.
 
         Raises:
             CorruptionError: Something of it is damaged.
@@ -231,7 +231,7 @@ class DirectoryChangelog:
         return CompactionLimits(self.compaction_lag, self.history_bytes)
 
     def _present(self) -> LogHeader:
-        """The header, which has to be there."""
+        """Return the header, which has to be there."""
         header = self.header()
         if header is None:
             raise ChangelogError(
@@ -254,7 +254,7 @@ class DirectoryChangelog:
         return sorted(int(match[1]) for match in map(_POSITION.fullmatch, names) if match)
 
     def _read_position(self, sequence: int) -> bytes | None:
-        """A position, unless compaction has removed it."""
+        """Return a position, unless compaction has removed it."""
         path = self._position(sequence)
         record = read_file(path)
         if record is None:

@@ -88,17 +88,17 @@ class DirectoryWriter:
         self._path = self._path_of(newest)
 
     def _path_of(self, sequence: int) -> Path:
-        """Where the listing has a sequence."""
+        """Return where the listing has a sequence."""
         if sequence in self._listing.segments:
             return self._folder.segment(sequence, self._listing.segments[sequence][0])
         return self._folder.base(sequence)
 
     def _is_there(self, sequence: int) -> bool:
-        """Whether the newest commit is still there, or the base made of it."""
+        """Tell whether the newest commit is still there, or the base made of it."""
         return exists(self._path) or exists(self._folder.base(sequence))
 
     def _existing(self, commit: Commit) -> Commit:
-        """The commit of the same sequence that is there."""
+        """Return the commit of the same sequence that is there."""
         path = self._path_of(commit.sequence)
         try:
             with self._folder.opened(path, commit.sequence) as (found, _):

@@ -77,7 +77,7 @@ class OpenFile:
                 raise
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes from ``offset`` on; fewer than ``size`` only at the end of the file."""
+        """Return the bytes from ``offset`` on; fewer than ``size`` only at the end of the file."""
         parts = []
         while size > 0:
             with _telling(f"read at byte {offset}", self.path):
@@ -102,7 +102,7 @@ class OpenFile:
 
 
 def read_file(path: Path) -> bytes | None:
-    """The content of a small file, or ``None`` if there is none.
+    """Return the content of a small file, or ``None`` if there is none.
 
     Raises:
         ChangelogError: It cannot be read.
@@ -200,7 +200,7 @@ def sync_folder(path: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file of this name.
+    """Tell whether there is a file of this name.
 
     Raises:
         ChangelogError: The folder cannot be read.
@@ -212,7 +212,7 @@ def exists(path: Path) -> bool:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """The files of a folder with their sizes; empty if there is no such folder.
+    """Return the files of a folder with their sizes; empty if there is no such folder.
 
     Raises:
         ChangelogError: It cannot be read.

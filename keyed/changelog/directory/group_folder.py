@@ -74,11 +74,11 @@ class GroupFolder:
         self.group = group
 
     def base(self, sequence: int) -> Path:
-        """The base after a sequence."""
+        """Return the base after a sequence."""
         return self.path / f"{sequence:020d}.base"
 
     def segment(self, sequence: int, again: int = 0) -> Path:
-        """The segment of a sequence, and of its writing: 0 is the first."""
+        """Return the segment of a sequence, and of its writing: 0 is the first."""
         return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
 
     @property
@@ -87,7 +87,7 @@ class GroupFolder:
         return self.path / "compacting"
 
     def listing(self) -> Listing:
-        """What is in the folder.
+        """Return what is in the folder.
 
         A folder is not listed at one moment: beside a compaction a listing may lack both a new base and what it
         replaced. So one that is empty or has a gap counts only if the next one is the same.
@@ -152,7 +152,7 @@ class GroupFolder:
             yield commit, segment
 
     def look(self) -> tuple[Listing, Commit | None]:
-        """What is in the folder, and the newest commit that is whole.
+        """Return what is in the folder, and the newest commit that is whole.
 
         Raises:
             CorruptionError: The newest commit is damaged, and not merely torn.
@@ -178,7 +178,7 @@ class GroupFolder:
             return self._whole(commit, self.base(listing.base))
 
     def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[Commit, SegmentFile, Path]]:
-        """The commits of a listing in order, each with its file open until the next is asked for.
+        """Yield the commits of a listing in order, each with its file open until the next is asked for.
 
         Args:
             listing: What is in the folder.

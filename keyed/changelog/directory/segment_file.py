@@ -88,7 +88,7 @@ class Segment:
             yield from encode_block(block)
 
     def _follows(self, block: Block) -> bool:
-        """Whether the entries of a block are in order, and follow those before."""
+        """Tell whether the entries of a block are in order, and follow those before."""
         last = self._last
         for prefix, sub, _ in entries_in(block):
             address = (prefix, sub)
@@ -112,7 +112,7 @@ class SegmentFile:
         self._end: tuple[int, int, int] | None = None
 
     def commit(self) -> Commit | None:
-        """The commit marker, or ``None`` if the file is torn.
+        """Return the commit marker, or ``None`` if the file is torn.
 
         Raises:
             CorruptionError: The end, or the marker, is damaged.
@@ -122,7 +122,7 @@ class SegmentFile:
         return None if end is None else decode_commit(self._frame(COMMIT, end[0]), self._where)
 
     def blocks(self) -> Iterator[Block]:
-        """The content, once the marker was asked for. The file is checked to its end before the first block is given.
+        """Yield the content, after the marker was asked for. The file is checked to its end before the first block.
 
         Raises:
             CorruptionError: The file is damaged.
@@ -139,7 +139,7 @@ class SegmentFile:
             yield self._block(record, offset)
 
     def is_sorted(self) -> bool:
-        """Whether all changes are in the order of their addresses, each address once."""
+        """Tell whether all changes are in the order of their addresses, each address once."""
         return self._end is not None and bool(self._end[2] & _SORTED)
 
     def _block(self, record: bytes, offset: int) -> Block:
@@ -166,7 +166,7 @@ class SegmentFile:
         return offset, checksum, flags
 
     def _is_cut(self) -> bool:
-        """Whether the file ends within a frame, or before one that should follow.
+        """Tell whether the file ends within a frame, or before one that should follow.
 
         Raises:
             CorruptionError: A frame before that is damaged.
@@ -178,7 +178,7 @@ class SegmentFile:
         return True
 
     def _frames(self, end: int) -> Iterator[tuple[int, bytes]]:
-        """The blocks, each with its offset; ``end`` is that of the marker."""
+        """Yield the blocks, each with its offset; ``end`` is that of the marker."""
         offset = 0
         while offset < end:
             record = self._frame(_BLOCK, offset)
@@ -186,7 +186,7 @@ class SegmentFile:
             offset += len(record)
 
     def _frame(self, kind: bytes, offset: int) -> bytes:
-        """The frame at an offset, checked."""
+        """Return the frame at an offset, checked."""
         record = self._record(offset)
         if record is None:
             raise CorruptionError(f"a {kind.decode()} record is cut short", where=self._where, offset=offset)
@@ -194,7 +194,7 @@ class SegmentFile:
         return record
 
     def _record(self, offset: int) -> bytes | None:
-        """The frame at an offset, not checked; ``None`` if the file ends within it."""
+        """Return the frame at an offset, not checked; ``None`` if the file ends within it."""
         head = self._file.read(offset, FRAME_OVERHEAD)
         if len(head) < FRAME_OVERHEAD:
             return None
@@ -203,10 +203,10 @@ class SegmentFile:
         return head + self._file.read(start, length) if start + length <= self._file.size else None
 
     def _checked(self, kind: bytes, record: bytes, offset: int) -> bytes:
-        """The payload of a frame."""
+        """Return the payload of a frame."""
         return unframe(kind, record, where=self._where, offset=offset)[1]
 
 
 def _add(record: bytes, checksum: int) -> int:
-    """A checksum of checksums with that of one more frame."""
+    """Return a checksum of checksums with that of one more frame."""
     return zlib.crc32(memoryview(record)[FRAME_OVERHEAD - 4 : FRAME_OVERHEAD], checksum)

@@ -99,7 +99,7 @@ _REMEDIES = {
 
 
 def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
-    """The error of ours for one of Kafka's.
+    """Return the error of ours for one of Kafka's.
 
     Args:
         error: What the client raised, or handed over as an event.
@@ -185,7 +185,7 @@ class Cluster:
     def producer(
         self, transactional_id: str, reported: Callable[[Any, Any], None], failed: Callable[[Any], None]
     ) -> Producer:
-        """A producer of transactions.
+        """Return a producer of transactions.
 
         Args:
             transactional_id: Its id.
@@ -197,12 +197,12 @@ class Cluster:
         return client
 
     def consumer(self) -> Consumer:
-        """A consumer of what is committed, without group management."""
+        """Return a consumer of what is committed, without group management."""
         client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **_FIXED_CONSUMER})
         return client
 
     def admin(self, failed: Callable[[Any], None] | None = None) -> AdminClient:
-        """A client that makes and describes topics.
+        """Return a client that makes and describes topics.
 
         Args:
             failed: Called with errors that are of no one call, when the client is polled.
@@ -228,7 +228,7 @@ class Cluster:
             raise translated(error, f"Kafka at {self.bootstrap}") from error
 
     def topic_settings(self, topic: str) -> dict[str, Any]:
-        """The settings of a topic as they are in force."""
+        """Return the settings of a topic as they are in force."""
         # The client has to live until it has its answer.
         client: Any = self.admin()
         import confluent_kafka as ck
@@ -243,7 +243,7 @@ class Cluster:
         return {name: entry.value for name, entry in found.items()}
 
     def read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[list[Message]]:
-        """The committed records of a partition from an offset to its present end, some thousands at a time.
+        """Yield the committed records of a partition from an offset to its present end, some thousands at a time.
 
         Raises:
             HistoryCompacted: The offset is not in the partition.
@@ -286,7 +286,7 @@ class Cluster:
             consumer.unassign()
 
     def offsets(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        """The offset of the first record of a partition, and the one after its last committed record."""
+        """Return the offset of the first record of a partition, and the one after its last committed record."""
         import confluent_kafka as ck
 
         deadline = time.monotonic() + self.timeout

@@ -163,7 +163,7 @@ class KafkaChangelog:
 
     @contextmanager
     def _open_positions(self) -> Iterator[Positions]:
-        """What writes positions."""
+        """Take the writer of positions out of the table, and put it back unless it fails."""
         # Out of the table meanwhile: after an error the next one sees what became of it.
         positions, _ = _positions.pop(self, (None, 0.0))
         if positions is None:
@@ -179,7 +179,7 @@ class KafkaChangelog:
             _close_positions(other)
 
     def _prepared(self, partition: int | None = None) -> LogHeader:
-        """The header of a partition, by default of the one with the positions.
+        """Return the header of a partition, by default of the one with the positions.
 
         Raises:
             ChangelogError: There is none.
@@ -195,7 +195,7 @@ class KafkaChangelog:
         return Cluster(self.bootstrap, dict(self.settings), self.timeout / 1000)
 
     def _topic_settings(self) -> dict[str, str]:
-        """The settings of the topic that keyed asks for."""
+        """Return the settings of the topic that keyed asks for."""
         return {
             "cleanup.policy": "compact",
             "min.compaction.lag.ms": str(self.compaction_lag),

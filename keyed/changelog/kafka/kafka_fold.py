@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def blocks_of(messages: Iterable[Message], keys: Keys, states: dict[str, Any] | None, where: str) -> Blocks:
-    """The blocks that say what records say.
+    """Return the blocks that say what records say.
 
     Args:
         messages: The records.
@@ -61,13 +61,13 @@ class KafkaFold:
                 live[key] = message
 
     def state(self, commit: Commit, base: int) -> Blocks | None:
-        """The state after a commit, if it is all there.
+        """Return the state after a commit, if it is all there.
 
         It is not if compaction already took entries that records after the commit replace.
 
         Args:
             commit: The marker that came after the records.
-            base: The sequence of the newest snapshot: what is older is of no account.
+            base: The sequence of the newest snapshot: what is older does not count.
 
         Raises:
             CorruptionError: It is all there, and is not what the job had.

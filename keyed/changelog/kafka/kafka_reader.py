@@ -49,7 +49,7 @@ class Marker:
 
 
 def newest_marker(cluster: Cluster, consumer: Consumer, topic: str, header: LogHeader, group: int) -> Marker | None:
-    """The newest marker of a key group, or ``None`` if there is none.
+    """Return the newest marker of a key group, or ``None`` if there is none.
 
     Raises:
         CorruptionError: The marker fails its checks.
@@ -133,7 +133,7 @@ class KafkaReader:
         self._idle.append(consumer)
 
     def _from_start(self, consumer: Consumer, until: int | None) -> Iterator[tuple[Marker, Commit, Blocks]]:
-        """All commits; what compaction left comes as a snapshot.
+        """Yield all commits; what compaction left comes as a snapshot.
 
         Compaction may have stopped anywhere in the commit that follows the first marker. So a state is only a beginning
         if the commit after it is whole; otherwise that one becomes part of the state.
@@ -172,14 +172,14 @@ class KafkaReader:
         yield from self._following(parts, commit.sequence, commit.attempt)
 
     def _from(self, consumer: Consumer, after: int) -> Iterator[tuple[Marker, Commit, Blocks]]:
-        """The commits after a sequence."""
+        """Yield the commits after a sequence."""
         start = self._reached[1] if after == self._reached[0] else self._offset_near(consumer, after)
         yield from self._following(self._parts(consumer, start), after, None)
 
     def _following(
         self, parts: Iterator[tuple[Marker, list[Message]]], after: int, attempt: str | None
     ) -> Iterator[tuple[Marker, Commit, Blocks]]:
-        """The commits after a sequence, each of which follows the one before or is a snapshot."""
+        """Yield the commits after a sequence, each of which follows the one before or is a snapshot."""
         for marker, messages in parts:
             commit = marker.commit
             if commit.sequence <= after:
@@ -195,13 +195,13 @@ class KafkaReader:
         return blocks_of(messages, self._keys, commit.states, self._where)
 
     def _is_whole(self, commit: Commit, messages: list[Message]) -> bool:
-        """Whether records are all those of a commit. They are in the order of their commits: the first one tells."""
+        """Tell whether records are all those of a commit. The first one tells, because they are in order."""
         if len(messages) != commit.records:
             return False
         return not messages or sequence_of(messages[0].headers(), self._where) == commit.sequence
 
     def _broken(self, marker: Marker, after: int, found: int) -> CorruptionError | HistoryCompacted:
-        """The error for a commit that is not whole, or does not follow."""
+        """Return the error for a commit that is not whole, or does not follow."""
         commit = marker.commit
         said = (
             f"after commit {after} stands commit {commit.sequence} with {found} records, and its marker says "
@@ -214,7 +214,7 @@ class KafkaReader:
         return HistoryCompacted(f"{self._where}: {said}: compaction was there; read again from the start (after=0)")
 
     def _parts(self, consumer: Consumer, start: int) -> Iterator[tuple[Marker, list[Message]]]:
-        """The records from an offset on, up to and with each marker."""
+        """Yield the records from an offset on, up to and with each marker."""
         part: list[Message] = []
         for messages in self._cluster.read(consumer, self._topic, self._group, start):
             for message in messages:
@@ -238,7 +238,7 @@ class KafkaReader:
             )
 
     def _offset_near(self, consumer: Consumer, after: int) -> int:
-        """An offset before the commit that follows a sequence, and not far before it: found by halving."""
+        """Return an offset before the commit that follows a sequence, and not far before it: found by halving."""
         low, high = self._cluster.offsets(consumer, self._topic, self._group)
         while high - low > self.near:
             middle = (low + high) // 2

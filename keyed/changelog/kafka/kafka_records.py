@@ -54,12 +54,12 @@ _KEY_AT = {1: 3, 2: 3, 3: 3, 4: 1, 5: 1}
 
 
 def position_key(sequence: int) -> bytes:
-    """The key of a position's record."""
+    """Return the key of a position's record."""
     return POSITION + bytes((sequence % _SLOTS,))
 
 
 def kept_key(name: str) -> bytes:
-    """The key of the record of something that is kept."""
+    """Return the key of the record of something that is kept."""
     return KEPT + name.encode()
 
 
@@ -78,12 +78,12 @@ class Keys:
         self._head = ENTRY + _LENGTH.pack(len(name)) + name
 
     def key(self, prefix: bytes, sub: bytes) -> bytes:
-        """The key of the record of an entry."""
+        """Return the key of the record of an entry."""
         hashed = encoded_key_hash(prefix, _KEY_AT[prefix[0]])
         return self._head + _HASH_AND_LENGTH.pack(hashed, len(prefix)) + prefix + sub
 
     def address(self, key: bytes) -> tuple[bytes, bytes]:
-        """The prefix and the sub of the entry whose record has a key.
+        """Return the prefix and the sub of the entry whose record has a key.
 
         Raises:
             CorruptionError: It is no such key, or that of another operator.
@@ -98,7 +98,7 @@ class Keys:
 
 
 def entry_headers(commit: Commit) -> Headers:
-    """The headers of the records of a commit."""
+    """Return the headers of the records of a commit."""
     return [
         ("group", _GROUP.pack(commit.group)),
         ("sequence", _NUMBER.pack(commit.sequence)),
@@ -107,12 +107,12 @@ def entry_headers(commit: Commit) -> Headers:
 
 
 def marker_headers(commit: Commit, base: int) -> Headers:
-    """The headers of a commit's marker."""
+    """Return the headers of a commit's marker."""
     return [*entry_headers(commit), ("base", _NUMBER.pack(base))]
 
 
 def sequence_of(headers: Any, where: str) -> int:
-    """The sequence that the headers of a record name.
+    """Return the sequence that the headers of a record name.
 
     Raises:
         CorruptionError: They name none.
@@ -121,7 +121,7 @@ def sequence_of(headers: Any, where: str) -> int:
 
 
 def base_of(headers: Any, where: str) -> int:
-    """The sequence of the newest snapshot, as the headers of a marker name it.
+    """Return the sequence of the newest snapshot, as the headers of a marker name it.
 
     Raises:
         CorruptionError: They name none.

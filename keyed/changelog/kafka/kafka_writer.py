@@ -104,13 +104,13 @@ class KafkaWriter:
             )
 
     def _why_not(self, commit: Commit, last: Commit | None) -> str | None:
-        """Why a commit does not belong to this log, or does not follow its last one."""
+        """Say why a commit does not belong to this log, or does not follow its last one."""
         if commit.log_id != self._header.log_id:
             return f"this is changelog {self._header.log_id}, and the commit is for {commit.log_id}, which is gone"
         return why_not_next(commit, last)
 
     def _existing(self, commit: Commit, last: Commit) -> Commit:
-        """The commit of the same sequence that is there."""
+        """Return the commit of the same sequence that is there."""
         found: Commit | None = last
         if commit.sequence < last.sequence:
             reader = KafkaReader(self._cluster, self._topic, self._header, self._group)
@@ -151,6 +151,6 @@ class KafkaWriter:
         return commit
 
     def _records(self, block: Block, tables: Mapping[int, TableEntries]) -> Iterator[tuple[bytes, bytes | None]]:
-        """The records of a block: keys and values."""
+        """Yield the records of a block: keys and values."""
         key = self._keys.key
         return ((key(prefix, sub), value) for prefix, sub, value in entries_of(block, tables, self._where))

@@ -22,7 +22,7 @@ _KNOWN = 1_000
 
 
 def read_positions(cluster: Cluster, topic: str, header: LogHeader) -> dict[int, bytes]:
-    """The positions that are kept, by sequence, in order.
+    """Return the positions that are kept, by sequence, in order.
 
     Raises:
         CorruptionError: One fails its checks.
@@ -32,7 +32,7 @@ def read_positions(cluster: Cluster, topic: str, header: LogHeader) -> dict[int,
 
 
 def read_kept(cluster: Cluster, topic: str, header: LogHeader) -> dict[str, bytes]:
-    """What is kept, by name.
+    """Return what is kept, by name.
 
     Raises:
         CorruptionError: Something of it fails its checks.
@@ -42,7 +42,7 @@ def read_kept(cluster: Cluster, topic: str, header: LogHeader) -> dict[str, byte
 
 
 def _records(cluster: Cluster, topic: str, header: LogHeader, kind: bytes) -> Iterator[tuple[bytes, str]]:
-    """The records of a kind that were not removed, and where they stand."""
+    """Yield the records of a kind that were not removed, and where they stand."""
     consumer, partition = cluster.consumer(), header.parallelism
     low, _ = cluster.offsets(consumer, topic, partition)
     found: dict[bytes, Any] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def partitions(cluster: Cluster, topic: str) -> dict[int, int]:
-    """The number of replicas of each partition of a topic; empty if there is no such topic.
+    """Return the number of replicas of each partition of a topic; empty if there is no such topic.
 
     Raises:
         ChangelogError: The broker does not answer, or refuses.
@@ -87,7 +87,7 @@ def make_or_check(
 
 
 def read_header(cluster: Cluster, topic: str, partition: int) -> LogHeader | None:
-    """The header of a partition, or ``None`` if the partition is empty.
+    """Return the header of a partition, or ``None`` if the partition is empty.
 
     Raises:
         ChangelogError: The partition does not begin with one.

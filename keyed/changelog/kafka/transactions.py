@@ -130,7 +130,7 @@ class Transactions:
             raise self._translated(reason) from error
 
     def _translated(self, error: Exception) -> ChangelogError:
-        """The error of ours: what a message was given up for is the reason of what is told later."""
+        """Return the error of ours: what a message was given up for is the reason of what is told later."""
         if self._failed is None or error.args[0].fatal():
             return translated(error, f"{self._where}{self._trouble}")
         return translated(self._failed, self._where)

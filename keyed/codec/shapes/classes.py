@@ -23,12 +23,12 @@ ClassNode = inspect.DataclassType | inspect.NamedTupleType | inspect.StructType
 
 
 def class_of(node: ClassNode) -> Any:
-    """The class that a node stands for, without its type arguments."""
+    """Return the class that a node stands for, without its type arguments."""
     return get_origin(node.cls) or node.cls
 
 
 def is_frozen(cls: Any) -> bool:
-    """Whether the fields of the instances of a class cannot be set."""
+    """Tell whether the fields of the instances of a class cannot be set."""
     if issubclass(cls, tuple):
         return True
     if hasattr(cls, "__attrs_props__"):
@@ -89,7 +89,7 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
 
 
 def values_getter(cls: Any, names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gets the values of all fields of an instance, as a tuple."""
+    """Return what gets the values of all fields of an instance, as a tuple."""
     if issubclass(cls, tuple):
         return tuple
     if len(names) < 2:
@@ -98,7 +98,7 @@ def values_getter(cls: Any, names: list[str]) -> Callable[[Any], tuple[Any, ...]
 
 
 def _is_direct(cls: Any, names: list[str]) -> bool:
-    """Whether msgspec writes exactly the fields.
+    """Tell whether msgspec writes exactly the fields.
 
     Of an attrs class it writes whatever is in the slots and the instance's dict, cached properties too, but nothing
     whose name starts with an underscore.

@@ -22,7 +22,7 @@ _value_of = operator.attrgetter("value")
 
 
 def _leaf(cls: type, name: str = "", *, immutable: bool = True, tree: Tree | None = None) -> Shape:
-    """The shape of a class whose values come back as they were."""
+    """Return the shape of a class whose values come back as they were."""
 
     def check(value: Any) -> bool:
         return value.__class__ is cls

@@ -61,7 +61,7 @@ class Shape:
     exact: Check | None = None
 
     def refusal(self, value: Any) -> EncodingError:
-        """The error for a value that does not pass ``check``. It names the part that does not match."""
+        """Return the error for a value that does not pass ``check``. It names the part that does not match."""
         shape, place, found = self, "", True
         while found and shape.parts is not None:
             found = False
@@ -84,7 +84,7 @@ class Build(Protocol):
         """Build the shape of a part."""
 
     def inside(self, node: inspect.Type, unfinished: Shape) -> Build:
-        """The same inside of a class, to whose shape, still unfinished, references to the class lead."""
+        """Return the same inside of a class, to whose shape, still unfinished, references to the class lead."""
 
 
 def compound(
@@ -100,7 +100,7 @@ def compound(
     verify: bool = False,
     exact: Check | None = None,
 ) -> Shape:
-    """A shape with the properties of its parts. ``exact`` counts where some of them have it."""
+    """Return a shape with the properties of its parts. ``exact`` counts where some of them have it."""
     return Shape(
         name,
         check,
@@ -116,7 +116,7 @@ def compound(
 
 
 def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
-    """Whether all values of a collection are of a shape."""
+    """Tell whether all values of a collection are of a shape."""
     check, classes = item.check, item.classes
     if check is anything:
         return anything
@@ -126,7 +126,7 @@ def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
 
 
 def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
-    """Whether the values of a tuple are of the shapes at the same positions."""
+    """Tell whether the values of a tuple are of the shapes at the same positions."""
     checks = [shape.check for shape in shapes]
     exact = [tuple(shape.classes or ()) for shape in shapes]
     expected = tuple(cls for classes in exact for cls in classes)
@@ -141,19 +141,19 @@ def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
 
 
 def exact_items(item: Shape) -> Check:
-    """Whether all values of a collection come back as they were."""
+    """Tell whether all values of a collection come back as they were."""
     exact = item.exact or anything
     return lambda values: all(map(exact, values))
 
 
 def exact_fields(shapes: list[Shape]) -> Check:
-    """Whether all values of a tuple come back as they were."""
+    """Tell whether all values of a tuple come back as they were."""
     inexact = [(place, shape.exact) for place, shape in enumerate(shapes) if shape.exact is not None]
     return lambda values: all(exact(values[place]) for place, exact in inexact)
 
 
 def fields_tree(shapes: list[Shape]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:
-    """What turns the values of fields into their trees; None where they are plain data already."""
+    """Return what turns the values of fields into their trees; None where they are plain data already."""
     if not any(shape.tree for shape in shapes):
         return None
     trees = [shape.tree or as_it_is for shape in shapes]
@@ -161,10 +161,10 @@ def fields_tree(shapes: list[Shape]) -> Callable[[Iterable[Any]], tuple[Any, ...
 
 
 def anything(_: Any) -> bool:
-    """The check that everything passes."""
+    """Return the check that everything passes."""
     return True
 
 
 def as_it_is(value: Any) -> Any:
-    """The tree of plain data."""
+    """Return the tree of plain data."""
     return value

@@ -18,7 +18,7 @@ from keyed.errors import EncodingError
 
 
 def shape_of(node: inspect.Type) -> Shape:
-    """The shape of a type.
+    """Return the shape of a type.
 
     Args:
         node: The type, as `keyed.codec.fingerprints.inspect_type` sees it.
@@ -56,7 +56,7 @@ class _Builder:
 
 
 def _reference(shape: Shape) -> Shape:
-    """A reference to the shape of a class that is still being built."""
+    """Return a reference to the shape of a class that is still being built."""
 
     def check(value: Any) -> bool:
         return shape.check(value)

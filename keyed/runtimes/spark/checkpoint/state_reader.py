@@ -269,7 +269,7 @@ def _working(work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Sche
 
 
 class _Log:
-    """The rows of one key group's log, which come in order and are gone over once; those of the last commit are kept.
+    """The rows of one key group's log, in order and for one iteration; those of the last commit are kept.
 
     Args:
         meta: The meta record.
