@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import keyed
+from examples import sessions
 from windows import Count, EventTimeSessionWindows, HoppingEventTimeWindows, Max, Sum, TumblingEventTimeWindows
 
-sessions = pytest.importorskip("examples.sessions")
 HOUR = 3_600_000
 ASSIGNERS = {
     "tumbling": TumblingEventTimeWindows.of(HOUR),
@@ -22,10 +22,7 @@ ASSIGNERS = {
 @pytest.fixture(scope="module")
 def flights() -> Any:
     """The flights of the first weeks; the whole year in the slow test."""
-    try:
-        return sessions.read_flights()
-    except sessions.FlightsNotFound as error:
-        pytest.skip(str(error))
+    return sessions.read_flights()
 
 
 def windowed(source: Any, kind: str, **options: Any) -> keyed.Output:

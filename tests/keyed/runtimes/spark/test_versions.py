@@ -1,4 +1,7 @@
-"""A checkpoint that an older Spark has written goes on under this one. `make spark-matrix` makes the older ones."""
+"""A checkpoint that an older Spark has written goes on under this one.
+
+`make oldest-spark` and `make spark-matrix` make the environments with the older ones.
+"""
 
 import os
 import random
@@ -16,11 +19,13 @@ from tests.keyed.runtimes.spark.stages import run
 
 ROOT = Path(__file__).parents[4]
 THIS = _numbers(pyspark.__version__)
-OLDER = sorted(
-    path.parents[1]
-    for path in ROOT.glob(".environments/[0-9]*/bin/python")
-    if (path.parents[1] / "made-from").exists() and _numbers(path.parents[1].name) < THIS
-)
+OLDER = {
+    stamp.parent.name: stamp.parent
+    for stamp in sorted(ROOT.glob(".environments/*/made-from"))
+    for installed in stamp.parent.glob("lib/python*/site-packages/pyspark-*.dist-info")
+    if _numbers(installed.name.removeprefix("pyspark-").removesuffix(".dist-info")) < THIS
+}
+NONE = pytest.param(None, marks=pytest.mark.skip(reason="no environment with an older Spark: make oldest-spark"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -32,14 +37,13 @@ def write_files(folder, numbers):
         write_file(folder / "in", number, rows)
 
 
-@pytest.mark.skipif(not OLDER, reason="no environment with an older Spark: make spark-matrix")
-@pytest.mark.parametrize("older", OLDER, ids=lambda path: path.name)
+@pytest.mark.parametrize("older", OLDER or [NONE])
 def test_a_checkpoint_moves_from_an_older_spark_to_this_one(spark, tmp_path, older):
     moved, alone = tmp_path / "moved", tmp_path / "alone"
     write_files(moved, range(3))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
     subprocess.run(
-        [older / "bin" / "python", "-m", "tests.keyed.runtimes.spark.stages", moved],
+        [OLDER[older] / "bin" / "python", "-m", "tests.keyed.runtimes.spark.stages", moved],
         check=True,
         cwd=ROOT,
         env={**environment, "PYTHONPATH": str(ROOT)},
