@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, assert_type
 
 from keyed import AggregatingState, Context, KeyedProcessFunction, ListState, MapState, ReducingState
-from keyed import ValueState
+from keyed import ValueState, VersionedRecord, VersionedState
 from windows import Aggregate, aggregate_of
 
 
@@ -59,6 +59,7 @@ class Typed(KeyedProcessFunction):
     mean = AggregatingState(Mean(), tuple[int, int])
     longest = AggregatingState(Longest())
     total = AggregatingState(aggregate_of(int, lambda value, total: total + 1, lambda a, b: a + b, str))
+    price = VersionedState(float, history=1000)
 
     def process_element(self, value: Any, ctx: Context) -> Iterator[int]:
         assert_type(self.seen.value(), int)
@@ -72,6 +73,8 @@ class Typed(KeyedProcessFunction):
         assert_type(self.mean.get(), float | None)
         assert_type(self.longest.get(), str | None)
         assert_type(self.total.get(), str | None)
+        assert_type(self.price.get(7), VersionedRecord[float] | None)
+        assert_type(self.price.get_range(1, 7), list[VersionedRecord[float]])
         yield self.seen.value()
 """
 

@@ -54,11 +54,12 @@ class Everything(keyed.KeyedProcessFunction):
     total = keyed.ReducingState(lambda a, b: a + b, int)
     average = keyed.AggregatingState(Average(), tuple[int, int])
     briefly = keyed.ValueState(int, ttl=keyed.StateTtl(50))
+    versions = keyed.VersionedState(int, history=1_000_000)
 
     def process_element(self, value, ctx):
         _, operation, number = value
         if operation == "forget":
-            for state in (self.last, self.seen, self.by_title, self.total, self.average, self.briefly):
+            for state in (self.last, self.seen, self.by_title, self.total, self.average, self.briefly, self.versions):
                 state.clear()
             ctx.timer_service().cancel_timer("wake")
             return
@@ -66,8 +67,10 @@ class Everything(keyed.KeyedProcessFunction):
         self.seen.add(number)
         if operation == "remove":
             self.by_title.remove(f"title {number % 3}")
+            self.versions.delete(number)
         else:
             self.by_title.put(f"title {number % 3}", number)
+            self.versions.put(number, number)
         self.total.add(number)
         self.average.add(number)
         self.briefly.update(number)
