@@ -26,6 +26,7 @@ class Options:
     processing_time: Callable[[], int] | None = None
     trigger: str | Mapping[str, Any] | None = None
     query_name: str | None = None
+    tables: str | os.PathLike[str] | None = None
 
     def refuse(self, remedies: Mapping[str, str]) -> None:
         """Refuse options that a runtime does not have.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from keyed.shown import Shown
+
+if TYPE_CHECKING:
+    from keyed.views import StateTables
 
 
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
@@ -101,6 +104,15 @@ class Query(Protocol):
     @property
     def restored(self) -> Restored | None:
         """What the query was restored with, if this program has restored it."""
+        ...
+
+    @property
+    def tables(self) -> StateTables:
+        """The tables of the query's state, which follow it, and have its last batch when it has ended.
+
+        Raises:
+            DefinitionError: The query was started without ``tables=``.
+        """
         ...
 
     def metrics(self) -> dict[str, dict[str, int]]:

@@ -88,6 +88,14 @@ def collect_sink() -> CollectSink:
     return CollectSink()
 
 
+def nowhere(batch: Any, batch_id: int) -> None:  # noqa: ARG001 - as sinks are called
+    """Take a batch and keep nothing of it."""
+    write = getattr(batch, "write", None)
+    if write is not None:
+        # Spark runs a batch when it is written.
+        write.format("noop").mode("overwrite").save()
+
+
 def sink_of(sink: Any) -> Sink:
     """A sink out of what a user gives: a sink, a path (Parquet) or a function ``(batch, batch_id)``.
 

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import attrs
@@ -24,10 +25,11 @@ from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
 from keyed.options import Options
 from keyed.outputs import OutputTag, Schema, schema_of
+from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Query, RestoreProgress, RunResult
 from keyed.shown import Shown, named
-from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, sink_of
+from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, nowhere, sink_of
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 
@@ -324,6 +326,7 @@ class Output(Shown):
         on_restore: Callable[[RestoreProgress], object] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
         group_access: bool = False,
+        tables: str | os.PathLike[str] | None = None,
         query_name: str | None = None,
         rows_per_batch: int | None = None,
         processing_time: Callable[[], int] | None = None,
@@ -337,6 +340,7 @@ class Output(Shown):
             on_restore=on_restore,
             local_dir=local_dir,
             group_access=group_access,
+            tables=tables,
             query_name=query_name,
             rows_per_batch=rows_per_batch,
             processing_time=processing_time,
@@ -344,7 +348,7 @@ class Output(Shown):
 
     def start(
         self,
-        sink: SinkLike,
+        sink: SinkLike | None = None,
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         trigger: str | Mapping[str, Any] | None = None,
@@ -353,13 +357,16 @@ class Output(Shown):
         on_restore: Callable[[RestoreProgress], object] | None = None,
         local_dir: str | os.PathLike[str] | None = None,
         group_access: bool = False,
+        tables: str | os.PathLike[str] | None = None,
         query_name: str | None = None,
         rows_per_batch: int | None = None,
         processing_time: Callable[[], int] | None = None,
     ) -> Query:
-        """Start a query with this output alone. See `start`."""
+        """Start a query with this output alone; with ``tables=`` it may do without a sink. See `start`."""
+        if sink is None and tables is None:
+            raise DefinitionError("start: give a sink for the output, or tables= to ask for the state alone")
         return start(
-            self.to(sink),
+            self.to(nowhere if sink is None else sink),
             checkpoint=checkpoint,
             trigger=trigger,
             drain=drain,
@@ -367,6 +374,7 @@ class Output(Shown):
             on_restore=on_restore,
             local_dir=local_dir,
             group_access=group_access,
+            tables=tables,
             query_name=query_name,
             rows_per_batch=rows_per_batch,
             processing_time=processing_time,
@@ -444,6 +452,7 @@ def run(
     on_restore: Callable[[RestoreProgress], object] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
     group_access: bool = False,
+    tables: str | os.PathLike[str] | None = None,
     query_name: str | None = None,
     rows_per_batch: int | None = None,
     processing_time: Callable[[], int] | None = None,
@@ -459,6 +468,9 @@ def run(
         on_restore: Called while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
         group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
+        tables: Folder in which the query keeps state tables of its operators, for `keyed.read_tables` and the command
+            ``keyed``. An operator without a changelog gets one in there. The folder belongs to this query: run with the
+            same ``checkpoint`` it goes on in it.
         query_name: Name of the query in Spark's progress; on Spark only.
         rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
@@ -478,10 +490,12 @@ def run(
         on_restore=on_restore,
         local_dir=local_dir,
         group_access=group_access,
+        tables=tables,
         query_name=query_name,
         rows_per_batch=rows_per_batch,
         processing_time=processing_time,
     )
+    last, outputs = _with_changelogs(last, outputs, options)
     result: RunResult = _runtime(last.source).run(last, outputs, options)
     return result
 
@@ -495,6 +509,7 @@ def start(
     on_restore: Callable[[RestoreProgress], object] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
     group_access: bool = False,
+    tables: str | os.PathLike[str] | None = None,
     query_name: str | None = None,
     rows_per_batch: int | None = None,
     processing_time: Callable[[], int] | None = None,
@@ -510,6 +525,7 @@ def start(
         on_restore: Called while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
         group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
+        tables: Folder for state tables of the operators, as in `run`, which `Query.tables` gives.
         query_name: On Spark only.
         rows_per_batch: In the local runtime only.
         processing_time: In the local runtime only.
@@ -526,10 +542,12 @@ def start(
         on_restore=on_restore,
         local_dir=local_dir,
         group_access=group_access,
+        tables=tables,
         query_name=query_name,
         rows_per_batch=rows_per_batch,
         processing_time=processing_time,
     )
+    last, outputs = _with_changelogs(last, outputs, options)
     query: Query = _runtime(last.source).start(last, outputs, options)
     return query
 
@@ -551,6 +569,31 @@ def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
             )
     check_distinct(bound.sink for bound in outputs)
     return last
+
+
+def _with_changelogs(
+    last: Stage, outputs: tuple[BoundOutput, ...], options: Options
+) -> tuple[Stage, tuple[BoundOutput, ...]]:
+    """The chain and its outputs with a changelog for each operator, if the query keeps tables."""
+    if options.tables is None:
+        return last, outputs
+    from keyed.changelog.directory import DirectoryChangelog
+
+    folder = Path(folder_path(options.tables, "tables"))
+    stages: dict[Stage, Stage] = {}
+    upstream: Source | Stage = last.source
+    for stage in last.chain:
+        changelog = stage.changelog
+        if changelog is None:
+            changelog = DirectoryChangelog(folder / stage.name / "changelog", group_access=options.group_access)
+        if stage.restore_from is not None and stage.restore_from.changelog == changelog:
+            raise DefinitionError(
+                f"tables={str(folder)!r} holds the changelog that operator {stage.name!r} is restored from, and a "
+                "restored query starts one of its own: give changelog= another place, or tables= another folder"
+            )
+        upstream = stages[stage] = attrs.evolve(stage, upstream=upstream, changelog=changelog)
+    bound = (attrs.evolve(each, output=attrs.evolve(each.output, stage=stages[each.output.stage])) for each in outputs)
+    return stages[last], tuple(bound)
 
 
 def _runtime(source: Source) -> Any:

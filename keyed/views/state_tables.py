@@ -416,30 +416,60 @@ def open_tables(
         LocalStoreError: Another program keeps this folder level.
         DefinitionError: A parameter breaks its rule.
     """
-    changelogs = [changelog] if isinstance(changelog, Changelog) else list(changelog)
-    history_ms = milliseconds_of(history, "open_tables(history)")
+    changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
+    for one in [changelog] if isinstance(changelog, Changelog) else changelog:
+        name = header_of(one).operator
+        if name in changelogs:
+            raise DefinitionError(f"open_tables: two changelogs are of operator {name!r}; give one of each operator")
+        changelogs[name] = one, _types(types)
+    if not changelogs:
+        raise DefinitionError("open_tables: give a changelog at least")
+    return _follow(_folder(path), changelogs, milliseconds_of(history, "open_tables(history)"))
+
+
+def keep_tables(
+    path: str | os.PathLike[str], operators: Mapping[str, tuple[Changelog | None, Function]]
+) -> StateTables:
+    """Open the tables of a query that is about to start.
+
+    Args:
+        path: Folder for the stores; created if missing.
+        operators: The changelog, which need not be written yet, and the function of each operator by its name.
+
+    Raises:
+        DefinitionError: The folder holds tables of another query.
+        LocalStoreError: Another program keeps this folder level.
+    """
     root = _folder(path)
+    others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in operators)
+    if others:
+        raise DefinitionError(
+            f"tables={str(root)!r} holds tables of operator {others[0]!r}, which this query does not have; give it a "
+            "folder of its own"
+        )
+    changelogs = {
+        name: (changelog, _types(function))
+        for name, (changelog, function) in operators.items()
+        if changelog is not None
+    }
+    return _follow(root, changelogs, _HOUR_MS)
+
+
+def _follow(root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]], history_ms: int) -> StateTables:
     operators: dict[str, Operator] = {}
     with ExitStack() as stack:
-        for one in changelogs:
-            name = header_of(one).operator
-            if name in operators:
-                raise DefinitionError(
-                    f"open_tables: two changelogs are of operator {name!r}; give one of each operator"
-                )
+        for name, (changelog, types) in changelogs.items():
             try:
-                source = Follower(one, root / name, history_ms)
+                source = Follower(changelog, root / name, history_ms)
             except LocalStoreError as error:
                 if is_locked(error):
                     raise LocalStoreError(
-                        f"{root / name} is kept level by another program; read it with "
-                        f"keyed.read_tables({str(root)!r}), or give another folder"
+                        f"{root / name} is kept level by another program, or by tables of this one that are "
+                        f"open; read it with keyed.read_tables({str(root)!r}), or give another folder"
                     ) from error
                 raise
             stack.callback(source.close)
-            operators[name] = Operator(name, source, _types(types))
-        if not operators:
-            raise DefinitionError("open_tables: give a changelog at least")
+            operators[name] = Operator(name, source, types)
         return StateTables(root, operators, stack.pop_all())
 
 
@@ -458,11 +488,10 @@ def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, 
     root = _folder(path)
     operators: dict[str, Operator] = {}
     with ExitStack() as stack:
-        for folder in sorted(root.iterdir()) if root.is_dir() else ():
-            if folder.is_dir() and _NAME.fullmatch(folder.name):
-                source = FolderReader(folder)
-                stack.callback(source.close)
-                operators[folder.name] = Operator(folder.name, source, _types(types))
+        for folder in _operator_folders(root):
+            source = FolderReader(folder)
+            stack.callback(source.close)
+            operators[folder.name] = Operator(folder.name, source, _types(types))
         if not operators:
             raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
         return StateTables(root, operators, stack.pop_all())
@@ -473,6 +502,12 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text or "://" in text:
         raise DefinitionError(f"path={text!r} is not the path of a folder on this machine")
     return Path(text)
+
+
+def _operator_folders(root: Path) -> list[Path]:
+    """The folders of operators in a folder of tables."""
+    found = sorted(root.iterdir()) if root.is_dir() else ()
+    return [folder for folder in found if folder.is_dir() and _NAME.fullmatch(folder.name)]
 
 
 def _types(types: Function | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
 from keyed.runtimes.hints import Hints, tell_unread
+from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
@@ -38,6 +39,7 @@ from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import scratch_folder
 from keyed.streams import BoundOutput, Output, Source, Stage
+from keyed.views.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +57,10 @@ _NOT_HERE = {
 class LocalQuery(Shown):
     """A query of the local runtime. `run` runs it here, `start` in a thread of its own."""
 
-    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
+    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, kept: KeptTables) -> None:
         options.refuse(_NOT_HERE)
         self._last = last
+        self._kept = kept
         self._outputs = outputs
         _check_types(last, outputs)
         self._checkpoint = None if options.checkpoint is None else folder_path(options.checkpoint, "checkpoint")
@@ -77,6 +80,8 @@ class LocalQuery(Shown):
         self._stopping = threading.Event()
         self._signal: int | None = None
         self._is_reading = False
+        #: How many batches are known to be in the changelogs.
+        self._exported = -1
         self._thread: threading.Thread | None = None
         self._restored: Restored | None = None
         self._error: BaseException | None = None
@@ -104,6 +109,11 @@ class LocalQuery(Shown):
     def restored(self) -> Restored | None:
         """What the query was restored with, if this run has restored it."""
         return self._restored
+
+    @property
+    def tables(self) -> StateTables:
+        """The tables of the query's state. See `keyed.Query.tables`."""
+        return self._kept.tables
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Cumulative counters by operator and name, as of the last batch."""
@@ -159,6 +169,7 @@ class LocalQuery(Shown):
         """
         with watched(self._on_signal), suppress(Interrupted):
             result = self._run()
+        self._kept.finish()
         if self._signal is not None:
             leave(self._signal)
         return result
@@ -231,6 +242,8 @@ class LocalQuery(Shown):
         before = position.batches
         while not self._stopping.is_set() and (rows := self._next(source)) is not None:
             if rows.waits and not any(operator.is_due(self._now()) for operator in operators):
+                # Nothing will undo the last batch any more.
+                self._export(commits, operators, position)
                 collector.collect()
                 continue
             if position.ended:
@@ -242,16 +255,21 @@ class LocalQuery(Shown):
             collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
             self._batch(commits, operators, position, SourceRows(), end=True)
-        # Nothing will undo the last batch any more, and no next one may come to export it.
-        _export_position(commits, operators, position)
-        for operator in operators:
-            operator.flush()
+        self._export(commits, operators, position)
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._tell_unread(operators)
         return RunResult(values, position.batches - before, metrics, self._restored)
+
+    def _export(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
+        """Export the last batch now: no next one may come to do it."""
+        if self._exported != position.batches:
+            _export_position(commits, operators, position)
+            for operator in operators:
+                operator.flush()
+            self._exported = position.batches
 
     def _limit(self, source: Source) -> Limit | None:
         """What timestamps may not exceed; ``None`` where the clock is not the machine's, but the user's."""
@@ -421,12 +439,14 @@ def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
 
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run a chain to the end of its source."""
-    return LocalQuery(last, outputs, options).run()
+    with kept_tables(last, options, stay=False) as kept:
+        return LocalQuery(last, outputs, options, kept).run()
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> LocalQuery:
     """Start a chain in a thread of its own."""
-    return LocalQuery(last, outputs, options).start()
+    with kept_tables(last, options, stay=True) as kept:
+        return LocalQuery(last, outputs, options, kept).start()
 
 
 def dataframe(output: Output) -> NoReturn:

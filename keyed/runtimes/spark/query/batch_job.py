@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from keyed.errors import DefinitionError
 from keyed.ids import random_id
 from keyed.options import Options
@@ -32,9 +33,12 @@ class BatchJob(Job):
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
         super().__init__(last, outputs, options)
         if self._changelogs:
+            given = f"changelog={next(iter(self._changelogs.values()))!r}"
+            if options.tables is not None:
+                given = f"tables={os.fspath(options.tables)!r}"
             raise DefinitionError(
-                f"changelog={next(iter(self._changelogs.values()))!r}: a batch DataFrame has no checkpoint whose "
-                "commits could be exported; leave it out, or read a stream and run it with a checkpoint"
+                f"{given}: a batch DataFrame has no checkpoint whose commits could be exported; leave it out, or read a "
+                "stream and run it with a checkpoint"
             )
         points = restore_points(last)
         self._cut = cut_of(points) if points else None

@@ -13,6 +13,7 @@ from keyed.errors import DefinitionError
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, shown_query
+from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.job import frame_of
@@ -21,6 +22,7 @@ from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.shown import Shown
 from keyed.streams import BoundOutput, Output, Stage
+from keyed.views.state_tables import StateTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +45,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
     if not last.source.data.isStreaming:
         return BatchJob(last, outputs, options).run()
     job = StreamJob(last, outputs, options)
-    with noted_signals():
+    with kept_tables(last, options, stay=False) as kept, noted_signals():
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
         if options.drain and not query.has_drained:
@@ -51,6 +53,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
             query = SparkQuery(job, {"once": True}, end=True, after=query)
             query.wait()
         job.flush()
+        kept.finish()
     return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored)
 
 
@@ -62,8 +65,8 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
     job = StreamJob(last, outputs, options)
     trigger = _trigger("1 second" if options.trigger is None else options.trigger)
-    with noted_signals() as signals:
-        query = SparkQuery(job, trigger, after=_restored(job))
+    with kept_tables(last, options, stay=True) as kept, noted_signals() as signals:
+        query = SparkQuery(job, trigger, after=_restored(job), kept=kept)
         if signals.received is not None:
             query.leave()
         return query
@@ -99,6 +102,7 @@ class SparkQuery(Shown):
         end: Whether the input ends with the first batch.
         ticks_alone: Whether the source is left out.
         after: A query that this one goes on from.
+        kept: The tables that it keeps.
     """
 
     def __init__(
@@ -109,8 +113,10 @@ class SparkQuery(Shown):
         end: bool = False,
         ticks_alone: bool = False,
         after: SparkQuery | None = None,
+        kept: KeptTables | None = None,
     ) -> None:
         self._job = job
+        self._kept = kept
         self._progress: Progress | None = after.progress if after is not None else None
         self.batches: set[int] = set(after.batches) if after is not None else set()
         self._flushing = threading.Lock()
@@ -143,6 +149,12 @@ class SparkQuery(Shown):
         """Whether the input has ended."""
         progress = self.progress
         return progress is not None and progress.watermark == MAX_TIMESTAMP
+
+    @property
+    def tables(self) -> StateTables:
+        """The tables of the query's state. See `keyed.Query.tables`."""
+        assert self._kept is not None
+        return self._kept.tables
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Cumulative counters by operator and name, as of the last batch."""
@@ -237,6 +249,8 @@ class SparkQuery(Shown):
             if not self._flushed:
                 self._job.flush()
                 self._flushed = True
+                if self._kept is not None:
+                    self._kept.finish()
 
     def _has_ended(self) -> bool:
         """Wait a moment for the end; raise what the query failed with, as a worker or a sink raised it."""

@@ -1,0 +1,74 @@
+"""The state tables that a query keeps of its operators: `keyed.run` and `keyed.start` with ``tables=``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from keyed.errors import DefinitionError
+from keyed.options import Options
+from keyed.streams import Stage
+from keyed.views.state_tables import StateTables, keep_tables
+
+#: Seconds from one look at the changelogs to the next.
+_EVERY = 0.2
+
+
+class KeptTables:
+    """The tables of a query, followed beside it.
+
+    Args:
+        last: The last stage.
+        options: With the folder, if there are to be tables.
+
+    Raises:
+        DefinitionError: The folder holds tables of another query.
+        LocalStoreError: Another program keeps the tables level.
+    """
+
+    def __init__(self, last: Stage, options: Options) -> None:
+        self._tables: StateTables | None = None
+        if options.tables is not None:
+            changelogs = {stage.name: (stage.changelog, stage.function) for stage in last.chain}
+            self._tables = keep_tables(options.tables, changelogs).start(every=_EVERY)
+
+    @property
+    def tables(self) -> StateTables:
+        """The tables.
+
+        Raises:
+            DefinitionError: There are none.
+        """
+        if self._tables is None:
+            raise DefinitionError("the query keeps no tables: start it with tables=, the path of a folder for them")
+        return self._tables
+
+    def finish(self) -> None:
+        """Apply the last batch, when all changelogs have it, and stop following."""
+        if self._tables is not None:
+            self._tables.stop()
+            self._tables.poll()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._tables is not None:
+            self._tables.close()
+
+
+@contextmanager
+def kept_tables(last: Stage, options: Options, *, stay: bool) -> Iterator[KeptTables]:
+    """The tables of a query.
+
+    Args:
+        last: The last stage.
+        options: Those of the query.
+        stay: Whether they stay open when the query was started as it should be.
+    """
+    kept = KeptTables(last, options)
+    try:
+        yield kept
+    except BaseException:
+        kept.close()
+        raise
+    if not stay:
+        kept.close()

@@ -1,0 +1,110 @@
+"""Queries that keep tables of their state: while they run, when they have ended, and when they run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+import keyed
+
+
+@attrs.frozen
+class Sale:
+    title: str
+    tickets: int
+
+
+class Sold(keyed.KeyedProcessFunction):
+    sold = keyed.ValueState(int, default=0)
+    last = keyed.ValueState(Sale)
+
+    def process_element(self, value, ctx):
+        self.sold.update(self.sold.value() + value.tickets)
+        self.last.update(value)
+        yield {"title": value.title, "sold": self.sold.value()}
+
+
+class Ranked(keyed.KeyedProcessFunction):
+    best = keyed.ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.best.update(max(self.best.value(), value["sold"]))
+        return ()
+
+
+SALES = [Sale("Die Hard", 2), Sale("The Godfather", 1), Sale("Die Hard", 3)]
+
+
+def sold(sales: Any, **options: Any) -> Any:
+    return keyed.stream(sales).key_by(lambda sale: sale.title).process(Sold(), **options)
+
+
+def test_tables_are_asked_while_the_query_runs(tmp_path):
+    asked: list[Any] = []
+
+    def sales() -> Iterator[Any]:
+        yield SALES[0]
+        # A source that waits: what came before it is in the tables.
+        while not asked:
+            yield keyed.PAUSE
+            if query.tables.batch:
+                asked.append(query.tables["sold"].get("Die Hard"))
+        yield from SALES[1:]
+
+    query = sold(sales()).start(tables=tmp_path / "tables")
+    assert query.await_termination(60)
+    with query.tables as tables:
+        assert asked == [2]
+        assert tables["sold"].get_many(["Die Hard", "The Godfather"]) == [5, 1]
+        assert tables["last"].get("Die Hard") == SALES[2]
+
+
+def test_a_run_leaves_tables_and_goes_on_in_them(tmp_path):
+    options: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint", "tables": tmp_path / "tables", "drain": False}
+    assert len(sold(SALES[:2]).run(**options).values) == 2
+    sold(SALES).run(**options)
+    with keyed.read_tables(tmp_path / "tables") as tables:
+        assert tables["sold"].get("Die Hard") == 5
+        assert [version.value for version in tables["sold"].history("Die Hard")] == [5, 2]
+
+
+def test_all_operators_of_a_chain_have_tables_and_a_changelog_that_is_given_is_used(tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    ranked = sold(SALES, changelog=log).key_by(lambda value: len(value["title"])).process(Ranked())
+    keyed.run(ranked.to(keyed.collect_sink()), tables=tmp_path / "tables", drain=False)
+    with keyed.read_tables(tmp_path / "tables") as tables:
+        assert (tables["sold"].get("Die Hard"), tables["best"].get(8)) == (5, 5)
+    assert log.header() is not None
+    assert [path.parent.name for path in (tmp_path / "tables").glob("*/changelog")] == ["Ranked"]
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path):
+    tables = tmp_path / "tables"
+    sold(SALES).run(tables=tables)
+    with pytest.raises(keyed.DefinitionError, match=r"holds tables of operator 'Sold', which this query does not have"):
+        keyed.stream(SALES).key_by(lambda sale: sale.title).process(Sold(), name="Other").run(tables=tables)
+    with pytest.raises(keyed.ChangelogDiverged, match="its checkpoint is new, and its changelog"):
+        sold(SALES).run(tables=tables)
+    with pytest.raises(keyed.DefinitionError, match="holds the changelog that operator 'Sold' is restored from"):
+        sold(SALES, restore_from=keyed.DirectoryChangelog(tables / "Sold" / "changelog")).run(tables=tables)
+    for folder in ("", "s3://bucket/tables", "a\0b"):
+        with pytest.raises(keyed.DefinitionError, match="tables="):
+            sold(SALES).run(tables=folder)
+    with pytest.raises(keyed.DefinitionError, match="give a sink for the output, or tables="):
+        sold(SALES).start()
+    query = sold(SALES).start(keyed.collect_sink())
+    with pytest.raises(keyed.DefinitionError, match="start it with tables="):
+        query.tables  # noqa: B018 - it raises
+    query.await_termination()
+
+
+def test_a_folder_that_is_followed_is_refused_before_anything_runs(tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    sold(SALES, changelog=log).run()
+    refused = pytest.raises(keyed.LocalStoreError, match=r"read it with keyed.read_tables")
+    with keyed.open_tables(log, tmp_path / "tables"), refused:
+        sold(SALES).run(tables=tmp_path / "tables")
+    assert not (tmp_path / "tables" / "Sold" / "changelog").exists()

@@ -1,0 +1,68 @@
+"""Queries on Spark that keep tables of their state: asked while they run, gone on in, and followed after a restore."""
+
+from __future__ import annotations
+
+import pytest
+
+import keyed
+from keyed.views import open_tables
+from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.support.waiting import until
+
+ROWS = [("a", 1, 1), ("b", 2, 1), ("a", 3, 1)]
+
+
+def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(spark, tmp_path):
+    def started(number: str, **options):
+        source = files_source(spark, tmp_path / "in")
+        return count(source, **options).start(
+            tables=tmp_path / f"tables{number}", checkpoint=tmp_path / f"checkpoint{number}", trigger="200 milliseconds"
+        )
+
+    write_file(tmp_path / "in", 0, ROWS)
+    query = started("", parallelism=2)
+    # While it runs: a tick exports what was committed.
+    assert until(lambda: query.tables.batch and query.tables["count"].get("a") == 2, 120)
+    subscription = query.tables["count"].subscribe()
+    assert {change.key: change.new for change in subscription.take(10)} == {"a": 2, "b": 1}
+    write_file(tmp_path / "in", 1, ROWS)
+    assert until(lambda: query.tables["count"].get("a") == 4, 120)
+    query.stop()
+    query.tables.close()
+
+    # It goes on from its checkpoint.
+    write_file(tmp_path / "in", 2, ROWS)
+    query = started("", parallelism=2)
+    assert until(lambda: query.tables["count"].get("a") == 6, 120)
+    query.stop()
+    token = query.tables["count"].subscribe(after="now")
+    with query.tables:
+        subscription = query.tables["count"].subscribe(after=subscription.token)
+        changes = [change for _ in range(20) for change in subscription.take(0)]
+        assert [(change.old, change.new) for change in changes if change.key == "a"] == [(2, 4), (4, 6)]
+        assert token.take(0) == []
+        token = subscription.token
+
+    # And a job that is restored at another parallelism, out of the tables alone, goes on in them.
+    log = keyed.DirectoryChangelog(tmp_path / "tables" / "count" / "changelog")
+    write_file(tmp_path / "in", 3, ROWS)
+    point = keyed.RestorePoint(log, standby=tmp_path / "tables")
+    query = started("-2", parallelism=3, restore_from=point)
+    assert until(lambda: query.tables.batch and query.tables["count"].get("a") == 8, 120)
+    query.stop()
+    query.tables.close()
+    assert query.metrics()["count"]["records_restored"] == 0
+    new = keyed.DirectoryChangelog(tmp_path / "tables-2" / "count" / "changelog")
+    with open_tables(new, tmp_path / "tables") as tables:
+        tables.poll()
+        assert tables.rebuilds == 0
+        subscription = tables["count"].subscribe(after=token)
+        changes = [change for _ in range(20) for change in subscription.take(0)]
+        assert [(change.old, change.new) for change in changes if change.key == "a"] == [(6, 8)]
+        assert subscription.resets == 0
+
+
+def test_a_batch_dataframe_keeps_no_tables(spark, tmp_path):
+    frame = spark.createDataFrame(ROWS, "k string, t bigint, v bigint")
+    with pytest.raises(keyed.DefinitionError, match=r"tables='.*': a batch DataFrame has no checkpoint"):
+        count(keyed.stream(frame, timestamp="t")).run(tables=tmp_path / "tables")
