@@ -15,7 +15,7 @@ import attrs
 from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of, until_of
 from keyed.errors import DefinitionError
 from keyed.views import StateTable, StateTables, open_tables, read_tables
-from keyed.views.json_values import as_json, key_of
+from keyed.views.json_values import as_json, key_of, windows_of
 from keyed.views.state_table import NOT_GIVEN
 
 
@@ -130,6 +130,10 @@ def _scan(arguments: argparse.Namespace) -> int:
             )
             if text is not None
         }
+        if arguments.key is not None:
+            bounds["key"] = key_of(arguments.key, first and first.key, "--key")
+        if arguments.windows is not None:
+            bounds["windows"] = windows_of(arguments.windows)
         scan = table.scan(**bounds, limit=arguments.limit, as_of=until_of(arguments.as_of))
         _print(arguments, (attrs.asdict(entry, recurse=False) for entry in scan))
     return 0
@@ -215,6 +219,8 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
 def _add_scan(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
     parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--key", help="only this key")
+    parser.add_argument("--windows", help="windows that start from ... to before ...: FROM/TO, milliseconds or times")
     parser.add_argument("--prefix", help="what the keys begin with")
     parser.add_argument("--from", help="the least key")
     parser.add_argument("--to", help="the key before which the range ends")

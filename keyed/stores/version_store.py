@@ -293,7 +293,7 @@ class VersionStore:
     def get_many(self, addresses: Sequence[bytes], commit: int) -> list[bytes | None]:
         """The values at addresses, in their order."""
         values: list[bytes | None] = []
-        append = values.append
+        append, number_of, size = values.append, _NUMBER.unpack_from, _HEAD.size
         for start in range(0, len(addresses), _AT_A_TIME):
             part = addresses[start : start + _AT_A_TIME]
             try:
@@ -301,7 +301,10 @@ class VersionStore:
             except Exception as error:
                 raise self._database.failed("cannot be read", error) from error
             for address, record in zip(part, records, strict=True):
-                append(None if record is None else self._value(address, record, commit))
+                if record is None or number_of(record)[0] > commit:
+                    append(self._value(address, record, commit))
+                else:
+                    append(record[size:] if len(record) >= size else None)
         return values
 
     def scan(
@@ -453,6 +456,9 @@ class VersionStore:
         size = sum(len(changes) for _, changes in parts)
         self._sweep(written, extent, max(batch.entries, _SWEEP_LEAST), 2 * size + _SWEEP_STEP)
         self._versions(batch.commit, parts, written)
+        if before is None:
+            # What is written first is there once.
+            self._written = 0
         written[b"C" + _pack(batch.commit)] = frame(_BATCH_FRAME, _VERSION, _encode(batch))
         for commit in range(before.oldest if before is not None else oldest, oldest):
             written.delete(b"C" + _pack(commit))

@@ -189,6 +189,24 @@ class EntryReader:
             end = min(end, self.range[0] + _bound(to))
         return first, end
 
+    def window_bounds(self, example: Entry, from_: int, to: int) -> tuple[bytes, bytes]:
+        """The addresses between which a key's windows are that start at a time or later, and before another one.
+
+        Args:
+            example: An entry of the key.
+            from_: The least start, in milliseconds.
+            to: The start before which the range ends.
+        """
+        head = self.key_head(example.key)
+        window = example.namespace
+        if window is None:
+            head, window = head + encode_key(None), example.entry
+        if isinstance(window, tuple) and window and type(window[0]) is int:
+            return head + _bound((from_,)), head + _bound((to,))
+        if type(window) is int:
+            return head + encode_key(from_), head + encode_key(to)
+        return self.range
+
     def sub(self, entry: Any) -> bytes:
         """The sub of an entry.
 
@@ -214,6 +232,11 @@ class EntryReader:
     def expires(self, value: bytes) -> int | None:
         """When a stored value's time to live ends, if it has one."""
         return None if self.clock is None else decode_time(value)
+
+    def values(self, values: list[bytes | None]) -> list[Any]:
+        """Decode stored values; ``None`` where there is none."""
+        decode = self._decode if self.clock is None and self._result is None else self.value
+        return [None if value is None or value == NULL else decode(value) for value in values]
 
     def value(self, value: bytes) -> Any:
         """Decode a stored value."""

@@ -6,7 +6,6 @@ import logging
 import os
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
@@ -43,7 +42,7 @@ class Held:
         self.store = store
         self.damage = ""
         self._is_closed = False
-        self._counts: Counter[tuple[VersionStore, int]] = Counter()
+        self._counts: dict[tuple[VersionStore, int], int] = {}
         self._lock = threading.Lock()
 
     def take(self, store: VersionStore, commit: int) -> None:
@@ -55,13 +54,14 @@ class Held:
         with self._lock:
             if self._is_closed:
                 raise StateAccessError("the tables are closed; ask within their with block, or open them again")
-            self._counts[store, commit] += 1
+            self._counts[store, commit] = self._counts.get((store, commit), 0) + 1
 
     def give_back(self, store: VersionStore, commit: int) -> None:
         """Undo a `take`."""
         with self._lock:
-            self._counts[store, commit] -= 1
-            self._counts += Counter()
+            left = self._counts.pop((store, commit)) - 1
+            if left:
+                self._counts[store, commit] = left
             unused = store is not self.store and not any(held is store for held, _ in self._counts)
         if unused:
             store.close(delete=True)

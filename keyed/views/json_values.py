@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,27 @@ _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date
 def as_json(answer: Any) -> bytes:
     """An answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects."""
     return msgspec.json.encode(answer, enc_hook=repr)
+
+
+def windows_of(text: str) -> tuple[Any, Any]:
+    """The times ``FROM/TO``, each milliseconds or an ISO 8601 time, as `StateTable.scan` takes them.
+
+    Raises:
+        DefinitionError: It is none of that.
+    """
+    first, slash, last = text.partition("/")
+    try:
+        if slash:
+            return _time(first), _time(last)
+    except ValueError:
+        pass
+    raise DefinitionError(
+        f"windows={text!r:.100}: give FROM/TO, each milliseconds or a time such as 2026-01-31T12:00:00Z"
+    )
+
+
+def _time(text: str) -> Any:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else dt.datetime.fromisoformat(text)
 
 
 def key_of(text: str, example: Any, parameter: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from keyed.errors import DefinitionError, QueryFailed
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from keyed.views.state_dataset import StateDataset
     from keyed.views.state_table import StateTable
 
 #: What a query may do: read the tables that are registered, and nothing else of this machine or another.
@@ -22,15 +23,69 @@ SETTINGS = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
     "lock_configuration": "true",
+    # Rows come out of Python one after the other: more threads only cost.
+    "threads": "1",
 }
 
 
+#: Connections that are kept for the next query, and texts that are known to be one SELECT.
+_CONNECTIONS, _TEXTS = 4, 256
+
+
+class _Connection:
+    """A connection with the tables that it knows. Making one takes longer than most queries, and so does a table."""
+
+    def __init__(self) -> None:
+        self._cursor = _database().cursor()
+        self._datasets: dict[str, StateDataset] = {}
+
+    def run(
+        self,
+        tables: Mapping[str, StateTable],
+        query: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None,
+    ) -> pa.Table:
+        """Run a query, which sees no tables but these."""
+        for name in self._datasets.keys() - tables.keys():
+            self._cursor.unregister(name)
+            del self._datasets[name]
+        text = query.casefold()
+        for name in tables:
+            # A name that the text does not hold is not asked for.
+            if name.casefold() in text:
+                dataset = tables[name].dataset()
+                known = self._datasets.get(name)
+                if known is None or not known.go_on_with(dataset):
+                    self._cursor.register(name, dataset)
+                    self._datasets[name] = dataset
+        found: pa.Table = self._cursor.sql(query, params=parameters).to_arrow_table()
+        return found
+
+
+#: Connections that no query is using.
+_free: list[_Connection] = []
+
+
 @cache
-def _connection() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory for this process: starting one takes longer than most queries."""
+def _database() -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory for this process."""
     import duckdb
 
     return duckdb.connect(config=dict(SETTINGS))
+
+
+@lru_cache(_TEXTS)
+def _check_select(query: str) -> None:
+    """Check that a query is one SELECT.
+
+    Raises:
+        DefinitionError: It is not.
+    """
+    import duckdb
+
+    statements = _database().cursor().extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise DefinitionError("sql: give one SELECT; state tables are only read")
 
 
 def run_sql(
@@ -51,18 +106,14 @@ def run_sql(
         import duckdb
     except ImportError as error:
         raise DefinitionError("sql needs DuckDB: pip install 'keyed[sql]'") from error
-    text = query.casefold()
     try:
-        with _connection().cursor() as connection:
-            statements = connection.extract_statements(query)
-            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise DefinitionError("sql: give one SELECT; state tables are only read")
-            # Registering a table costs a look at its types. A name that the text does not hold is not asked for.
-            for name in tables:
-                if name.casefold() in text:
-                    connection.register(name, tables[name].dataset())
-            found: pa.Table = connection.sql(query, params=parameters).to_arrow_table()
-            return found
+        _check_select(query)
+        connection = _free.pop() if _free else _Connection()
+        found = connection.run(tables, query, parameters)
+        # One on which a query has failed is not used again.
+        if len(_free) < _CONNECTIONS:
+            _free.append(connection)
+        return found
     except (duckdb.ProgrammingError, duckdb.NotSupportedError, duckdb.PermissionException) as error:
         raise DefinitionError(f"sql: {error}\nThe tables are: {', '.join(sorted(tables)) or 'none'}") from error
     except duckdb.Error as error:

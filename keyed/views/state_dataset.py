@@ -105,7 +105,15 @@ class StateDataset(pyarrow.dataset.Dataset):
         """
         bounds = bounds_of(filter, self.schema)
         reader = pa.RecordBatchReader.from_batches(self.schema, self._batches(bounds))
+        options = {"use_threads": False, **options}
         return pyarrow.dataset.Scanner.from_batches(reader, columns=columns, filter=filter, **options)
+
+    def go_on_with(self, other: StateDataset) -> bool:
+        """Give the rows of another dataset from now on; whether its columns are the same, so that this can be."""
+        same = self.schema.equals(other.schema)
+        if same:
+            self._state, self._view, self._columns = other._state, other._view, other._columns
+        return same
 
     def _batches(self, bounds: dict[str, Bound]) -> Iterator[pa.RecordBatch]:
         with self._view(None) as view:

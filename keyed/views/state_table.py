@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 NOT_GIVEN: Any = object()
 """Stands for an entry that is not named."""
 _DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+Time = int | datetime
 _token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
 
 
@@ -171,29 +175,33 @@ class StateTable:
                 raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
             make = reader.prefix_maker(namespace)
             stored = view.store.get_many([make(key) for key in keys], view.at.commit)
-            decode = reader.value
-            if reader.clock is None:
-                return [None if value is None else decode(value) for value in stored]
-            live = (view.live(reader, value) for value in stored)
-            return [None if value is None else decode(value) for value in live]
+            if reader.clock is not None:
+                stored = [view.live(reader, value) for value in stored]
+            return reader.values(stored)
 
     def scan(
         self,
         *,
+        key: Any = NOT_GIVEN,
         prefix: Any = None,
         from_: Any = None,
         to: Any = None,
+        windows: tuple[Time, Time] | None = None,
         limit: int | None = None,
         after: str | None = None,
         as_of: AsOf = None,
         reverse: bool = False,
     ) -> Scan:
-        """The entries of a range of keys, in their order.
+        """The entries of a key or of a range of keys, in their order.
 
         Args:
+            key: Only this key.
             prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
             from_: The least key; of keys that are tuples also their first parts.
             to: The key before which the range ends.
+            windows: Of windowed state, only windows that start at the first time or later, and before the second:
+                milliseconds, or datetimes with a zone. The window is the namespace; in a table or map its start is the
+                first further key column or the map key. With ``key`` only these are read.
             limit: The greatest number of entries to give.
             after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
             as_of: As in `get`.
@@ -212,6 +220,15 @@ class StateTable:
         try:
             position, reader = view.position, view.reader(self.name)
             first, end = reader.bounds(prefix, from_, to)
+            if key is not NOT_GIVEN:
+                head = reader.key_head(key)
+                first, end = max(first, head), min(end, successor(head))
+            times = None if windows is None else tuple(_milliseconds(time) for time in windows)
+            if times is not None and key is not NOT_GIVEN:
+                example = next(view.scan(reader, first, end), None)
+                if example is not None:
+                    within = reader.window_bounds(reader.entry(*example), *times)
+                    first, end = max(first, within[0]), min(end, within[1])
             if token is not None:
                 if token[0] != position.log_id:
                     raise HistoryCompacted(f"scan(after={after!r}): the token is of another changelog; begin anew")
@@ -226,7 +243,9 @@ class StateTable:
         def entries() -> Iterator[tuple[bytes, Entry]]:
             with context:
                 for address in view.scan(reader, first, end, reverse=reverse):
-                    yield address[0] + address[1], reader.entry(*address)
+                    entry = reader.entry(*address)
+                    if times is None or times[0] <= _window_start(entry) < times[1]:
+                        yield address[0] + address[1], entry
 
         return Scan(entries(), limit, position)
 
@@ -378,6 +397,27 @@ class TimersTable:
 
 def _timer(prefix: bytes, sub: bytes, value: bytes) -> Timer:
     return Timer(decode_time(value), _DOMAINS[prefix[0]], decode_key(sub[1:]) if sub[0] else None, key_of(prefix))
+
+
+def _window_start(entry: Entry) -> float:
+    """When the window of an entry starts, in milliseconds.
+
+    Raises:
+        DefinitionError: It is of no window.
+    """
+    window = entry.entry if entry.namespace is None else entry.namespace
+    start = window[0] if isinstance(window, tuple) and window else window
+    if isinstance(start, datetime) or type(start) is int:
+        return _milliseconds(start)
+    raise DefinitionError(f"scan(windows=): the entry of key {entry.key!r} is of no window, but of {window!r}")
+
+
+def _milliseconds(time: Time) -> int:
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return (time - _EPOCH) // _MILLISECOND
+    if type(time) is not int:
+        raise DefinitionError(f"scan(windows=): {time!r} is no time: give milliseconds, or a datetime with a zone")
+    return time
 
 
 def _kinds(key: Any) -> Any:

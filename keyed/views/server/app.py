@@ -6,7 +6,7 @@
     GET  /status                                   the newest batch, and what the job says of itself
     GET  /batches                                  the same as server-sent events, one a batch
     GET  /tables                                   names, kinds and types
-    GET  /tables/{table}                           entries: prefix, from, to, order, limit, after, as_of
+    GET  /tables/{table}                           entries: key, prefix, from, to, windows, order, limit, after, as_of
     GET  /tables/{table}/changes                   server-sent events: key, prefix, after, or the header Last-Event-ID
     GET  /tables/{table}/keys/{key}                what the table holds for a key: entry, namespace, as_of
     GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace
@@ -51,7 +51,7 @@ from keyed.errors import (
     QueryFailed,
     TableNotFound,
 )
-from keyed.views.json_values import as_json, key_of
+from keyed.views.json_values import as_json, key_of, windows_of
 from keyed.views.operator_view import AsOf
 from keyed.views.server.access import ALL_TABLES, SESSION_SECONDS, Access
 from keyed.views.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
@@ -222,7 +222,7 @@ class _Server:
 
     async def scan(self, request: Request) -> Response:
         table = self._table(request)
-        query = self._query(request, "prefix", "from", "to", "order", "limit", "after", "as_of")
+        query = self._query(request, "key", "prefix", "from", "to", "windows", "order", "limit", "after", "as_of")
         limit = self._limit(query)
         order = query.get("order", "asc")
         if order not in ("asc", "desc"):
@@ -233,9 +233,11 @@ class _Server:
             example = first and first.key
             bounds = {
                 parameter: key_of(query[name], example, name)
-                for name, parameter in (("prefix", "prefix"), ("from", "from_"), ("to", "to"))
+                for name, parameter in (("key", "key"), ("prefix", "prefix"), ("from", "from_"), ("to", "to"))
                 if name in query
             }
+            if "windows" in query:
+                bounds["windows"] = windows_of(query["windows"])
             scan = table.scan(
                 **bounds,
                 limit=limit,

@@ -90,6 +90,8 @@ OPENAPI: dict[str, Any] = {
                 "Entries of a table in the order of their keys",
                 ("table",),
                 (
+                    ("key", "only this key"),
+                    ("windows", "windows that start from ... to before ...: FROM/TO, milliseconds or ISO 8601 times"),
                     ("prefix", "what the keys begin with"),
                     ("from", "the least key"),
                     ("to", "the key before which the range ends"),

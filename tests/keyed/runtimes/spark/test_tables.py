@@ -13,6 +13,12 @@ ROWS = [("a", 1, 1), ("b", 2, 1), ("a", 3, 1)]
 
 
 def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(spark, tmp_path):
+    def has(query: keyed.Query, number: int) -> None:
+        def is_there() -> bool:
+            return bool(query.tables.batch) and query.tables["seen"].get("a") == (number, number)
+
+        until(is_there)
+
     def started(number: str, **options):
         source = files_source(spark, tmp_path / "in")
         return count(source, **options).start(
@@ -22,24 +28,24 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
     write_file(tmp_path / "in", 0, ROWS)
     query = started("", parallelism=2)
     # While it runs: a tick exports what was committed.
-    assert until(lambda: query.tables.batch and query.tables["count"].get("a") == 2, 120)
-    subscription = query.tables["count"].subscribe()
-    assert {change.key: change.new for change in subscription.take(10)} == {"a": 2, "b": 1}
+    has(query, 2)
+    subscription = query.tables["seen"].subscribe()
+    assert {change.key: change.new for change in subscription.take(10)} == {"a": (2, 2), "b": (1, 1)}
     write_file(tmp_path / "in", 1, ROWS)
-    assert until(lambda: query.tables["count"].get("a") == 4, 120)
+    has(query, 4)
     query.stop()
     query.tables.close()
 
     # It goes on from its checkpoint.
     write_file(tmp_path / "in", 2, ROWS)
     query = started("", parallelism=2)
-    assert until(lambda: query.tables["count"].get("a") == 6, 120)
+    has(query, 6)
     query.stop()
-    token = query.tables["count"].subscribe(after="now")
+    token = query.tables["seen"].subscribe(after="now")
     with query.tables:
-        subscription = query.tables["count"].subscribe(after=subscription.token)
+        subscription = query.tables["seen"].subscribe(after=subscription.token)
         changes = [change for _ in range(20) for change in subscription.take(0)]
-        assert [(change.old, change.new) for change in changes if change.key == "a"] == [(2, 4), (4, 6)]
+        assert [(change.old[0], change.new[0]) for change in changes if change.key == "a"] == [(2, 4), (4, 6)]
         assert token.take(0) == []
         token = subscription.token
 
@@ -48,7 +54,7 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
     write_file(tmp_path / "in", 3, ROWS)
     point = keyed.RestorePoint(log, standby=tmp_path / "tables")
     query = started("-2", parallelism=3, restore_from=point)
-    assert until(lambda: query.tables.batch and query.tables["count"].get("a") == 8, 120)
+    has(query, 8)
     query.stop()
     query.tables.close()
     assert query.metrics()["count"]["records_restored"] == 0
@@ -56,9 +62,9 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
     with open_tables(new, tmp_path / "tables") as tables:
         tables.poll()
         assert tables.rebuilds == 0
-        subscription = tables["count"].subscribe(after=token)
+        subscription = tables["seen"].subscribe(after=token)
         changes = [change for _ in range(20) for change in subscription.take(0)]
-        assert [(change.old, change.new) for change in changes if change.key == "a"] == [(6, 8)]
+        assert [(change.old[0], change.new[0]) for change in changes if change.key == "a"] == [(6, 8)]
         assert subscription.resets == 0
 
 
