@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+
 from keyed.errors import DefinitionError
 from keyed.ids import random_id
 from keyed.options import Options
@@ -37,8 +38,8 @@ class BatchJob(Job):
             if options.tables is not None:
                 given = f"tables={os.fspath(options.tables)!r}"
             raise DefinitionError(
-                f"{given}: a batch DataFrame has no checkpoint whose commits could be exported; leave it out, or read a "
-                "stream and run it with a checkpoint"
+                f"{given}: a batch DataFrame has no checkpoint whose commits could be exported; leave it out, or read "
+                "a stream and run it with a checkpoint"
             )
         points = restore_points(last)
         self._cut = cut_of(points) if points else None
