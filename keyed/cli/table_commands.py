@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import attrs
 
 from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of, until_of
 from keyed.errors import DefinitionError
+from keyed.stores.scratch import ScratchFolder
 from keyed.views import StateTable, StateTables, open_tables, read_tables
 from keyed.views.json_values import as_json, key_of, windows_of
 from keyed.views.state_table import NOT_GIVEN
@@ -51,7 +51,7 @@ def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
         return
     changelog = changelog_of(arguments.source, arguments)
     with ExitStack() as stack:
-        folder = arguments.tables or stack.enter_context(tempfile.TemporaryDirectory(prefix="keyed-tables-"))
+        folder = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
         tables = stack.enter_context(open_tables(changelog, folder))
         tables.poll()
         yield tables

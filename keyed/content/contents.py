@@ -65,10 +65,13 @@ class StillLive:
 
     Args:
         store: What is there.
+        changed: What is changed now, and so does not stay as it stands.
     """
 
-    def __init__(self, store: ReadStore) -> None:
+    def __init__(self, store: ReadStore, changed: Delta) -> None:
         self._store = store
+        self._changed = changed.entries
+        self._goes: set[tuple[bytes, bytes]] | None = None
         self._entries: list[Change] = []
         self._rows: dict[int, list[Any]] = {}
 
@@ -78,11 +81,13 @@ class StillLive:
         Raises:
             CorruptionError: The rows of a table cannot be read.
         """
-        get, size = self._store.get, 0
+        if self._goes is None:
+            self._goes = {(prefix, sub) for prefix, sub, _ in self._changed}
+        get, goes, size = self._store.get, self._goes, 0
         stream = block.block.written or b"" if isinstance(block, TableChange) else b""
         (delta,) = deltas([block], {}, where)
         for prefix, sub, value in delta.entries:
-            if value is not None and get(prefix, sub) == value:
+            if value is not None and (prefix, sub) not in goes and get(prefix, sub) == value:
                 self._entries.append((prefix, sub, value))
                 size += len(prefix) + len(sub) + len(value)
         for table in delta.tables:

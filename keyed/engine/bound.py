@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -177,6 +177,16 @@ class BoundState:
     def stored(self, item: Any, key: Any) -> Any:
         """What would be read back of an item of a key if it were stored."""
         return self.unwrap(self.wrap(item, self.encode, key), self.decode)
+
+    def remove_all(self, changes: Changes, prefix: bytes, kept: Container[bytes] = ()) -> None:
+        """Remove all stored entries with a prefix but those that are kept."""
+        stored = self._scope.store.scan(prefix)
+        if self.ttl is None:
+            changes.remove_all(prefix, stored, kept)
+            return
+        for sub, _ in stored:
+            if sub not in kept:
+                self.write(changes, prefix, sub, None)
 
     # Time to live -----------------------------------------------------------------------------------------------
 

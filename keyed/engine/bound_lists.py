@@ -115,8 +115,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         for key, cell in self._cells.items():
             prefix = cell.prefix
             if cell.cleared:
-                for sub, _ in self._scope.store.scan(prefix):
-                    self.write(changes, prefix, sub, None)
+                self.remove_all(changes, prefix)
             elif self._refreshes and cell.stored:
                 for sub, item in zip(cell.subs, cell.stored, strict=True):
                     self.write(changes, prefix, sub, self.wrap(item, encode, key))

@@ -189,8 +189,6 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         for key, cell in self._cells.items():
             prefix, written = cell.prefix, cell.written
             if cell.cleared:
-                for sub, _ in self._scope.store.scan(prefix):
-                    if sub not in written:
-                        self.write(changes, prefix, sub, None)
+                self.remove_all(changes, prefix, written)
             for sub, item in written.items():
                 self.write(changes, prefix, sub, None if item is REMOVED else self.wrap(item, encode, key))

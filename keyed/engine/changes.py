@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from keyed.content.addresses import TIMER_PROCESSING, decode_time
@@ -81,6 +82,22 @@ class Changes:
             else:
                 self.entries += step
         self._add((prefix, sub, value))
+
+    def remove_all(self, prefix: bytes, entries: Iterable[tuple[bytes, bytes]], kept: Container[bytes] = ()) -> None:
+        """Remove entries of a state.
+
+        Args:
+            prefix: Where they are.
+            entries: Each with its value, as the store has it.
+            kept: Those that are not removed.
+        """
+        add, size, count = self._add, len(prefix) + OVERHEAD, 0
+        for sub, old in entries:
+            if sub not in kept:
+                add((prefix, sub, None))
+                self.bytes -= size + len(sub) + len(old)
+                count += 1
+        self.entries -= count
 
     def write_timed(self, prefix: bytes, sub: bytes, value: bytes | None, clock: int) -> None:
         """Write an entry with a time to live; one that is due by ``clock`` already is not kept."""

@@ -19,20 +19,21 @@ _SLACK_BYTES = 1 << 18
 _EFFORT = 4
 
 
-def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, new_bytes: int, where: str) -> Delta:
+def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, changed: Delta, new_bytes: int, where: str) -> Delta:
     """Drop the oldest rows of the log if it has grown beyond its bound.
 
     Args:
         log: The log.
         meta: Its meta record for the commit in progress; first row and bytes are updated.
         store: Committed entries, level with the log.
+        changed: What the commit changes: it need not be appended as it was before.
         new_bytes: What the commit appends.
         where: For messages.
 
     Returns:
         What of the dropped rows is still live: to be appended before the commit's own changes.
     """
-    still_live = StillLive(store)
+    still_live = StillLive(store, changed)
     cleaned = []
     live = max(meta.counters.get("live_bytes", 0), 0)
     budget = _EFFORT * new_bytes + _SLACK_BYTES // 4

@@ -227,7 +227,8 @@ class KeyGroup:
             rows = [b""] if changes.delta != Delta() else []
         else:
             blocks = list(changes.delta.log_blocks())
-            reappended = clean(log, meta, self._replica.store, sum(size for size, _ in blocks), self._where)
+            size = sum(size for size, _ in blocks)
+            reappended = clean(log, meta, self._replica.store, changes.delta, size, self._where)
             # A batch that changed nothing leaves no row, only its clocks and counters.
             if blocks or reappended.records:
                 rows = encode_rows(meta.commit, reappended.log_blocks(), blocks, meta.attempt, before)

@@ -8,7 +8,6 @@ groups; so from 2 groups to 4, say, a new group reads one old one.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -133,16 +132,15 @@ def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
     if point.standby is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="keyed-reader-") as own:
-        try:
-            standby = VersionReader(Path(point.standby) / header.operator, own)
-        except LocalStoreError:
-            yield None
-            return
-        try:
-            yield standby if _place(standby, restoration) is not None else None
-        finally:
-            standby.close()
+    try:
+        standby = VersionReader(Path(point.standby) / header.operator)
+    except LocalStoreError:
+        yield None
+        return
+    try:
+        yield standby if _place(standby, restoration) is not None else None
+    finally:
+        standby.close()
 
 
 def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] | None:

@@ -1,7 +1,7 @@
-"""A folder for local stores that are wanted for a while, which goes with who made it, or with the next one.
+"""Folders under the temporary one, which go with whoever made them, or with a later program.
 
-While it is used there is a lock on the file ``lock`` in it. A folder whose lock is free is of a process that was
-killed, and the next process that makes one removes it.
+Whoever made one holds a lock on the file ``lock`` in it while it lives. A folder whose lock is free is of a program
+that was killed, and whoever makes the next one removes it.
 """
 
 from __future__ import annotations
@@ -11,44 +11,59 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
-_PREFIX = "keyed-local-"
 #: A folder without a lock is of a version that had none, or is being made.
 _OLD_SECONDS = 24 * 60 * 60.0
+#: What folders are made for; it is in their names.
+_KINDS = ("local", "harness", "flush", "reader", "tables")
 
 
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder of one's own."""
-    _sweep(Path(tempfile.gettempdir()))
-    folder, lock = _made()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+class ScratchFolder:
+    """An empty folder of the caller's own.
 
+    Args:
+        kind: What it is for.
 
-def _made() -> tuple[Path, int]:
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (folder / "lock").exists():
-            return folder, lock
-        # Another process has swept it just before it was locked.
-        os.close(lock)
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, kind: str) -> None:
+        assert kind in _KINDS
+        _sweep(Path(tempfile.gettempdir()))
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=f"keyed-{kind}-"))
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if (self.path / "lock").exists():
+                return
+            # Another program has swept it just before it was locked.
+            os.close(self._lock)
+
+    def close(self) -> None:
+        """Remove it. Closing again does nothing."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what processes of this user that were killed have left."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and _is_left(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+    """Remove what programs of this user that were killed have left."""
+    for kind in _KINDS:
+        for folder in parent.glob(f"keyed-{kind}-*"):
+            with suppress(OSError):
+                if folder.lstat().st_uid == os.getuid() and _is_left(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_left(folder: Path) -> bool:

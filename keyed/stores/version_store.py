@@ -53,6 +53,7 @@ from keyed.content.blocks import Change
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.private_files import make_private
 from keyed.stores.database import Database, is_locked, is_refused, successor
+from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
@@ -572,20 +573,24 @@ class VersionReader(VersionStore):
 
     Args:
         path: Folder of the store.
-        own: An empty folder for what RocksDB writes for a reader.
 
     Raises:
         LocalStoreError: There is no store, or it is damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], own: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._own = Path(own)
         numbers = _numbers(self.path)
         if not numbers:
             raise LocalStoreError(f"{self.path} holds no state tables; give the folder that open_tables was given")
         self._number = numbers[-1]
-        self._use(Database(self._folder(self._number), LocalStoreError, wal=True, reader=self._own))
+        #: For what RocksDB writes for a reader.
+        self._own = ScratchFolder("reader")
+        try:
+            self._use(Database(self._folder(self._number), LocalStoreError, wal=True, reader=self._own.path))
+        except BaseException:
+            self._own.close()
+            raise
 
     def refresh(self) -> bool:
         """Take in what was written since. Gives whether that is possible: not if the writer has begun a new store."""
@@ -599,7 +604,7 @@ class VersionReader(VersionStore):
     def close(self, *, delete: bool = False) -> None:
         """Let go of the folder, which is the writer's. Closing again does nothing."""
         self._database.close()
-        shutil.rmtree(self._own, ignore_errors=True)
+        self._own.close()
 
 
 def _bucket(address: bytes, buckets: int) -> int:

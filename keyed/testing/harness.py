@@ -6,11 +6,8 @@ ones.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from keyed.changelog.model import Changelog
@@ -35,6 +32,7 @@ from keyed.runtimes.local.source_rows import element_of, key_getter
 from keyed.shown import Shown
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
+from keyed.stores.scratch import ScratchFolder
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.ttl import TimeDomain
 from keyed.vectorized import VectorizedFunction, combines
@@ -99,7 +97,7 @@ class KeyedTestHarness(Shown):
         )
         self._key = key if callable(key) else key_getter(self._spec.keys) if key else (lambda value: value)
         self._backend = backend
-        self._folder: Path | None = None
+        self._folder: ScratchFolder | None = None
         self._commits = MemoryCommitStore()
         self._key_types = KeyTypes(self._spec.name)
         self._watermark = MIN_TIMESTAMP
@@ -402,8 +400,8 @@ class KeyedTestHarness(Shown):
             if self._backend == "memory":
                 store = MemoryStore()
             else:
-                self._folder = self._folder or Path(tempfile.mkdtemp(prefix="keyed-harness-"))
-                store = open_rocks_store(self._folder / str(index))
+                self._folder = self._folder or ScratchFolder("harness")
+                store = open_rocks_store(self._folder.path / str(index))
             self._replicas.append(Replica(store))
             log = self._commits.group_log(_OPERATOR, index)
             writer = self._spec.changelog.writer(index) if self._spec.changelog is not None else None
@@ -414,7 +412,7 @@ class KeyedTestHarness(Shown):
             replica.close()
         self._replicas, self._groups = [], []
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             self._folder = None
 
     def _restore(self, point: RestorePoint) -> None:

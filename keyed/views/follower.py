@@ -301,7 +301,7 @@ class FolderReader:
         self._lock = threading.Lock()
 
     def _open(self) -> VersionReader:
-        return VersionReader(self._path, tempfile.mkdtemp(prefix="keyed-reader-"))
+        return VersionReader(self._path)
 
     def poll(self) -> int:
         """Take in what was written since. Gives 0: applying is the other program's."""

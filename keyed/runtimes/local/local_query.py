@@ -37,7 +37,7 @@ from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
-from keyed.stores.scratch import scratch_folder
+from keyed.stores.scratch import ScratchFolder
 from keyed.streams import BoundOutput, Output, Source, Stage
 from keyed.views.state_tables import StateTables
 
@@ -186,7 +186,7 @@ class LocalQuery(Shown):
             elif self._checkpoint is not None:
                 folder = Path(self._checkpoint) / "local"
             else:
-                folder = stack.enter_context(scratch_folder())
+                folder = stack.enter_context(ScratchFolder("local")).path
             position = self._position(commits)
             chain = self._last.chain
             keeps = self._checkpoint is not None or any(stage.restore_from is not None for stage in chain)

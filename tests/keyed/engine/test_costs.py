@@ -174,3 +174,16 @@ def test_a_batch_decodes_the_meta_record_once(group, monkeypatch):
     assert not group.group.is_due(0)
     group.run(("a", lambda f, ctx: f.value.update(2)))
     assert len(decoded) == 1
+
+
+def test_clearing_a_map_or_list_reads_no_entry_by_itself_and_moves_none_in_the_log(group):
+    def clear(f, ctx):
+        f.map.clear()
+        f.list.clear()
+        f.map.put(1, 7)
+
+    made = calls(group, clear)
+    assert made["scanned"] == 2000
+    # The one that is written again is looked up; what the log has of the others is not looked for in the store.
+    assert made["get"] < 100
+    assert len(group.entries()) == 3001 + 10

@@ -123,9 +123,7 @@ def test_a_reader_shows_what_was_written_when_it_was_refreshed(tmp_path):
     store = VersionStore(tmp_path / "store")
     store.begin(1)
     store.apply(batch(1), [(0, [(A, b"", b"1")])], 1)
-    own = tmp_path / "own"
-    own.mkdir()
-    reader = VersionReader(tmp_path / "store", own)
+    reader = VersionReader(tmp_path / "store")
     store.apply(batch(2), [(0, [(A, b"", b"2")])], 1)
     eras = (Era("log", 1, 6),)
     assert reader.extent == Extent(eras, 1, 1, 1)
@@ -140,8 +138,7 @@ def test_a_reader_shows_what_was_written_when_it_was_refreshed(tmp_path):
     new.apply(batch(1), [(0, [(A, b"", b"7")])], 1)
     assert not reader.refresh()
     reader.close()
-    own.mkdir()
-    reader = VersionReader(tmp_path / "store", own)
+    reader = VersionReader(tmp_path / "store")
     assert seen(reader, 1) == {(A, b""): b"7"}
     reader.close()
     new.close()

@@ -31,7 +31,7 @@ from keyed.runtimes.spark.checkpoint.state_reader import Chosen, StateOperator, 
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.processor import WRITERS
 from keyed.stores import open_rocks_store
-from keyed.stores.scratch import scratch_folder
+from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,12 +195,12 @@ def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[],
 @contextmanager
 def _whole(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable[[], Any]]:
     """What builds the group's local store out of all its rows, when it is asked for the first time."""
-    with scratch_folder() as folder:
+    with ScratchFolder("flush") as folder:
         replicas: list[Replica] = []
 
         @cache
         def whole() -> Any:
-            replicas.append(Replica(open_rocks_store(folder / "store")))
+            replicas.append(Replica(open_rocks_store(folder.path / "store")))
             replicas[0].catch_up(log, meta, where)
             return replicas[0].store
 

@@ -16,7 +16,7 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
 from keyed.recovery import verify_changelog
-from keyed.stores.scratch import scratch_folder
+from keyed.stores.scratch import ScratchFolder
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = """
@@ -93,15 +93,20 @@ def test_a_signal_ends_a_run_after_the_batch_with_its_changelog_flushed(tmp_path
 
 def test_what_a_killed_run_has_left_is_removed_by_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with started(tmp_path, "scratch"), scratch_folder() as mine:
-        others = set(tmp_path.glob("keyed-local-*")) - {mine}
+    with started(tmp_path, "scratch"), ScratchFolder("local") as mine:
+        others = set(tmp_path.glob("keyed-local-*")) - {mine.path}
         assert len(others) == 1, "that run lives"
-    (tmp_path / "keyed-local-old").mkdir()
-    os.utime(tmp_path / "keyed-local-old", (0, 0))
-    (tmp_path / "keyed-local-new").mkdir()
-    with scratch_folder() as mine:
-        assert set(tmp_path.glob("keyed-local-*")) == {mine, tmp_path / "keyed-local-new"}
-    assert set(tmp_path.glob("keyed-local-*")) == {tmp_path / "keyed-local-new"}
+    for kind in ("local", "harness", "flush", "reader", "tables"):
+        (tmp_path / f"keyed-{kind}-old").mkdir()
+        os.utime(tmp_path / f"keyed-{kind}-old", (0, 0))
+        (tmp_path / f"keyed-{kind}-killed").mkdir()
+        (tmp_path / f"keyed-{kind}-killed" / "lock").touch()
+    kept = {tmp_path / "keyed-local-new", tmp_path / "keyed-others"}
+    for folder in kept:
+        folder.mkdir()
+    with ScratchFolder("flush") as mine:
+        assert set(tmp_path.glob("keyed-*")) == {mine.path, *kept}
+    assert set(tmp_path.glob("keyed-*")) == kept
 
 
 class Big(KeyedProcessFunction):
