@@ -23,9 +23,8 @@ from keyed import (
 from windows.aggregates import Reduce
 from windows.assigners import HoppingWindows, WindowAssigner
 from windows.continuous import ContinuousColumns, ContinuousRows
-from windows.definition import Definition, define, hopping_slice
+from windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
 from windows.evictors import Evictor
-from windows.output_schema import output_schema, row_timestamps
 from windows.paths import Path, check_path, row_reason
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger

@@ -28,7 +28,7 @@ from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
-from keyed.runtimes.local.source_rows import element_of, key_getter
+from keyed.runtimes.local.local_rows import element_of, key_getter
 from keyed.shown import Shown
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore

@@ -22,8 +22,7 @@ from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
 from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
-from keyed.runtimes.local.output_rows import as_rows
-from keyed.runtimes.local.source_rows import SourceRows, key_getter
+from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import BufferedCommits
 from keyed.streams import Stage

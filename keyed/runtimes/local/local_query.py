@@ -25,13 +25,12 @@ from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
 from keyed.runtimes.hints import Hints, tell_unread
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
-from keyed.runtimes.local.garbage import Collector
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
+from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import write
+from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
 from keyed.runtimes.local.source import batches
-from keyed.runtimes.local.source_rows import Limit, SourceRows
-from keyed.runtimes.local.stop_signals import Interrupted, leave, watched
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink

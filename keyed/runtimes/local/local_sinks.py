@@ -8,7 +8,7 @@ from typing import Any
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.outputs import Schema
-from keyed.runtimes.local.output_rows import as_rows
+from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
 from keyed.streams import BoundOutput

@@ -21,7 +21,7 @@ from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition
-from keyed.runtimes.local.source_rows import (
+from keyed.runtimes.local.local_rows import (
     Limit,
     SourceRows,
     checked,

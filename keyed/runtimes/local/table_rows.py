@@ -20,7 +20,7 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
-from keyed.runtimes.local.source_rows import Limit, SourceRows, checked, column_times, timestamp_of
+from keyed.runtimes.local.local_rows import Limit, SourceRows, checked, column_times, timestamp_of
 from keyed.streams import Stage
 from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines

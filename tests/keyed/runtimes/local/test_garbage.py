@@ -10,7 +10,7 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction
-from keyed.runtimes.local import garbage
+from keyed.runtimes.local import process
 
 
 class Node:
@@ -39,7 +39,7 @@ class Replacing(KeyedProcessFunction):
 @pytest.fixture
 def collecting(monkeypatch):
     """All objects are collected from the first batch on, and nothing is frozen, as in a program of a user."""
-    monkeypatch.setattr(garbage, "_FIRST", 0)
+    monkeypatch.setattr(process, "_FIRST", 0)
     gc.collect()
     gc.unfreeze()
     yield
@@ -47,7 +47,7 @@ def collecting(monkeypatch):
 
 
 def test_cycles_that_live_over_a_batch_are_freed(collecting, monkeypatch):
-    monkeypatch.setattr(garbage, "_TIMES", 0)
+    monkeypatch.setattr(process, "_TIMES", 0)
     Node.alive.clear()
     source = [{"k": "a"}] * 100
     seen = keyed.stream(source).key_by("k").process(Replacing()).run(rows_per_batch=1).values

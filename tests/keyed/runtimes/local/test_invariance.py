@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.runtimes.local import local_query as query
+from keyed.runtimes.local.local_rows import SourceRows
 from keyed.runtimes.local.source import batches
-from keyed.runtimes.local.source_rows import SourceRows
 
 LATE = OutputTag("late")
 DELAY = 6

@@ -1,11 +1,52 @@
-"""Python's cyclic garbage collector during a run."""
+"""What a local run does to the process that it is in.
+
+SIGTERM and Ctrl-C end it after the batch that is running, with its changelogs flushed; and Python's cyclic garbage
+collector runs between batches.
+"""
 
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
+
+_DEFAULTS: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
+
+class Interrupted(BaseException):
+    """Breaks off the wait for a source."""
+
+
+@contextmanager
+def watched(on_signal: Callable[[int], object]) -> Iterator[None]:
+    """Call a function when the program is asked to stop, unless it sees to that itself, or this is another thread.
+
+    Args:
+        on_signal: Gets the number of the signal. It runs between any two steps of the main thread.
+    """
+    mine = []
+    if threading.current_thread() is threading.main_thread():
+        mine = [number for number, default in _DEFAULTS.items() if signal.getsignal(number) == default]
+    for number in mine:
+        signal.signal(number, lambda number, _: on_signal(number))
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, _DEFAULTS[number])
+
+
+def leave(number: int) -> NoReturn:
+    """End the program as the signal does by itself."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
+
 
 #: All objects are looked at when this many times as long has passed as it took the last time: 2 % of the time at most.
 _TIMES = 50

@@ -1,4 +1,4 @@
-"""The rows of a batch of the local runtime: keys, timestamps and elements, without the bad rows.
+"""The rows of the local runtime: those that come from a source, without the bad ones, and those that are emitted.
 
 Bad rows are diverted where the stream has `on_bad_row`, and refused otherwise. They are bad by the same list as on
 Spark (`keyed.streams.stream`). Elements of Python have two ways more to have a key that cannot be stored: a datetime
@@ -22,7 +22,8 @@ from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
-from keyed.errors import DefinitionError, EncodingError, KeyedError, RowError, TimestampError
+from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
+from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.shown import shown
 from keyed.streams import Keys, Source, Stage
@@ -185,6 +186,44 @@ def column_times(source: Source, table: Any) -> list[int | None] | None:
     from keyed.arrow.event_times import event_times
 
     return column_values(event_times(table.column(name), name))
+
+
+def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any]:
+    """Emitted tuples and dictionaries as rows of the declared columns; other objects as they are.
+
+    Args:
+        values: What was emitted.
+        schema: The declared columns; without them nothing is changed.
+        operator: Name of the operator, for messages.
+
+    Raises:
+        OutputDefinitionError: A tuple or dictionary does not have the columns.
+    """
+    if schema is None:
+        return values
+    names = schema.names
+    make = row_class(names)
+    width = len(names)
+    if set(map(type, values)) == {tuple} and set(map(len, values)) == {width}:
+        return list(map(make, values))
+    rows = []
+    for value in values:
+        kind = value.__class__
+        if kind is tuple:
+            if len(value) != width:
+                raise OutputDefinitionError(
+                    f"operator {operator!r}: output {value!r} has {len(value)} values for {width} columns: "
+                    f"{', '.join(names)}"
+                )
+            rows.append(make(value))
+        elif kind is dict:
+            missing = [name for name in names if name not in value]
+            if missing:
+                raise OutputDefinitionError(f"operator {operator!r}: output {value!r} lacks column {missing[0]!r}")
+            rows.append(make([value[name] for name in names]))
+        else:
+            rows.append(value)
+    return rows
 
 
 def _field_getter(name: str, what: str) -> Callable[[Any], Any]:
