@@ -602,6 +602,28 @@ def test_every_module_says_what_it_is_for():
     assert without == []
 
 
+def unmapped(package: Path, text: str) -> list[str]:
+    """The modules of a package that the map in its docstring leaves out, or that it has and are not there."""
+    there = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    lines = re.findall(r"^- (.*(?:\n  .*)*)", text, re.MULTILINE)
+    mapped = {name for line in lines for name in re.findall(r"`([a-z_]+)`", line)}
+    return sorted(mapped ^ (there - {"__init__", "__main__"})) if lines else []
+
+
+def test_maps_of_packages_are_right():
+    for path in LIBRARY:
+        if path.name == "__init__.py":
+            text = ast.get_docstring(tree_of(path)) or ""
+            assert unmapped(path.parent, text) == [], module_name(path)
+
+
+def test_a_wrong_map_is_seen(tmp_path):
+    for name in ("__init__", "a", "b"):
+        (tmp_path / f"{name}.py").touch()
+    assert unmapped(tmp_path, "- `a`: one, by `Name`.\n  `b`: two.") == []
+    assert unmapped(tmp_path, "- `a`: one.\n- `c`: three.") == ["b", "c"]
+
+
 def test_no_file_names_a_registry_or_a_machine():
     found = {}
     for path in project_files():
