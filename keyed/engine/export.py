@@ -70,7 +70,7 @@ def export(
         previous=meta.previous,
         source_log=meta.log_id,
         snapshot=snapshot,
-        entries=meta.counters.get("live_entries", 0) + meta.counters.get("timers_pending", 0),
+        entries=meta.live,
         hash=meta.hash,
         watermark=meta.watermark,
         processing_time=meta.processing_time,

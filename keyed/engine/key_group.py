@@ -211,9 +211,8 @@ class KeyGroup:
         meta.processing_time = scope.processing_time
         meta.states = registry.described()
         self._commit(meta, changes, started, clock)
-        left = counters["live_entries"] or counters["timers_pending"]
         changed = changes.delta != Delta()
-        due = done.due if left else None
+        due = done.due if meta.live else None
         return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:

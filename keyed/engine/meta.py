@@ -62,6 +62,11 @@ class GroupMeta:
     key_columns: list[str] | None = None
     key_type: str = ""
 
+    @property
+    def live(self) -> int:
+        """Number of live entries, of states, tables and timers."""
+        return self.counters.get("live_entries", 0) + self.counters.get("timers_pending", 0)
+
 
 _RECORD: RecordFormat[GroupMeta] = RecordFormat(b"KMET", 1, GroupMeta)
 encode_meta = _RECORD.encode

@@ -230,7 +230,7 @@ def _check(restoration: Restoration, markers: Sequence[Commit], loaded: Sequence
     before = sum(hash_of_text(marker.hash, where) for marker in markers)
     after = sum(hash_of_text(meta.hash, where) for meta in loaded)
     expected = sum(marker.entries for marker in markers)
-    found = sum(meta.counters["live_entries"] + meta.counters["timers_pending"] for meta in loaded)
+    found = sum(meta.live for meta in loaded)
     if expected == found and not (hashes and (before - after) % MODULUS):
         return
     for marker in markers:

@@ -97,7 +97,7 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
         found = attrs.evolve(found, entries=live.live)
         marker = None if changelog is None else changelog.reader(meta.group).last()
         same = marker is not None and (marker.sequence, marker.attempt) == (meta.commit, meta.attempt)
-        problem = _compared(live, _expected(meta))
+        problem = _compared(live, meta.live, meta.hash)
         if changelog is not None and same:
             replayed, replay = _replayed(changelog.reader(meta.group), meta.operator, meta.group)
             problem = replayed.problem or problem
@@ -164,17 +164,6 @@ class Replay:
             self.store.apply("replay", 1, once.entries, once.tables)
 
 
-@attrs.frozen
-class _Expected:
-    entries: int
-    hash: str
-
-
-def _expected(meta: GroupMeta) -> _Expected:
-    entries = meta.counters.get("live_entries", 0) + meta.counters.get("timers_pending", 0)
-    return _Expected(entries, meta.hash)
-
-
 def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verified, Replay]:
     """Check the commits of a key group of a changelog."""
     while True:
@@ -185,7 +174,7 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
                 found = attrs.evolve(
                     found, first=found.first or commit.sequence, last=commit.sequence, entries=replay.found.live
                 )
-                problem = _compared(replay.found, commit)
+                problem = _compared(replay.found, commit.entries, commit.hash)
                 if problem:
                     return attrs.evolve(found, problem=f"commit {commit.sequence}: {problem}"), replay
         except HistoryCompacted:
@@ -196,12 +185,12 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
         return found, replay
 
 
-def _compared(found: LiveHash, expected: Commit | _Expected) -> str:
-    """Return what is wrong with a state; empty if nothing is."""
-    if found.live != expected.entries:
-        return f"there are {found.live} live entries, its marker says {expected.entries}"
-    if expected.hash and hash_text(found.value) != expected.hash:
-        return f"the hash of its {found.live} live entries is {hash_text(found.value)}, its marker says {expected.hash}"
+def _compared(found: LiveHash, entries: int, hash_: str) -> str:
+    """Say what is wrong with a state, by what its marker says; empty if nothing is."""
+    if found.live != entries:
+        return f"there are {found.live} live entries, its marker says {entries}"
+    if hash_ and hash_text(found.value) != hash_:
+        return f"the hash of its {found.live} live entries is {hash_text(found.value)}, its marker says {hash_}"
     return ""
 
 
