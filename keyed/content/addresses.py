@@ -26,6 +26,7 @@ from struct import Struct
 from typing import Any
 
 from keyed.codec.keys import decode_key, decode_key_at
+from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CorruptionError
 
 #: The encoded value of a map entry that is null, and of a version that is a deletion, whatever the type.
@@ -58,6 +59,12 @@ def decode_time(data: bytes, offset: int = 0) -> int:
     """Decode the timestamp that `encode_time` wrote at ``offset`` of ``data``."""
     timestamp: int = _unpack_time(data, offset)[0]
     return timestamp - _SIGN
+
+
+def expiry(data: bytes) -> int | None:
+    """When an entry expires that is due at the encoded time ``data`` begins with; ``None`` if it never does."""
+    time = decode_time(data)
+    return None if time == MAX_TIMESTAMP else time
 
 
 def state_prefix(kind: int, state_id: int, key: bytes, namespace: bytes) -> bytes:

@@ -19,8 +19,8 @@ from keyed.codec.values import value_codec
 from keyed.content.addresses import (
     NULL,
     decode_list_sub,
-    decode_time,
     decode_version_sub,
+    expiry,
     key_of,
     namespace_of,
     split_value,
@@ -187,7 +187,7 @@ class _Decoders:
         key, namespace, expires = key_of(prefix), namespace_of(prefix), None
         if value is not None:
             due, value = split_value(prefix, value)
-            expires = decode_time(due) if due else None
+            expires = expiry(due) if due else None
         decoded = None if value in (None, NULL) or state.decode is None else state.decode(value)
         return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
 

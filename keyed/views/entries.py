@@ -22,8 +22,8 @@ from keyed.content.addresses import (
     TTL_EVENT,
     TTL_PROCESSING,
     decode_list_sub,
-    decode_time,
     decode_version_sub,
+    expiry,
     list_sub,
     version_sub,
 )
@@ -231,7 +231,7 @@ class EntryReader:
 
     def expires(self, value: bytes) -> int | None:
         """When a stored value's time to live ends, if it has one."""
-        return None if self.clock is None else decode_time(value)
+        return None if self.clock is None else expiry(value)
 
     def values(self, values: list[bytes | None]) -> list[Any]:
         """Decode stored values; ``None`` where there is none."""

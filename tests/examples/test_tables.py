@@ -6,8 +6,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from examples import payments, recency_cache, sensor_readings
+from examples import movie_tickets, payments, recency_cache, sensor_readings
 
+TICKETS = """\
+While it runs: {'tickets': 3, 'revenue': 48}
+Die Hard {'tickets': 3, 'revenue': 48}
+The Big Lebowski {'tickets': 2, 'revenue': 24}
+The Godfather {'tickets': 4, 'revenue': 84}
+"""
 SENSORS = """\
 The changelog is an audit trail: [('sensor-1', 45.0), ('sensor-2', 41.0), ('sensor-1', 68.5), ('sensor-2', 27.0), \
 ('sensor-2', 48.0)]
@@ -31,7 +37,7 @@ PAYMENTS = """\
 
 @pytest.mark.parametrize(
     ("example", "printed"),
-    [(sensor_readings, SENSORS), (recency_cache, RECENCY), (payments, PAYMENTS)],
+    [(movie_tickets, TICKETS), (sensor_readings, SENSORS), (recency_cache, RECENCY), (payments, PAYMENTS)],
     ids=lambda value: getattr(value, "__name__", "").rpartition(".")[2],
 )
 def test_examples(example, printed, tmp_path, capsys):

@@ -59,6 +59,7 @@ def test_pull(harness_and_tables):
         ("tea", 20, 90),
         ("tea", 10, 100),
     ]
+    assert [entry.expires for entry in table] == [None, 139, 139, 129, 119]
     with pytest.raises(keyed.KeyTypeError):
         table.get(1)
     # By the clock of the batch, before anything was removed: 20 lies behind the history, 30 does not.
