@@ -5,6 +5,7 @@ CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keyed-setup
+DEMO_STAMP := $(VENV)/.keyed-demo
 # Two workers: two processors, and the memory of one session of Spark each. Compiled files are kept: the tests start
 # Python hundreds of times.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -19,18 +20,18 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the project and everything it needs; nothing to do when that is there
 
-$(STAMP): pyproject.toml constraints.txt .ci/setup.py
+$(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt .ci/setup.py
 	@for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
-	    exec "$$python" .ci/setup.py; \
+	    exec "$$python" .ci/setup.py $(notdir $@); \
 	  fi; \
 	done; \
 	echo "keyed needs Python 3.11 or newer with its module venv (Debian and Ubuntu: the package python3-venv)." >&2; \
 	echo "Tried: $(strip $(CANDIDATES)). Install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
 	exit 1
 
-demo: setup ## the main job: the ten busiest destinations of each hour, computed on Spark (ARGS="--n 5" and so on)
-	@rm -rf $(DEMO)
+demo: $(DEMO_STAMP) ## the main job and its page: the ten busiest destinations of each hour, on Spark (ARGS="--n 5" and so on)
+	@if [ -e $(DEMO)/top_n/_SUCCESS ]; then rm -rf $(DEMO); fi
 	$(BIN)/python -m examples.top_n --output $(DEMO)/top_n $(ARGS)
 
 test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)

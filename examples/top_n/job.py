@@ -5,6 +5,7 @@ The chain is the same for both; only the source differs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,18 +15,16 @@ import keyed
 from examples.top_n.arrivals import Arrivals
 from examples.top_n.functions import LATE, CountByItem, Ranked, RankPerWindow, WindowCount
 from examples.top_n.workspace import Workspace
-from windows import Count, TopN, TumblingEventTimeWindows
 
-#: Names of the two operators, in checkpoints and metrics.
+#: Names of the two operators, in checkpoints, metrics and changelogs.
 COUNT, RANK = "count-by-item", "rank-per-window"
 
-#: The window's row: its key and bounds, then what was aggregated.
-_WINDOW_COUNT = "item string, window_start timestamp, window_end timestamp, count bigint"
+OnProgress = Callable[[keyed.Progress], object]
 
 
 @attrs.frozen
 class Settings:
-    """What is computed, and how.
+    """What is computed, and where.
 
     Attributes:
         n: Items a window.
@@ -33,8 +32,6 @@ class Settings:
         delay_minutes: How far the watermark stays behind the newest event time.
         rows_per_batch: Rows a micro-batch.
         runtime: What runs the job.
-        path: Row by row, or whole columns at a time, with the window and the ranking of the library.
-        first_stage: On the path by row, whether a function written by hand counts or a window of the library.
     """
 
     n: int
@@ -42,39 +39,44 @@ class Settings:
     delay_minutes: int
     rows_per_batch: int
     runtime: Literal["spark", "local"]
-    path: Literal["row", "vectorized"] = "row"
-    first_stage: Literal["hand", "window"] = "hand"
 
 
-def top_n(source: Any, settings: Settings) -> tuple[keyed.Output, keyed.Output]:
+def top_n(source: Any, settings: Settings, workspace: Workspace) -> tuple[keyed.Output, keyed.Output]:
     """The job as a chain of streams.
 
     Args:
         source: Rows with ``item`` and ``event_time``: a streaming DataFrame, an Arrow table, or any other source.
         settings: What to compute.
+        workspace: Where the changelogs are.
 
     Returns:
         The rankings, and the late rows.
     """
     watermark = keyed.bounded_out_of_orderness(minutes=settings.delay_minutes)
     items = keyed.stream(source, timestamp="event_time", watermark=watermark).key_by("item")
-    window_ms = settings.window_minutes * 60_000
-    if settings.path == "vectorized" or settings.first_stage == "window":
-        windowed = items.window(TumblingEventTimeWindows.of(window_ms)).path(settings.path).side_output_late_data(LATE)
-        counts = windowed.aggregate({"count": Count()}, output=_WINDOW_COUNT, name=COUNT)
-    else:
-        counts = items.process(CountByItem(window_ms), output=WindowCount, name=COUNT)
-    rank: RankPerWindow | TopN = RankPerWindow(settings.n)
-    if settings.path == "vectorized":
-        rank = TopN(settings.n, by="count", item="item", columns=_WINDOW_COUNT)
-    ranking = counts.key_by("window_start", "window_end").process(rank, output=Ranked, name=RANK)
+    counts = items.process(
+        CountByItem(settings.window_minutes * 60_000),
+        output=WindowCount,
+        name=COUNT,
+        changelog=workspace.changelog(COUNT),
+    )
+    ranking = counts.key_by("window_start", "window_end").process(
+        RankPerWindow(settings.n), output=Ranked, name=RANK, changelog=workspace.changelog(RANK)
+    )
     return ranking, counts.side_output(LATE)
 
 
 def run_on_spark(
-    arrivals: Arrivals, settings: Settings, workspace: Workspace, on_progress: Callable[[keyed.Progress], object]
+    arrivals: Arrivals, settings: Settings, workspace: Workspace, on_progress: OnProgress, pace: float
 ) -> None:
     """Run the job as one Structured Streaming query, each file of arrivals a micro-batch.
+
+    Args:
+        arrivals: The rows.
+        settings: What to compute.
+        workspace: Where everything is.
+        on_progress: Called after each batch.
+        pace: Seconds that all arrivals take; 0 is as fast as they can be processed.
 
     Raises:
         keyed.KeyedError: The query failed, or Spark cannot be started.
@@ -86,35 +88,44 @@ def run_on_spark(
             .option("maxFilesPerTrigger", 1)
             .parquet(str(arrivals.folder))
         )
-        _run(source, settings, workspace, on_progress)
+        outputs = _outputs(source, settings, workspace)
+        checkpoint = str(workspace.checkpoint)
+        if pace and not workspace.is_finished():
+            trigger = f"{round(1000 * pace / arrivals.files)} milliseconds"
+            query = keyed.start(*outputs, checkpoint=checkpoint, trigger=trigger, on_progress=on_progress)
+            try:
+                while rows_read(query.progress) < arrivals.rows and not query.await_termination(0.2):
+                    pass
+            finally:
+                query.stop()
+        keyed.run(*outputs, checkpoint=checkpoint, drain=True, on_progress=on_progress)
     finally:
         spark.stop()
 
 
 def run_locally(
-    arrivals: Arrivals, settings: Settings, workspace: Workspace, on_progress: Callable[[keyed.Progress], object]
+    arrivals: Arrivals, settings: Settings, workspace: Workspace, on_progress: OnProgress, pace: float
 ) -> None:
     """Run the job in this process, without Spark and Java; the two columns are read into memory.
 
-    Raises:
-        keyed.KeyedError: The query failed.
+    The arguments and errors are those of `run_on_spark`.
     """
-    _run(arrivals.table(), settings, workspace, on_progress, rows_per_batch=settings.rows_per_batch)
+    began = time.monotonic()
+
+    def show(progress: keyed.Progress) -> None:
+        on_progress(progress)
+        time.sleep(max(0.0, began + pace * rows_read(progress) / arrivals.rows - time.monotonic()))
+
+    outputs = _outputs(arrivals.table(), settings, workspace)
+    checkpoint = str(workspace.checkpoint)
+    keyed.run(*outputs, checkpoint=checkpoint, drain=True, on_progress=show, rows_per_batch=settings.rows_per_batch)
 
 
-def _run(
-    source: Any,
-    settings: Settings,
-    workspace: Workspace,
-    on_progress: Callable[[keyed.Progress], object],
-    **options: Any,
-) -> None:
-    ranking, late = top_n(source, settings)
-    keyed.run(
-        ranking.to(keyed.parquet_sink(workspace.top)),
-        late.to(keyed.parquet_sink(workspace.late)),
-        checkpoint=str(workspace.checkpoint),
-        drain=True,
-        on_progress=on_progress,
-        **options,
-    )
+def rows_read(progress: keyed.Progress | None) -> int:
+    """Rows that the job has read until now, earlier runs included."""
+    return 0 if progress is None else progress.metrics.get(COUNT, {}).get("rows_in", 0)
+
+
+def _outputs(source: Any, settings: Settings, workspace: Workspace) -> list[Any]:
+    ranking, late = top_n(source, settings, workspace)
+    return [ranking.to(keyed.parquet_sink(workspace.top)), late.to(keyed.parquet_sink(workspace.late))]

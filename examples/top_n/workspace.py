@@ -5,6 +5,9 @@
     DIR/checkpoint/  where the query stands (or the folder of --checkpoint)
     DIR/top/         results: window_start, window_end, rank, item, count
     DIR/late/        late rows: item, event_time
+    DIR/changelog/   every change of the state of both functions
+    DIR/tables/      that state as tables, for the page
+    DIR/_SUCCESS     the input has ended, and its results are complete
 
 A run with the same options on the same folder goes on where the last one stopped. Every other mixture would spoil
 results that are there, so it is refused before anything is written.
@@ -18,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
+import keyed
 
 
 class WorkspaceError(Exception):
@@ -50,6 +55,27 @@ class Workspace:
     def late(self) -> Path:
         """Where late rows go."""
         return self.output / "late"
+
+    @property
+    def tables(self) -> Path:
+        """Where the state tables are."""
+        return self.output / "tables"
+
+    def changelog(self, operator: str) -> keyed.Changelog:
+        """The changelog of an operator."""
+        return keyed.DirectoryChangelog(self.output / "changelog" / operator)
+
+    def finish(self) -> None:
+        """Say that the results are complete."""
+        self._success.touch()
+
+    def is_finished(self) -> bool:
+        """Whether an earlier run has completed the results."""
+        return self._success.exists()
+
+    @property
+    def _success(self) -> Path:
+        return self.output / "_SUCCESS"
 
     @property
     def _job(self) -> Path:

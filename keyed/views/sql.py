@@ -58,8 +58,12 @@ class _Connection:
                 if known is None or not known.go_on_with(dataset):
                     self._cursor.register(name, dataset)
                     self._datasets[name] = dataset
-        found: pa.Table = self._cursor.sql(query, params=parameters).to_arrow_table()
-        return found
+        try:
+            found: pa.Table = self._cursor.sql(query, params=parameters).to_arrow_table()
+            return found
+        finally:
+            for dataset in self._datasets.values():
+                dataset.end_scans()
 
 
 #: Connections that no query is using.

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from decimal import Decimal
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import WeakSet
 
 import attrs
 import msgspec
@@ -82,6 +84,7 @@ class StateDataset(pyarrow.dataset.Dataset):
     def __init__(self, state: str, view: Viewing) -> None:
         self._state = state
         self._view = view
+        self._scans: WeakSet[_Scan] = WeakSet()
         with view(None) as opened:
             self._columns = _Columns(opened, opened.reader(state))
 
@@ -103,8 +106,9 @@ class StateDataset(pyarrow.dataset.Dataset):
             filter: The filter. Where it compares key columns with constants only these keys are read.
             options: Those of `pyarrow.dataset.Dataset.scanner`.
         """
-        bounds = bounds_of(filter, self.schema)
-        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches(bounds))
+        scan = _Scan(self._batches(bounds_of(filter, self.schema)))
+        self._scans.add(scan)
+        reader = pa.RecordBatchReader.from_batches(self.schema, scan)
         options = {"use_threads": False, **options}
         return pyarrow.dataset.Scanner.from_batches(reader, columns=columns, filter=filter, **options)
 
@@ -115,11 +119,16 @@ class StateDataset(pyarrow.dataset.Dataset):
             self._state, self._view, self._columns = other._state, other._view, other._columns
         return same
 
-    def _batches(self, bounds: dict[str, Bound]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, bounds: dict[str, Bound]) -> Generator[pa.RecordBatch]:
         with self._view(None) as view:
             entries = self._columns.entries(view, bounds)
             while rows := list(islice(entries, _ROWS)):
                 yield self._columns.batch(rows)
+
+    def end_scans(self) -> None:
+        """End the scans that go on: Arrow's threads read ahead of a query, also when it needs no more rows."""
+        for scan in list(self._scans):
+            scan.end()
 
     def _unsupported(self, *arguments: Any, **options: Any) -> Any:
         raise StateAccessError(f"the dataset of state {self._state!r} is only scanned; call to_table() first")
@@ -132,6 +141,23 @@ class StateDataset(pyarrow.dataset.Dataset):
 
     def __repr__(self) -> str:
         return f"<StateDataset {self._state}: {', '.join(self.schema.names)}>"
+
+
+class _Scan(Iterator[pa.RecordBatch]):
+    """Batches that one thread reads and another one may end."""
+
+    def __init__(self, batches: Generator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._lock = threading.Lock()
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._lock:
+            return next(self._batches)
+
+    def end(self) -> None:
+        """Give no more batches. What is read at the moment is waited for."""
+        with self._lock:
+            self._batches.close()
 
 
 class _Columns:

@@ -17,8 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import keyed
 from examples.top_n.__main__ import main
+from examples.top_n.functions import LATE, Ranked, RankPerWindow
 from tests.support.waiting import until
+from windows import Count, TopN, TumblingEventTimeWindows
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL, DEPARTED = 336_776, 328_521
@@ -98,22 +101,48 @@ def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
     assert "2014-01-01 04:00" in printed
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(("--first-stage", "hand"), marks=pytest.mark.slow),
-        pytest.param(("--first-stage", "window"), marks=pytest.mark.slow),
-        ("--path", "vectorized"),
-    ],
-    ids=" ".join,
-)
-def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures, how):
+@pytest.mark.slow
+def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures):
     options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "7000"]
-    options += how
     assert main(["--runtime", "local", "--output", str(tmp_path / "out"), *options]) == 0
     late = check(tmp_path / "out", departures, window="30min", delay="15min", n=1000, rows_per_batch=7000)
     assert late > 100
     assert read(tmp_path / "out" / "top")["count"].sum() + len(read(tmp_path / "out" / "late")) == DEPARTED
+
+
+@pytest.mark.parametrize("path", [pytest.param("row", marks=pytest.mark.slow), "vectorized"])
+def test_windows_of_the_library_give_the_same_rankings(tmp_path, departures, path):
+    """The job by a tumbling window, by rows and over whole columns."""
+    window_count = "item string, window_start timestamp, window_end timestamp, count bigint"
+    rows = pa.Table.from_pandas(departures[["item", "event_time"]], preserve_index=False)
+    watermark = keyed.bounded_out_of_orderness(minutes=15)
+    items = keyed.stream(rows, timestamp="event_time", watermark=watermark).key_by("item")
+    windowed = items.window(TumblingEventTimeWindows.of(30 * 60_000)).path(path).side_output_late_data(LATE)
+    counts = windowed.aggregate({"count": Count()}, output=window_count)
+    rank = RankPerWindow(20) if path == "row" else TopN(20, by="count", item="item", columns=window_count)
+    ranking = counts.key_by("window_start", "window_end").process(rank, output=Ranked)
+    keyed.run(
+        ranking.to(keyed.parquet_sink(tmp_path / "top")),
+        counts.side_output(LATE).to(keyed.parquet_sink(tmp_path / "late")),
+        rows_per_batch=7000,
+    )
+    assert check(tmp_path, departures, window="30min", delay="15min", n=20, rows_per_batch=7000) > 100
+
+
+def test_sales_are_those_of_their_seed(tmp_path, capsys):
+    options = ["--runtime", "local", "--source", "sales", "--rows", "20000", "--rows-per-batch", "500"]
+    for output in ("one", "two"):
+        assert main([*options, "--output", str(tmp_path / output)]) == 0
+    assert_same(read(tmp_path / "one" / "top"), read(tmp_path / "two" / "top"), ["window_start", "rank"])
+    sales = read(tmp_path / "one" / "arrivals")
+    assert len(sales) == 20_000
+    counts = sales["item"].value_counts()
+    assert counts["product-001"] > 2 * counts["product-005"] > 4 * counts["product-100"]
+    by_hour = sales["event_time"].dt.hour.value_counts()
+    assert by_hour[20] > 2 * by_hour[8]
+    late = len(read(tmp_path / "one" / "late"))
+    assert 0 < late < 1_000
+    assert f"{late:,} late" in capsys.readouterr().out
 
 
 def test_run_again_changes_nothing(tmp_path, capsys):
@@ -184,7 +213,7 @@ def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, opti
         (["--item-column", "x"], "--dataset, which is not given"),
         (["--dataset", "x.csv", "--item-column", "x"], "--dataset needs --time-column"),
         (["--runtime", "flink"], "invalid choice"),
-        (["--path", "vectorized", "--first-stage", "window"], "--first-stage says something about --path row"),
+        (["--source", "sales", "--dataset", "x.csv"], "--dataset says something about another source"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, capsys, options, message):

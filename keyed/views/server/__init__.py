@@ -2,6 +2,6 @@
 
 from keyed.views.server.access import Access
 from keyed.views.server.app import Limits, make_app
-from keyed.views.server.serving import serve
+from keyed.views.server.serving import serve, serving
 
-__all__ = ["Access", "Limits", "make_app", "serve"]
+__all__ = ["Access", "Limits", "make_app", "serve", "serving"]

@@ -1,9 +1,11 @@
-"""Runs the HTTP interface."""
+"""Runs the HTTP interface: until the program is told to stop, or in a thread beside a job."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ def serve(
     status: Callable[[], Mapping[str, Any]] = dict,
     ready: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Serve tables over HTTP until the process is told to stop.
+    """Serve tables over HTTP until the process is told to stop, by Ctrl-C or SIGTERM.
 
     Args:
         tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
@@ -41,19 +43,60 @@ def serve(
     Raises:
         DefinitionError: The address is not loopback, and everybody could ask for everything; or it is in use.
     """
+    server, listening, address = _prepared(tables, host, port, access, limits, page, status)
+    with listening:
+        ready(address)
+        server.run(sockets=[listening])
+
+
+@contextmanager
+def serving(
+    tables: StateTables,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    page: bool | Path = False,
+    status: Callable[[], Mapping[str, Any]] = dict,
+) -> Iterator[str]:
+    """Serve tables over HTTP in a thread for as long as the context is open, and give the address.
+
+    The arguments and errors are those of `serve`.
+    """
+    server, listening, address = _prepared(tables, host, port, access, limits, page, status)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="keyed-server", daemon=True)
+    with listening:
+        thread.start()
+        try:
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _prepared(
+    tables: StateTables,
+    host: str,
+    port: int,
+    access: Access | None,
+    limits: Limits | None,
+    page: bool | Path,
+    status: Callable[[], Mapping[str, Any]],
+) -> tuple[uvicorn.Server, socket.socket, str]:
+    """A server, the socket that it is to listen at, and the address of that."""
     access = access or Access()
     if not is_loopback(host) and not access.tokens:
         raise DefinitionError(
             f"host={host!r} can be reached from other machines: give access=Access(tokens={{...}}), or serve on "
             "127.0.0.1"
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    app = make_app(tables, access=access, limits=limits, page=page, status=status)
     try:
-        listening = socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise DefinitionError(f"host={host!r}, port={port}: {error.strerror}; give another port") from error
-    with listening:
-        name = f"[{host}]" if ":" in host else host
-        ready(f"http://{name}:{listening.getsockname()[1]}")
-        app = make_app(tables, access=access, limits=limits, page=page, status=status)
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+    name = f"[{host}]" if ":" in host else host
+    # Streams do not end by themselves: they get a second.
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    return uvicorn.Server(config), listening, f"http://{name}:{listening.getsockname()[1]}"

@@ -95,6 +95,8 @@ class SqlProcesses:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE,
+            # Ctrl-C is for the server, which ends its processes.
+            start_new_session=True,
         )
         assert process.stdout is not None
         # It says so when it has loaded what it needs, which is no query's time.

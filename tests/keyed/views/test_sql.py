@@ -246,3 +246,29 @@ def test_bounds_let_through_whatever_the_filter_does(tree):
             assert bound.values is None or row[name] in bound.values
             assert bound.least is None or row[name] >= bound.least
             assert bound.greatest is None or row[name] <= bound.greatest
+
+
+def test_a_scan_ends_with_its_query_though_arrow_reads_ahead(tmp_path, monkeypatch):
+    """Arrow's threads went on reading after the query, and met the closing of the folder."""
+    monkeypatch.setattr("keyed.views.state_dataset._ROWS", 100)
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Many(), key=lambda value: value[0], parallelism=1, changelog=log) as harness:
+        harness.process(("a", 20_000))
+        harness.advance_processing_time(1)
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        assert tables.sql("select entry from many limit 2").num_rows == 2
+        dataset = tables["many"].dataset()
+        reader = dataset.scanner().to_reader()
+        read = reader.read_next_batch().num_rows
+        dataset.end_scans()
+        assert read + sum(batch.num_rows for batch in reader) < 20_000
+        assert tables.sql("select count(*) as n from many").to_pylist() == [{"n": 20_000}]
+
+
+class Many(keyed.KeyedProcessFunction):
+    many = keyed.MapState(int, int)
+
+    def process_element(self, value, ctx):
+        for number in range(value[1]):
+            self.many.put(number, number)

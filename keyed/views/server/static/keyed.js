@@ -195,7 +195,7 @@ function factsOf(status, now) {
   const facts = [
     ["Batch", number.format(status.batch)],
     ["Committed", `${shownSpan(now - last.processing_time)} ago`],
-    ["Watermark (UTC)", shownTime(watermark)],
+    ["Watermark (UTC)", shownTime(Math.abs(watermark) < END ? Math.floor(watermark / 1000) * 1000 : watermark)],
   ];
   if (Math.abs(watermark) < END) facts.push(["Behind the clock", shownSpan(now - watermark)]);
   facts.push(["Entries", number.format(positions.reduce((sum, position) => sum + position.entries, 0))]);
@@ -283,6 +283,25 @@ export function start({ title, views }) {
     },
   });
   show();
+}
+
+/** Work that is never done twice at a time: calls meanwhile do it once more, so that the last word is the newest. */
+export function oneAtATime(work) {
+  let running = false;
+  let again = false;
+  return async () => {
+    again = true;
+    if (running) return;
+    running = true;
+    try {
+      while (again) {
+        again = false;
+        await work();
+      }
+    } finally {
+      running = false;
+    }
+  };
 }
 
 /** Shows what a call gives, or why it failed, in an element. */

@@ -1,5 +1,5 @@
 // The view of all tables: what each holds, one key with its history, a past batch, and the changes as they come.
-import { ask, chart, filled, follow, h, pathOf, placeOf, shown, shownTime, tableOf } from "/page/keyed.js";
+import { ask, chart, filled, follow, h, oneAtATime, pathOf, placeOf, shown, shownTime, tableOf } from "/page/keyed.js";
 
 const PAGE = 100;
 const FOLLOWED = 200;
@@ -14,7 +14,7 @@ export function tablesView() {
       const content = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Waiting for the first batch."));
       root.append(h("div", { class: "columns" }, h("nav", { "aria-label": "Tables" }, listing), content));
       let tables = [];
-      context.onBatch(async () => {
+      context.onBatch(oneAtATime(async () => {
         const before = tables.length;
         tables = (await ask("/tables", { signal })).tables;
         const chosen = tables.find(({ name }) => name === params.table) ?? tables[0];
@@ -23,7 +23,7 @@ export function tablesView() {
         listing.replaceChildren(...tables.map(({ name, kind, types }) => h("li", {},
           h("a", { href: context.link({ view: "tables", table: name }), "aria-current": name === chosen.name ? "true" : null },
             name, h("small", {}, `${kind} · ${types}`)))));
-      });
+      }));
     },
   };
 }
@@ -53,7 +53,7 @@ function showTable(root, table, context) {
 
   const past = { as_of: params.as_of || undefined };
   let known = new Map();
-  const load = async () => {
+  const load = oneAtATime(async () => {
     const answer = await ask(`/tables/${encodeURIComponent(table.name)}`, { params: { ...prefixOf(table, params.key), ...past, limit: PAGE }, signal });
     const rows = new Map(answer.entries.map((entry) => [JSON.stringify([entry.key, entry.namespace, entry.entry]), entry]));
     const body = entriesTable(answer.entries, table, context, (entry, row) => {
@@ -63,7 +63,7 @@ function showTable(root, table, context) {
     });
     known = rows;
     entries.replaceChildren(body, answer.next ? more(entries, table, answer.next, context) : "");
-  };
+  });
   if (params.key) filled(found, () => keyPanel(table, params, past, signal));
   if (params.as_of) filled(entries, async () => { await load(); return h("div", {}, ...entries.childNodes); });
   // What is shown follows the newest batch, until somebody has read on.

@@ -1,0 +1,98 @@
+"""The page over the running job: its state tables, served on loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import keyed
+from examples.top_n.job import COUNT, rows_read
+from keyed.views.server import serving
+
+_PAGE = Path(__file__).with_name("page")
+
+
+class PortTaken(Exception):
+    """Something else listens at the port. The message says what to do."""
+
+
+class Dashboard:
+    """Serves the page from the moment on when the job has written its first batch, until it is closed.
+
+    Args:
+        changelogs: The changelogs of the job's operators.
+        folder: Folder for the tables.
+        port: Port at which the page is served, on loopback.
+        rows: Rows that the job will read.
+
+    Attributes:
+        address: Where the page is.
+
+    Raises:
+        PortTaken: Something else listens there.
+    """
+
+    def __init__(self, changelogs: Sequence[keyed.Changelog], folder: Path, port: int, rows: int) -> None:
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as error:
+            raise PortTaken(
+                f"port {port}: {error.strerror}; name another one with --port, or use --headless"
+            ) from error
+        self.address = f"http://127.0.0.1:{port}"
+        self._changelogs, self._folder, self._port, self._rows = changelogs, folder, port, rows
+        self._progress: keyed.Progress | None = None
+        self._pace: list[tuple[float, int]] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="dashboard")
+        self._thread.start()
+
+    def show(self, progress: keyed.Progress) -> None:
+        """Show what the job says of itself after a batch."""
+        self._progress = progress
+        self._pace = [*self._pace[-9:], (time.monotonic(), rows_read(progress))]
+
+    def wait(self) -> None:
+        """Wait until it is closed."""
+        self._closing.wait()
+
+    def close(self) -> None:
+        """End the server."""
+        self._closing.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        with ExitStack() as stack:
+            while not self._closing.is_set():
+                try:
+                    tables = stack.enter_context(keyed.open_tables(self._changelogs, self._folder))
+                    break
+                except keyed.ChangelogError:
+                    # The job has not begun yet.
+                    self._closing.wait(0.2)
+            else:
+                return
+            stack.enter_context(serving(tables.start(every=0.2), port=self._port, page=_PAGE, status=self._status))
+            self._closing.wait()
+
+    def _status(self) -> dict[str, Any]:
+        """What the page shows beside the batch."""
+        if self._progress is None:
+            return {}
+        status: dict[str, Any] = {"Rows": f"{rows_read(self._progress):,} of {self._rows:,}"}
+        (began, first), (ended, last) = self._pace[0], self._pace[-1]
+        if ended > began:
+            status["Rows a second"] = round((last - first) / (ended - began))
+        status["Late rows"] = self._progress.metrics.get(COUNT, {}).get("rows_side_output", 0)
+        return status

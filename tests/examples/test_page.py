@@ -1,0 +1,373 @@
+"""The page of the main job in a real browser, against pandas; killed and started again while it is open."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.support.waiting import until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = os.environ.get("KEYED_PICTURES")
+EVIL = "<img src=x onerror=\"document.title='evil'\">"
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Start the machine's Chromium, without a window."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        reason = "there is no Chromium: apt-get install chromium"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Job:
+    """The main job in a terminal of its own."""
+
+    def __init__(self, output: Path, *options: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.output = output
+        self.address = f"http://127.0.0.1:{self.port}"
+        self.printed = ""
+        master, terminal = os.openpty()
+        command = [sys.executable, "-m", "examples.top_n", "--output", str(output), "--port", str(self.port), *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, process_group=0, close_fds=True
+        )
+        os.close(terminal)
+        self._reader = threading.Thread(target=self._read, args=(master,), daemon=True)
+        self._reader.start()
+
+    def _read(self, master: int) -> None:
+        # A terminal whose program has ended gives an error.
+        try:
+            while data := os.read(master, 65536):
+                self.printed += data.decode(errors="replace")
+        except OSError:
+            pass
+        os.close(master)
+
+    def has_printed(self, text: str) -> None:
+        """Wait until the program has printed a text."""
+        until(lambda: text in self.printed or self.process.poll() is not None, seconds=240)
+        assert text in self.printed, self.printed
+
+    def serves(self) -> None:
+        """Wait until the page is there."""
+
+        def answers() -> bool:
+            assert self.process.poll() is None, self.printed
+            try:
+                return bool(json.load(urllib.request.urlopen(f"{self.address}/status", timeout=30))["batch"])
+            except OSError:
+                return False
+
+        until(answers, seconds=240)
+
+    def kill(self) -> None:
+        """Kill the program and all that it has started, as `kill -9` does."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; give the exit status."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.process.wait(120)
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory) -> Iterator[Job]:
+    """The job over all flights, when the input has ended."""
+    job = Job(tmp_path_factory.mktemp("flights") / "out", "--runtime", "local", "--pace", "0")
+    job.has_printed("until Ctrl-C")
+    job.serves()
+    yield job
+    assert job.interrupt() == 0, job.printed
+    assert "Traceback" not in job.printed
+
+
+@pytest.fixture(scope="module")
+def top(flights) -> pd.DataFrame:
+    """The rankings as the job has written them."""
+    return pd.read_parquet(flights.output / "top")
+
+
+@pytest.fixture
+def page(browser):
+    """A page whose errors are those of the test."""
+    problems: list[str] = []
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield opened
+    context.close()
+    # A browser tells of each answer that is an error, or that does not come, by itself.
+    assert [problem for problem in problems if not problem.startswith("Failed to load resource")] == []
+
+
+def rows_of(page) -> list[tuple[int, str, int]]:
+    """The ranking that is shown."""
+    parts = "rows => rows.map(row => ['.rank', '.item', '.count'].map(part => row.querySelector(part).textContent))"
+    found = page.locator(".ranking li:not(.leaving)").evaluate_all(parts)
+    return [(int(rank), item, int(count.replace(",", ""))) for rank, item, count in found]
+
+
+def ranking_of(top: pd.DataFrame, start: str) -> list[tuple[int, str, int]]:
+    window = top[top["window_start"] == pd.Timestamp(start)].sort_values("rank")
+    return list(zip(window["rank"], window["item"], window["count"], strict=True))
+
+
+def shows(page, rows: list[tuple[int, str, int]]) -> None:
+    """Wait until a ranking is shown."""
+    until(lambda: rows_of(page) == rows, seconds=60, told=lambda: f"{rows_of(page)} instead of {rows}")
+
+
+def picture(page, name: str) -> None:
+    """Keep a picture where one was asked for."""
+    if PICTURES:
+        page.wait_for_timeout(900)
+        page.screenshot(path=f"{PICTURES}/{name}.png")
+
+
+def test_the_latest_window_is_shown_and_one_steps_back(flights, top, page):
+    starts = sorted(top["window_start"].unique())
+    page.goto(flights.address)
+    shows(page, ranking_of(top, starts[-1]))
+    page.get_by_role("button", name="Earlier window").click()
+    shows(page, ranking_of(top, starts[-2]))
+    # Whoever gets the address sees the same window.
+    shared = page.context.new_page()
+    shared.goto(page.url)
+    shows(shared, ranking_of(top, starts[-2]))
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("ArrowLeft")
+    shows(page, ranking_of(top, starts[-3]))
+    page.keyboard.press("ArrowRight")
+    shows(page, ranking_of(top, starts[-2]))
+    page.go_back()
+    shows(page, ranking_of(top, starts[-3]))
+    page.get_by_role("button", name="Follow the latest window").click()
+    shows(page, ranking_of(top, starts[-1]))
+    # A night without flights is passed over.
+    page.goto(f"{flights.address}/?view=ranking&window=2013-07-05T07:00:00Z")
+    following = top.loc[top["window_start"] >= pd.Timestamp("2013-07-05T07:00Z"), "window_start"].min()
+    shows(page, ranking_of(top, following))
+    assert "state hash" in page.locator(".panel .mono").inner_text()
+    assert re.search(r"Late rows\s+69", page.locator("#facts").inner_text())
+
+
+def test_an_item_is_found_with_its_counts(flights, top, page):
+    page.goto(flights.address)
+    page.get_by_role("searchbox", name="Item").fill("ATL")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".chart canvas").wait_for()
+    total = int(page.locator("h3 + p").inner_text().split(" in ")[0].replace(",", ""))
+    late = pd.read_parquet(flights.output / "late")["item"].value_counts()
+    raw = pd.read_parquet(flights.output / "arrivals", columns=["item"])["item"].value_counts()
+    assert total == raw["ATL"] - late.get("ATL", 0)
+    assert "item=ATL" in page.url
+    picture(page, "item")
+    page.goto(f"{flights.address}/?item=nowhere")
+    page.get_by_text("Nothing was counted of it yet.").wait_for()
+
+
+def test_sql_runs_and_its_errors_are_told(flights, top, page):
+    page.goto(f"{flights.address}/?view=sql")
+    examples = page.get_by_role("group", name="Examples").get_by_role("button")
+    examples.nth(4).wait_for()
+    assert examples.count() == 5
+    for number in range(5):
+        examples.nth(number).click()
+        page.get_by_text(re.compile(r"^\d+ rows, \d+ ms$")).or_(page.get_by_role("alert")).wait_for(timeout=60_000)
+        assert page.get_by_role("alert").all_inner_texts() == []
+    page.get_by_label("Query").fill("select count(*) as windows from (select distinct key_1 from ranking)")
+    page.get_by_label("Query").press("Control+Enter")
+    page.get_by_role("columnheader", name="windows").wait_for(timeout=60_000)
+    assert page.locator("main td").inner_text() == f"{top['window_start'].nunique():,}"
+    page.get_by_label("Query").fill("select * from read_csv('/etc/passwd')")
+    page.get_by_role("button", name="Run").click()
+    page.get_by_role("alert").wait_for(timeout=60_000)
+    assert page.locator("main td").count() == 0
+
+
+def test_all_tables_are_there(flights, page):
+    page.goto(f"{flights.address}/?view=tables")
+    names = page.get_by_role("navigation", name="Tables").get_by_role("link")
+    names.first.wait_for()
+    assert [text.split("\n")[0] for text in names.all_inner_texts()] == ["count", "history", "counts", "ranking"]
+    page.goto(f"{flights.address}/?view=tables&table=history&key=AT")
+    page.get_by_role("link", name="ATL").first.wait_for()
+    assert set(page.locator("tbody td:first-child").all_inner_texts()) == {"ATL"}
+    page.get_by_role("button", name="More").click()
+    until(lambda: page.locator("tbody tr").count() == 200)
+
+
+def test_the_page_is_readable_on_a_phone_and_in_the_dark(flights, browser):
+    for colour in ("light", "dark"):
+        context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=colour)
+        page = context.new_page()
+        for path in (
+            "/",
+            "/?item=ATL",
+            "/?view=tables&table=ranking",
+            "/?view=sql&query=select+*+from+ranking+limit+5",
+        ):
+            page.goto(flights.address + path)
+            page.locator("main .panel").first.wait_for()
+            page.locator("#facts dd").first.wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        page.goto(flights.address)
+        page.locator(".ranking li").first.wait_for()
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", background)[:3])) < 64) == (colour == "dark")
+        picture(page, f"phone-{colour}")
+        context.close()
+
+
+def test_the_page_is_used_by_keyboard_alone(flights, top, page):
+    page.goto(flights.address)
+    page.locator(".ranking li").first.wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+
+    def to(name: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if (
+                page.evaluate(
+                    "document.activeElement.title || document.activeElement.name || document.activeElement.textContent"
+                )
+                == name
+            ):
+                return
+        raise AssertionError(f"{name} is not reached")
+
+    to("Earlier window")
+    page.keyboard.press("Enter")
+    shows(page, ranking_of(top, sorted(top["window_start"].unique())[-2]))
+    to("item")
+    page.keyboard.type("BOS")
+    page.keyboard.press("Enter")
+    page.locator(".chart canvas").wait_for()
+    # What is read out: the order of the list is that of the ranks, and each change has words.
+    assert [rank for rank, _, _ in rows_of(page)] == list(range(1, len(rows_of(page)) + 1))
+
+
+def test_no_item_is_read_as_html(tmp_path, page):
+    dataset = tmp_path / "rides.csv"
+    lines = [f'"{EVIL.replace(chr(34), chr(34) * 2)}",2020-01-01T00:{minute:02}:00Z' for minute in range(10)]
+    dataset.write_text("\n".join(["zone,pickup", *lines, "A,2020-01-01T05:00:00Z"]) + "\n")
+    job = Job(
+        tmp_path / "out",
+        "--runtime",
+        "local",
+        "--pace",
+        "0",
+        "--dataset",
+        str(dataset),
+        "--time-column",
+        "pickup",
+        "--item-column",
+        "zone",
+    )
+    try:
+        job.has_printed("until Ctrl-C")
+        job.serves()
+        page.goto(f"{job.address}/?window=2020-01-01T00:00:00Z")
+        shows(page, [(1, EVIL, 10)])
+        page.locator(".ranking .item").click()
+        page.locator("h3").wait_for()
+        assert page.locator("h3").inner_text() == EVIL
+        page.goto(f"{job.address}/?view=tables&table=history")
+        page.get_by_role("link", name=EVIL).wait_for()
+        page.get_by_role("link", name=EVIL).click()
+        page.locator("pre").wait_for()
+        assert page.locator("main img").count() == 0
+        assert page.title() != "evil"
+    finally:
+        assert job.interrupt() == 0
+
+
+@pytest.mark.parametrize("runtime", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
+def test_killed_while_the_page_is_open_it_ends_with_the_same_numbers(tmp_path, flights, top, browser, page, runtime):
+    options = ["--runtime", runtime, "--pace", "12"]
+    port = free_port()
+    job = Job(tmp_path / "out", *options, port=port)
+    others: list[threading.Thread] = []
+    try:
+        job.serves()
+        page.goto(job.address)
+        second = page.context.new_page()
+        second.goto(job.address)
+        page.locator(".connection[data-state=live]").wait_for()
+        page.locator(".ranking li").first.wait_for(timeout=60_000)
+        seen = page.locator(".window h2").inner_text()
+        # Bars move while the job goes on.
+        until(lambda: page.locator(".window h2").inner_text() != seen, seconds=120)
+        picture(page, "running")
+        # A hundred others follow the job too.
+        for _ in range(100):
+            thread = threading.Thread(target=read_events, args=(f"{job.address}/batches",), daemon=True)
+            thread.start()
+            others.append(thread)
+        seen = page.locator(".window h2").inner_text()
+        until(lambda: page.locator(".window h2").inner_text() != seen, seconds=120)
+        job.kill()
+        page.locator(".connection[data-state=lost]").wait_for(timeout=60_000)
+        job = Job(tmp_path / "out", *options, port=port)
+        job.has_printed("going on where the last run stopped")
+        page.locator(".connection[data-state=live]").wait_for(timeout=240_000)
+        job.has_printed("until Ctrl-C")
+        last = ranking_of(top, top["window_start"].max())
+        for each in (page, second):
+            shows(each, last)
+        found = pd.read_parquet(tmp_path / "out" / "top")
+        order = ["window_start", "rank"]
+        pd.testing.assert_frame_equal(
+            found.sort_values(order, ignore_index=True), top.sort_values(order, ignore_index=True)
+        )
+    finally:
+        status = job.interrupt()
+    assert status == 0, job.printed
+    for thread in others:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def read_events(url: str) -> None:
+    """Read a stream of events until it ends."""
+    try:
+        with urllib.request.urlopen(url, timeout=300) as stream:
+            while stream.readline():
+                pass
+    except OSError:
+        pass
