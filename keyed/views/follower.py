@@ -168,7 +168,8 @@ class Follower:
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
         """
-        header, extent = self.changelog.header(), self._store.extent
+        header = header_of(self.changelog) if self._is_written else self.changelog.header()
+        extent = self._store.extent
         if header is None:
             return Lag(0, 0.0)
         at = extent.batch if extent is not None and extent.log_id == header.log_id else 0

@@ -133,7 +133,16 @@ class _Server:
 
     async def health(self, request: Request) -> Response:
         batch = self.tables.batch
-        return JSONResponse({"status": "ok" if batch else "waiting", "batch": batch}, status_code=200 if batch else 503)
+        said: dict[str, Any] = {"status": "ok" if batch else "waiting", "batch": batch}
+        try:
+            lag = await run_in_threadpool(self.tables.lag)
+            said["lag"] = {"records": lag.records, "seconds": lag.seconds}
+        except DefinitionError:
+            # They are only read here: the program that keeps them level knows.
+            pass
+        except KeyedError as error:
+            said |= {"status": "the changelog cannot be read", "error": str(error)}
+        return JSONResponse(said, status_code=200 if said["status"] == "ok" else 503)
 
     async def metrics(self, request: Request) -> Response:
         self._tables_open_to(request)

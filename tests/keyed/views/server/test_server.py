@@ -83,7 +83,8 @@ def test_tables_are_listed_with_their_types(ask):
         "count": ("value", "int"),
         "items": ("map", "str -> int"),
     }
-    assert ask.get("/health").json()["status"] == "ok"
+    health = ask.get("/health").json()
+    assert (health["status"], health["lag"]) == ("ok", {"records": 0, "seconds": 0.0})
     assert "/tables/{table}/keys/{key}" in ask.get("/openapi.json").json()["paths"]
 
 
@@ -97,6 +98,29 @@ def test_a_key_is_found_whatever_characters_it_has(ask):
     assert ask.get("/tables/count/keys/ann", params={"namespace": "[0, 10]"}).json()["value"] == 0
     assert ask.get("/tables/count/keys/nobody").json()["value"] is None
     assert ask.get("/tables/count/history/ann").json()["versions"][-1]["value"] == 0
+
+
+def test_health_says_how_far_tables_are_behind_and_when_their_changelog_is_away(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with (
+        KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process(("ann", "book", 1))
+        with served(tables) as address:
+            assert httpx.get(f"{address}/health").status_code == 503
+            tables.poll()
+            harness.advance_processing_time(2_500)
+            harness.process(("ann", "book", 2))
+            health = httpx.get(f"{address}/health").json()
+            assert health["status"] == "ok"
+            assert health["lag"]["records"] > 0
+            assert health["lag"]["seconds"] == 2.5
+            (tmp_path / "log" / "header").rename(tmp_path / "log" / "away")
+            away = httpx.get(f"{address}/health")
+            assert (away.status_code, away.json()["status"]) == (503, "the changelog cannot be read")
+        with keyed.read_tables(tmp_path / "tables") as reading, served(reading) as address:
+            assert "lag" not in httpx.get(f"{address}/health").json()
 
 
 def test_scans_go_on_where_the_page_before_ended(ask):
