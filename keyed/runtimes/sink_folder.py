@@ -2,7 +2,8 @@
 
 A query has an id of its own, which is kept with its checkpoint; without a checkpoint each run is a query. One that is
 restored from the changelogs of another goes on in the folder of that one, which from then on is its own: the earlier
-query is refused there.
+query is refused there. Of two that begin in a folder at one moment the second is refused; in the local runtime a query
+holds a lock on its folders as long as it runs.
 
 The mark ``_keyed-query`` is a frame (`keyed.codec.frames`) of kind ``KSNK``, version 1, whose payload is msgpack of
 ``{"queries": [id, ...]}``: the query, after those that it was restored from. In a folder that only Spark reaches it is
@@ -11,10 +12,12 @@ the one line, in base64, of a text dataset of this name. Readers of Parquet pass
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -40,8 +43,12 @@ class SinkFolder(Protocol):
     def read_mark(self) -> bytes | None:
         """The mark, ``None`` if there is none."""
 
-    def write_mark(self, mark: bytes) -> None:
-        """Write or replace the mark."""
+    def write_mark(self, mark: bytes, *, new: bool) -> None:
+        """Write the mark, or replace the one that is there.
+
+        Raises:
+            FileExistsError: It is to be new, and there is one; where the folder can tell.
+        """
 
     def parquet_files(self) -> list[str]:
         """The paths in the folder of the Parquet files that readers see."""
@@ -75,25 +82,61 @@ def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches
     try:
         _claim(sink, folder, queries, batches, next_batch)
     except OSError as error:
-        raise SinkError(
-            f"Parquet sink {sink.path!r}: {error}; give the path of a folder that can be written"
-        ) from error
+        raise _unusable(sink.path, error) from error
 
 
 def _claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
     mark = folder.read_mark()
-    owner = [] if mark is None else decode_mark(mark, f"{folder.path}/{MARK}")
+    # One that is empty is of a query that was killed when it made it.
+    owner = decode_mark(mark, f"{folder.path}/{MARK}") if mark else []
     if owner[-1:] == [queries[-1]]:
         return
     files = folder.parquet_files()
     if not batches and set(owner) & set(queries):
         # The earlier query may have got further than its changelogs.
         folder.remove([name for name in files if (batch_of(name) or 0) >= next_batch])
-    elif mark is None and batches:
+    elif not mark and batches:
         _log.info("the folder %s has no mark: it is taken for that of this query, %s", folder.path, queries[-1])
     elif files:
         _replace(sink, folder, files, f"the query {owner[-1]}" if owner else "a query that left no mark")
-    folder.write_mark(encode_mark(queries))
+    try:
+        folder.write_mark(encode_mark(queries), new=mark is None)
+    except FileExistsError:
+        raise _in_use(sink.path) from None
+
+
+def _unusable(path: str, error: OSError) -> SinkError:
+    return SinkError(f"Parquet sink {path!r}: {error}; give the path of a folder that can be written")
+
+
+def _in_use(path: str) -> SinkError:
+    return SinkError(
+        f"Parquet sink {path!r}: another query has just begun to write into the folder; give each a folder of its own"
+    )
+
+
+@contextmanager
+def held(path: str) -> Iterator[None]:
+    """Keep other queries of this machine out of a folder.
+
+    Raises:
+        SinkError: One is at work there, or the folder cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        # Some file systems have no locks on folders.
+        with suppress(OSError):
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _in_use(path) from None
+        yield
+    finally:
+        os.close(folder)
 
 
 def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str) -> None:
@@ -146,9 +189,11 @@ class LocalFolder:
         except FileNotFoundError:
             return None
 
-    def write_mark(self, mark: bytes) -> None:
+    def write_mark(self, mark: bytes, *, new: bool) -> None:
         """See `SinkFolder`."""
         Path(self.path).mkdir(parents=True, exist_ok=True)
+        if new:
+            Path(self.path, MARK).touch(exist_ok=False)
         replace_file(Path(self.path, MARK), lambda file: file.write(mark))
 
     def parquet_files(self) -> list[str]:

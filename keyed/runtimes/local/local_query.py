@@ -31,7 +31,7 @@ from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
 from keyed.runtimes.local.source import batches
-from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark
+from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
@@ -195,6 +195,9 @@ class LocalQuery(Shown):
                 stack.callback(operators[-1].close)
             if position is None:
                 position = self._first_position(commits, operators)
+            for bound in self._outputs:
+                if isinstance(bound.sink, ParquetSink):
+                    stack.enter_context(held(bound.sink.path))
             self._claim(commits, position)
             return self._loop(commits, operators, position)
 

@@ -13,7 +13,7 @@ import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, OutputTag, RestorePoint, ValueState
 from keyed.codec.frames import frame
 from keyed.errors import CorruptionError, DefinitionError, SinkError
-from keyed.runtimes.sink_folder import MARK, LocalFolder, claim, encode_mark
+from keyed.runtimes.sink_folder import MARK, LocalFolder, claim, decode_mark, encode_mark
 from keyed.runtimes.spark.query.spark_sinks import SparkFolder
 from keyed.sinks import ParquetSink
 from keyed.stores import CommitStore
@@ -257,3 +257,45 @@ def test_a_query_goes_on_in_its_folder_on_the_other_runtime(spark, tmp_path):
     back = count(keyed.stream([{"k": "a", "t": 3, "v": 1}], timestamp="t"), restore_from=logs[1])
     back.run(out, checkpoint=tmp_path / "third")
     assert parquet_rows(out) == [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)]
+
+
+# Two queries at one moment --------------------------------------------------------------------------------------------
+
+
+def test_of_two_queries_that_find_a_folder_without_a_mark_the_second_is_refused(tmp_path):
+    sink = ParquetSink(str(tmp_path))
+
+    class Slow(LocalFolder):
+        def parquet_files(self):
+            # Meanwhile the other one has the folder.
+            claim(sink, LocalFolder(str(tmp_path)), ["first"], 0, 0)
+            return super().parquet_files()
+
+    with pytest.raises(SinkError, match="another query has just begun to write into the folder"):
+        claim(sink, Slow(str(tmp_path)), ["second"], 0, 0)
+    assert decode_mark(LocalFolder(str(tmp_path)).read_mark() or b"", "mark") == ["first"]
+
+
+def test_the_mark_of_a_query_that_was_killed_when_it_made_it_counts_as_none(tmp_path):
+    (tmp_path / MARK).touch()
+    claim(ParquetSink(str(tmp_path)), LocalFolder(str(tmp_path)), ["one"], 0, 0)
+    assert decode_mark((tmp_path / MARK).read_bytes(), "mark") == ["one"]
+
+
+def test_a_local_query_keeps_others_out_of_its_folder_while_it_runs(tmp_path):
+    out, refused = str(tmp_path / "out"), []
+
+    def source():
+        try:
+            counts(elements(3, "other")).run(out)
+        except SinkError as error:
+            refused.append(str(error))
+        yield from elements(2)
+
+    counts(source()).run(out)
+    assert len(refused) == 1
+    assert "another query has just begun to write into the folder" in refused[0]
+    assert pq.read_table(out).column("k").to_pylist() == ["a", "a"]
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="give the path of a folder that can be written"):
+        counts(elements(1)).run(str(tmp_path / "file"))

@@ -136,7 +136,7 @@ class SparkFolder:
         found = self._files(MARK, "part-*")
         return b64decode(self.session.read.text(found).collect()[0].value) if found else None
 
-    def write_mark(self, mark: bytes) -> None:
+    def write_mark(self, mark: bytes, *, new: bool) -> None:
         """See `SinkFolder`."""
         line = self.session.createDataFrame([(b64encode(mark).decode(),)], "value string")
         line.coalesce(1).write.mode("overwrite").text(f"{self.path.rstrip('/')}/{MARK}")
