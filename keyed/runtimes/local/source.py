@@ -156,11 +156,12 @@ def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], 
     if isinstance(data, list | tuple):
         _check_length(min(len(data), count), count)
         return islice(data, count, None), list(data[: min(ROWS, count)]), list(data[max(0, count - ROWS) : count])
-    elements = (element_of(element) for element in data if element is not PAUSE) if count else iter(data)
-    first = list(islice(elements, min(ROWS, count)))
+    elements = iter(data)
+    passed = islice((element_of(element) for element in elements if element is not PAUSE), count)
+    first = list(islice(passed, ROWS))
     last = deque(first, ROWS)
     there = len(first)
-    for element in islice(elements, count - there):
+    for element in passed:
         last.append(element)
         there += 1
     _check_length(there, count)

@@ -215,6 +215,31 @@ def test_processing_time_timers_fire_while_a_source_waits():
     assert batches == [2, 0, 1]
 
 
+def test_a_source_that_is_read_again_waits_as_before(tmp_path):
+    clock = [0]
+
+    def source(pauses):
+        yield from rows(1)
+        yield keyed.PAUSE
+        yield from rows(2)
+        for clock[0] in range(0, pauses, 10):
+            yield keyed.PAUSE
+        yield from rows(*([3] if pauses else []))
+
+    def run(pauses):
+        sink, batches = keyed.collect_sink(), []
+        keyed.stream(source(pauses)).key_by("k").process(Remind()).run(
+            sink,
+            checkpoint=tmp_path,
+            processing_time=lambda: clock[0],
+            on_progress=lambda progress: batches.append(progress.rows),
+        )
+        return sink.values, batches
+
+    assert run(0) == ([("came", 1), ("came", 2)], [1, 1])
+    assert run(1000) == ([("again", 100), ("came", 3)], [0, 1])
+
+
 def test_a_waiting_source_stops_at_once():
     waiting = threading.Event()
 
