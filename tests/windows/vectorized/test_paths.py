@@ -111,7 +111,8 @@ def results(path, table, assigner, aggregates, *, delay=0, lateness=0, diverts=F
     output = windows.aggregate(dict(aggregates), **options)
     run = {"rows_per_batch": size} | ({} if clock is None else {"processing_time": iter(clock).__next__})
     main, late = keyed.collect_sink(), keyed.collect_sink()
-    result = keyed.run(output.to(main), output.side_output(LATE).to(late), **run)
+    late_rows = [output.side_output(LATE).to(late)] if diverts else []
+    result = keyed.run(output.to(main), *late_rows, **run)
     found = [tuple(hashable(value) for value in row) for row in main.values]
     dropped = result.metrics[output.stage.name]["rows_dropped"]
     return Multiset(found), Multiset(tuple(row) for row in late.values), dropped
