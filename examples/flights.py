@@ -35,7 +35,7 @@ class FlightsNotFound(Exception):
 
 
 def flights_file() -> Path:
-    """Where the zipped CSV file is.
+    """Return where the zipped CSV file is.
 
     Raises:
         FlightsNotFound: The package is not installed, or holds no such file.
@@ -50,12 +50,12 @@ def flights_file() -> Path:
 
 
 def flights_digest() -> str:
-    """A digest of the file, by which a later run knows the data again."""
+    """Return a digest of the file, by which a later run knows the data again."""
     return hashlib.sha256(flights_file().read_bytes()).hexdigest()
 
 
 def read_departures() -> tuple[pa.Table, int]:
-    """The flights that departed, in the order in which they did.
+    """Return the flights that departed, in the order in which they did.
 
     Returns:
         A table with ``item`` (the destination airport) and ``event_time`` (the scheduled departure, UTC), and the

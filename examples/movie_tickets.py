@@ -30,13 +30,13 @@ SALES = [
 
 
 def sold(sales: Any) -> keyed.Output:
-    """The job."""
+    """Return the job."""
     totals = {"tickets": Count(), "revenue": Sum("ticket_total_value")}
     return aggregate(keyed.stream(sales).key_by("title"), totals, name="sold")
 
 
 def box_office(sales: Queue[Any]) -> Iterator[Any]:
-    """The sales as they come, until a ``None``."""
+    """Return the sales as they come, until a ``None``."""
     while True:
         try:
             sale = sales.get(timeout=0.05)

@@ -25,7 +25,7 @@ PAYMENTS = pa.table(
 
 
 def per_customer(payments: Any, log: keyed.Changelog) -> keyed.Output:
-    """The job, over an Arrow table or a DataFrame of Spark."""
+    """Return the job, over an Arrow table or a DataFrame of Spark."""
     totals = {
         "payments": Count(),
         "total": Sum("amount"),

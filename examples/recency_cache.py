@@ -24,7 +24,7 @@ READINGS = [
 
 
 def latest(readings: Any, log: keyed.Changelog) -> keyed.Output:
-    """The job."""
+    """Return the job."""
     last = {
         "arrived": Latest("reading"),
         "reading": Latest("reading", by_time=True),

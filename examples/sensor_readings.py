@@ -31,7 +31,7 @@ READINGS = [
 
 
 def averages(readings: Any, log: keyed.Changelog) -> keyed.Output:
-    """The job."""
+    """Return the job."""
     return aggregate(
         keyed.stream(readings).key_by("sensor"), {"avg": Mean("reading")}, name="avg_readings", changelog=log
     )

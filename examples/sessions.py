@@ -38,7 +38,7 @@ _TYPES = {
 
 
 def read_flights() -> pa.Table:
-    """The flights that departed and whose aircraft is known, in the order of their departure.
+    """Return the flights that departed and whose aircraft is known, in the order of their departure.
 
     Returns:
         A table with ``tailnum``, ``origin``, ``dest``, ``delay`` (minutes) and ``scheduled`` (UTC).
@@ -59,7 +59,7 @@ def read_flights() -> pa.Table:
 
 
 def rotations(source: Any, gap_hours: int = 12) -> keyed.Output:
-    """The rotations of each aircraft.
+    """Return the rotations of each aircraft.
 
     Args:
         source: Rows as `read_flights` gives them: an Arrow table, or a Spark DataFrame of it.

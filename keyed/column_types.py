@@ -56,7 +56,7 @@ _OF_ARROW = {
 
 
 def simple_name(type_: str) -> str:
-    """A type that is not nested under its first name in lower case: ``bigint`` for ``LONG``."""
+    """Return a type that is not nested under its first name in lower case: ``bigint`` for ``LONG``."""
     text = type_.strip()
     if "<" in text or "`" in text:
         return text
@@ -65,7 +65,7 @@ def simple_name(type_: str) -> str:
 
 
 def of_spark(type_: DataType) -> str:
-    """The type of a Spark column, with the names of struct fields quoted where they must be."""
+    """Return the type of a Spark column, with the names of struct fields quoted where they must be."""
     of: Any = type_
     kind = of.typeName()
     if kind == "array":
@@ -79,7 +79,7 @@ def of_spark(type_: DataType) -> str:
 
 
 def of_arrow(type_: pa.DataType) -> str | None:
-    """The type of an Arrow column, ``None`` for one that no output column has by itself: a nested one, say."""
+    """Return the type of an Arrow column, ``None`` for one that no output column has by itself: a nested one, say."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(type_):
@@ -90,10 +90,10 @@ def of_arrow(type_: pa.DataType) -> str | None:
 
 
 def quoted(name: str) -> str:
-    """A column name as a quoted SQL identifier."""
+    """Return a column name as a quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quoted_in_type(name: str) -> str:
-    """A struct field's name as it stands in a simple type: quoted only where it must be."""
+    """Return a struct field's name as it stands in a simple type: quoted only where it must be."""
     return name if name.replace("_", "a").isalnum() else quoted(name)

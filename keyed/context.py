@@ -45,11 +45,11 @@ class TimerService(Protocol):
     """
 
     def current_watermark(self) -> int:
-        """The watermark; −2^63 before the first row, 2^63 − 1 after the end of input."""
+        """Return the watermark; −2^63 before the first row, 2^63 − 1 after the end of input."""
         ...
 
     def current_processing_time(self) -> int:
-        """The processing time of this micro-batch."""
+        """Return the processing time of this micro-batch."""
         ...
 
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -77,7 +77,7 @@ class TimerService(Protocol):
         ...
 
     def timers(self) -> list[Timer]:
-        """The pending timers of the current key: by domain (event time first), timestamp and name."""
+        """Return the pending timers of the current key: by domain (event time first), timestamp and name."""
         ...
 
 
@@ -85,18 +85,18 @@ class Context(Protocol):
     """What ``process_element`` gets beside the element."""
 
     def timestamp(self) -> int | Any:
-        """Event timestamp of the element in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time.
+        """Return the element's timestamp in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time.
 
         Type checkers take it for an `int`: where it is used, the stream has timestamps.
         """
         ...
 
     def get_current_key(self) -> Any:
-        """The key: a scalar, or a tuple where ``key_by`` has several columns."""
+        """Return the key: a scalar, or a tuple where ``key_by`` has several columns."""
         ...
 
     def timer_service(self) -> TimerService:
-        """Clocks and timers of the current key."""
+        """Return the clocks and timers of the current key."""
         ...
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
@@ -112,7 +112,7 @@ class Context(Protocol):
         ...
 
     def is_late(self) -> bool:
-        """Whether the element's timestamp was at or below the watermark at the start of its batch."""
+        """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
         ...
 
 
@@ -120,11 +120,11 @@ class OnTimerContext(Context, Protocol):
     """What ``on_timer`` gets beside the timestamp."""
 
     def time_domain(self) -> TimeDomain:
-        """The domain of the timer that fired."""
+        """Return the domain of the timer that fired."""
         ...
 
     def timer_name(self) -> Any:
-        """The name of the timer that fired, or ``None``."""
+        """Return the name of the timer that fired, or ``None``."""
         ...
 
 
@@ -132,15 +132,15 @@ class TaskContext(Protocol):
     """Names the task that a function runs in."""
 
     def get_task_name(self) -> str:
-        """Name of the operator."""
+        """Return the name of the operator."""
         ...
 
     def get_index_of_this_subtask(self) -> int:
-        """Index of the key group, from 0."""
+        """Return the index of the key group, from 0."""
         ...
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Number of key groups."""
+        """Return the number of key groups."""
         ...
 
 
@@ -148,21 +148,21 @@ class OpenContext(TaskContext, Protocol):
     """What ``open`` gets: PyFlink's ``RuntimeContext``, as far as it has a meaning here."""
 
     def get_state(self, descriptor: ValueState[T]) -> ValueState[T]:
-        """The `ValueState` that ``descriptor`` names, bound to this task."""
+        """Return the `ValueState` that ``descriptor`` names, bound to this task."""
         ...
 
     def get_list_state(self, descriptor: ListState[T]) -> ListState[T]:
-        """The `ListState` that ``descriptor`` names, bound to this task."""
+        """Return the `ListState` that ``descriptor`` names, bound to this task."""
         ...
 
     def get_map_state(self, descriptor: MapState[K, V]) -> MapState[K, V]:
-        """The `MapState` that ``descriptor`` names, bound to this task."""
+        """Return the `MapState` that ``descriptor`` names, bound to this task."""
         ...
 
     def get_reducing_state(self, descriptor: ReducingState[T]) -> ReducingState[T]:
-        """The `ReducingState` that ``descriptor`` names, bound to this task."""
+        """Return the `ReducingState` that ``descriptor`` names, bound to this task."""
         ...
 
     def get_aggregating_state(self, descriptor: AggregatingState[IN, OUT]) -> AggregatingState[IN, OUT]:
-        """The `AggregatingState` that ``descriptor`` names, bound to this task."""
+        """Return the `AggregatingState` that ``descriptor`` names, bound to this task."""
         ...

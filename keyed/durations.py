@@ -16,7 +16,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def milliseconds_of(duration: Duration, parameter: str, *, least: int = 0) -> int:
-    """The duration as whole milliseconds.
+    """Return the duration as whole milliseconds.
 
     Args:
         duration: An `int` in milliseconds or a `timedelta`.
@@ -52,7 +52,7 @@ def duration_of(
     seconds: float = 0,
     milliseconds: float = 0,
 ) -> int:
-    """One duration out of either a positional duration or units as keywords, in milliseconds.
+    """Return one duration out of either a positional duration or units as keywords, in milliseconds.
 
     Raises:
         DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.

@@ -86,7 +86,7 @@ Function = KeyedProcessFunction | VectorizedFunction
 
 
 def declared_states(function: Function) -> dict[str, tuple[str, State]]:
-    """The states declared on the function's class: state name → (attribute, declaration), in order of declaration.
+    """Return the states declared on the function's class, in their order: state name → (attribute, declaration).
 
     Raises:
         StateDefinitionError: Two declarations share a name, or one is not for this kind of function.
@@ -149,7 +149,7 @@ def check_function(function: Function) -> None:
 
 
 def no_on_timer(function: KeyedProcessFunction, what: str) -> TimerDefinitionError:
-    """The error for a timer that nothing would handle."""
+    """Return the error for a timer that nothing would handle."""
     return TimerDefinitionError(
         f"{type(function).__name__} sets timers ({what}) but does not define on_timer; define "
         "on_timer(self, timestamp, ctx)"
@@ -157,7 +157,7 @@ def no_on_timer(function: KeyedProcessFunction, what: str) -> TimerDefinitionErr
 
 
 def _names(code: Any) -> set[str]:
-    """Names that a code object and those nested in it refer to."""
+    """Return names that a code object and those nested in it refer to."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):

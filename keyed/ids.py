@@ -6,5 +6,5 @@ import uuid
 
 
 def random_id() -> str:
-    """128 random bits as 32 hexadecimal digits."""
+    """Return 128 random bits as 32 hexadecimal digits."""
     return uuid.uuid4().hex

@@ -17,7 +17,7 @@ _NOTHING, _UNSAID = object(), object()
 
 
 def inferred_output(function: Function) -> Schema | None:
-    """The columns that the annotations of ``process_element`` and ``on_timer`` name; ``None`` where they name none.
+    """Return the columns that the annotations of ``process_element`` and ``on_timer`` name, if they name any.
 
     They name them as an attrs class, a dataclass or a named tuple that is yielded. Bare tuples, ``Any`` and names that
     cannot be resolved say nothing.
@@ -42,7 +42,7 @@ def inferred_output(function: Function) -> Schema | None:
 
 
 def _yielded(method: Any) -> Any:
-    """What a method's annotation says that it yields."""
+    """Return what a method's annotation says that it yields."""
     hint = getattr(method, "__annotations__", {}).get("return", _UNSAID)
     if hint is _UNSAID:
         return _UNSAID

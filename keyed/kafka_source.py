@@ -76,7 +76,7 @@ class KafkaSource:
         return f"KafkaSource({self.topic!r}, bootstrap={self._cluster.bootstrap!r})"
 
     def position(self) -> dict[str, Any]:
-        """The offset of the next record of each partition. See `keyed.SeekableSource.position`."""
+        """Return the offset of the next record of each partition. See `keyed.SeekableSource.position`."""
         return {"topic": self.topic, "offsets": {str(partition): at for partition, at in self._offsets.items()}}
 
     def seek(self, position: Any) -> None:
@@ -98,7 +98,7 @@ class KafkaSource:
         self._closed = True
 
     def __iter__(self) -> Iterator[Any]:
-        """The records from where the source stands, and `keyed.PAUSE` where batches end."""
+        """Return the records from where the source stands, and `keyed.PAUSE` where batches end."""
         self._closed = False
         consumer: Any = self._cluster.consumer()
         try:

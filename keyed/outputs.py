@@ -63,7 +63,7 @@ class OutputTag:
 
 
 def schema_of(type_: Any) -> Schema:
-    """The columns that ``type_`` describes.
+    """Return the columns that ``type_`` describes.
 
     Args:
         type_: A DDL string, a Spark ``StructType``, an attrs class, a dataclass, a named tuple or a `Schema`.
@@ -96,7 +96,7 @@ def schema_of(type_: Any) -> Schema:
 
 
 def _field_names(cls: Any) -> tuple[str, ...] | None:
-    """The fields of an attrs class, a dataclass or a named tuple; ``None`` for any other class."""
+    """Return the fields of an attrs class, a dataclass or a named tuple; ``None`` for any other class."""
     if attrs.has(cls):
         return tuple(field.name for field in attrs.fields(cls))
     if dataclasses.is_dataclass(cls):
@@ -105,7 +105,7 @@ def _field_names(cls: Any) -> tuple[str, ...] | None:
 
 
 def column_type(hint: Any, where: str) -> str:
-    """Spark's simple type for a Python type hint.
+    """Return Spark's simple type for a Python type hint.
 
     Raises:
         OutputDefinitionError: The hint has no column type.

@@ -50,12 +50,12 @@ def make_private(path: Path, *, group: bool = False) -> list[Path]:
 
 
 def file_mode(folder: Path) -> int:
-    """The mode of a new file in a folder that `make_private` has made."""
+    """Return the mode of a new file in a folder that `make_private` has made."""
     return _FILE | (_GROUP_FILE if _is_for_group(folder) else 0)
 
 
 def folder_path(path: Any, what: str) -> str:
-    """The path of a folder of this machine.
+    """Return the path of a folder of this machine.
 
     Args:
         path: What a user gives.

@@ -207,29 +207,29 @@ class Types:
 
     @staticmethod
     def PRIMITIVE_ARRAY(element: TypeInformation) -> TypeInformation:  # noqa: N802
-        """An array; of bytes it is ``bytes``."""
+        """Describe an array; of bytes it is ``bytes``."""
         return TypeInformation(bytes, "binary") if element.column == "tinyint" else _array(element)
 
     @staticmethod
     def MAP(key: TypeInformation, value: TypeInformation) -> TypeInformation:  # noqa: N802
-        """A dictionary."""
+        """Describe a dictionary."""
         column = f"map<{key.column},{value.column}>" if key.column and value.column else None
         return TypeInformation(dict[key.python, value.python], column)  # type: ignore[name-defined]
 
     @staticmethod
     def TUPLE(types: list[TypeInformation]) -> TypeInformation:  # noqa: N802
-        """A tuple, whose columns are named ``f0``, ``f1`` and so on."""
+        """Describe a tuple, whose columns are named ``f0``, ``f1`` and so on."""
         fields = tuple((f"f{number}", type_.column) for number, type_ in enumerate(types))
         return TypeInformation(tuple[tuple(type_.python for type_ in types)], None, fields)  # type: ignore[misc]
 
     @staticmethod
     def ROW(types: list[TypeInformation]) -> TypeInformation:  # noqa: N802
-        """A row, whose columns are named ``f0``, ``f1`` and so on."""
+        """Describe a row, whose columns are named ``f0``, ``f1`` and so on."""
         return Types.ROW_NAMED([f"f{number}" for number in range(len(types))], types)
 
     @staticmethod
     def ROW_NAMED(names: list[str], types: list[TypeInformation]) -> TypeInformation:  # noqa: N802
-        """A row with named columns."""
+        """Describe a row with named columns."""
         fields = tuple((name, type_.column) for name, type_ in zip(names, types, strict=True))
         return TypeInformation(object, None, fields)
 
@@ -256,27 +256,27 @@ class Time:
 
     @staticmethod
     def milliseconds(n: int) -> dt.timedelta:
-        """So many milliseconds."""
+        """Return so many milliseconds."""
         return dt.timedelta(milliseconds=n)
 
     @staticmethod
     def seconds(n: int) -> dt.timedelta:
-        """So many seconds."""
+        """Return so many seconds."""
         return dt.timedelta(seconds=n)
 
     @staticmethod
     def minutes(n: int) -> dt.timedelta:
-        """So many minutes."""
+        """Return so many minutes."""
         return dt.timedelta(minutes=n)
 
     @staticmethod
     def hours(n: int) -> dt.timedelta:
-        """So many hours."""
+        """Return so many hours."""
         return dt.timedelta(hours=n)
 
     @staticmethod
     def days(n: int) -> dt.timedelta:
-        """So many days."""
+        """Return so many days."""
         return dt.timedelta(days=n)
 
 
@@ -304,7 +304,7 @@ class _Expiring:
 
 
 def _state_name(name: str) -> str:
-    """A name of Flink's, which may be any text, as one of keyed's, which become paths."""
+    """Return a name of Flink's, which may be any text, as one of keyed's, which become paths."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
@@ -406,7 +406,7 @@ class StateTtlConfig:
         disable_cleanup_in_background = _cleanup
 
         def build(self) -> StateTtl | None:
-            """The time to live; ``None`` where it is disabled."""
+            """Return the time to live; ``None`` where it is disabled."""
             if self._update is StateTtlConfig.UpdateType.Disabled:
                 return None
             return StateTtl(self._ttl, update=self._update.value, visibility=self._visibility.value)
@@ -445,7 +445,7 @@ class MapFunction(_RichFunction):
     """Makes one element of each. Subclass it, or give a function."""
 
     def map(self, value: Any) -> Any:
-        """The element that is emitted."""
+        """Return the element that is emitted."""
         raise NotImplementedError(f"{type(self).__name__} does not define map")
 
 
@@ -453,7 +453,7 @@ class FlatMapFunction(_RichFunction):
     """Makes any number of elements of each. Subclass it, or give a function."""
 
     def flat_map(self, value: Any) -> Iterable[Any]:
-        """The elements that are emitted."""
+        """Return the elements that are emitted."""
         raise NotImplementedError(f"{type(self).__name__} does not define flat_map")
 
 
@@ -461,7 +461,7 @@ class FilterFunction(_RichFunction):
     """Chooses elements. Subclass it, or give a function."""
 
     def filter(self, value: Any) -> bool:
-        """Whether ``value`` is emitted."""
+        """Tell whether ``value`` is emitted."""
         raise NotImplementedError(f"{type(self).__name__} does not define filter")
 
 
@@ -469,7 +469,7 @@ class ReduceFunction:
     """Combines two elements to one. Subclass it, or give a function."""
 
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """The combination of both."""
+        """Return the combination of both."""
         raise NotImplementedError(f"{type(self).__name__} does not define reduce")
 
 
@@ -477,7 +477,7 @@ class KeySelector:
     """Gives the key of an element. Subclass it, or give a function."""
 
     def get_key(self, value: Any) -> Any:
-        """The key of ``value``."""
+        """Return the key of ``value``."""
         raise NotImplementedError(f"{type(self).__name__} does not define get_key")
 
 
@@ -485,7 +485,7 @@ class TimestampAssigner:
     """Gives the event timestamp of an element. Subclass it."""
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The timestamp of ``value`` in milliseconds."""
+        """Return the timestamp of ``value`` in milliseconds."""
         raise NotImplementedError(f"{type(self).__name__} does not define extract_timestamp")
 
 
@@ -493,7 +493,7 @@ class SessionWindowTimeGapExtractor:
     """Gives the session gap after an element. Subclass it, or give a function."""
 
     def extract(self, element: Any) -> int:
-        """The gap after ``element`` in milliseconds."""
+        """Return the gap after ``element`` in milliseconds."""
         raise NotImplementedError(f"{type(self).__name__} does not define extract")
 
 
@@ -511,7 +511,7 @@ class WindowFunction(Generic[IN, OUT, KEY, W]):
     """A function over the elements of a window that gets the window and no context. Subclass it."""
 
     def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT]:
-        """The elements that are emitted."""
+        """Return the elements that are emitted."""
         raise NotImplementedError(f"{type(self).__name__} does not define apply")
 
 
@@ -527,7 +527,7 @@ class EventTimeTrigger(windows.EventTimeTrigger):
 
     @staticmethod
     def create() -> windows.EventTimeTrigger:
-        """The trigger."""
+        """Make the trigger."""
         return windows.EventTimeTrigger()
 
 
@@ -536,7 +536,7 @@ class ProcessingTimeTrigger(windows.ProcessingTimeTrigger):
 
     @staticmethod
     def create() -> windows.ProcessingTimeTrigger:
-        """The trigger."""
+        """Make the trigger."""
         return windows.ProcessingTimeTrigger()
 
 
@@ -554,7 +554,7 @@ class EventTimeSessionWindows:
 
     @staticmethod
     def with_dynamic_gap(extractor: Any) -> windows.EventTimeSessionWindows:
-        """Sessions whose elements say how long they stay open."""
+        """Make sessions whose elements say how long they stay open."""
         gap = extractor.extract if isinstance(extractor, SessionWindowTimeGapExtractor) else extractor
         return windows.EventTimeSessionWindows.with_dynamic_gap(gap)
 
@@ -580,16 +580,16 @@ class WatermarkStrategy:
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Elements come in the order of their timestamps."""
+        """Expect elements come in the order of their timestamps."""
         return cls(dt.timedelta())
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: dt.timedelta) -> WatermarkStrategy:
-        """Elements are out of order by at most so long."""
+        """Expect elements are out of order by at most so long."""
         return cls(max_out_of_orderness)
 
     def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> WatermarkStrategy:
-        """The strategy with what gives the timestamps."""
+        """Return the strategy with what gives the timestamps."""
         return attrs.evolve(self, assigner=timestamp_assigner)
 
 
@@ -610,7 +610,7 @@ class StreamExecutionEnvironment(_Partial):
 
     @classmethod
     def get_execution_environment(cls) -> StreamExecutionEnvironment:
-        """A new environment."""
+        """Make a new environment."""
         return cls()
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
@@ -619,7 +619,7 @@ class StreamExecutionEnvironment(_Partial):
         return self
 
     def from_collection(self, collection: Iterable[Any], type_info: TypeInformation | None = None) -> DataStream:
-        """A bounded stream of these elements; those of a row type become rows."""
+        """Return a bounded stream of these elements; those of a row type become rows."""
         elements = list(collection)
         if type_info is not None and type_info.fields is not None and type_info.python is object:
             make = keyed.rows.row_class(tuple(name for name, _ in type_info.fields))
@@ -668,7 +668,7 @@ class DataStream(_Partial):
         raise DefinitionError("a stream that no operator has emitted is not an output: key_by(...).process(...) it")
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
-        """The source with event time.
+        """Return the source with event time.
 
         Raises:
             DefinitionError: It is not a source, or the strategy has no timestamps.
@@ -686,7 +686,7 @@ class DataStream(_Partial):
         return DataStream(self._env, stream, self._elements)
 
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
-        """The stream keyed by a function or a `KeySelector`; the type of the key follows from the keys."""
+        """Return the stream keyed by a function or a `KeySelector`; the type of the key follows from the keys."""
         select = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
         return KeyedStream(self._env, self._stream.key_by(select), self._stream)
 
@@ -699,7 +699,7 @@ class DataStream(_Partial):
         raise DefinitionError(f"process of a stream that is not keyed {_KEYLESS}")
 
     def get_side_output(self, output_tag: keyed.OutputTag) -> DataStream:
-        """The side output of the operator that emits this stream."""
+        """Return the side output of the operator that emits this stream."""
         return DataStream(self._env, self.output.side_output(output_tag))
 
     def print(self) -> None:
@@ -768,11 +768,11 @@ class KeyedStream(_Partial):
         return self.process(_PerElement(func, "filter", lambda value, chosen: (value,) if chosen else ()))
 
     def window(self, window_assigner: Any) -> WindowedStream:
-        """The stream cut into windows."""
+        """Return the stream cut into windows."""
         return WindowedStream(self._env, self._stream.window(window_assigner), self._options("WindowOperator"))
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
-        """The stream cut into windows of so many elements of a key."""
+        """Return the stream cut into windows of so many elements of a key."""
         return self.window(windows.CountWindows.of(size, slide))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
-    """Counters in short: how many rows went into each operator, and how many came out."""
+    """Return counters in short: how many rows went into each operator, and how many came out."""
     said = (f"{name!r}: {each.get('rows_in', 0)} in, {each.get('rows_out', 0)} out" for name, each in metrics.items())
     return f"<{'; '.join(said)}>"
 
@@ -116,7 +116,7 @@ class Query(Protocol):
         ...
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Cumulative counters by operator and name, as of the last batch."""
+        """Return the cumulative counters by operator and name, as of the last batch."""
         ...
 
     def stop(self) -> None:
@@ -139,5 +139,5 @@ class Query(Protocol):
 
 
 def shown_query(name: str, progress: Progress | None) -> str:
-    """A query in short: the name of its last operator, and its last batch."""
+    """Return a query in short: the name of its last operator, and its last batch."""
     return f"Query({name!r}, {'no batch yet' if progress is None else f'batch {progress.batch_id}'})"

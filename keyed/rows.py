@@ -49,10 +49,10 @@ class Row(tuple[Any, ...]):
 
         @classmethod
         def _make(cls, values: Iterable[Any]) -> Self:
-            """The row of ``values``; the same as calling the class."""
+            """Make the row of ``values``; the same as calling the class."""
 
     def __getitem__(self, key: Any) -> Any:
-        """The value of the field ``key``, a name, a position or a slice.
+        """Return the value of the field ``key``, a name, a position or a slice.
 
         Raises:
             KeyError: There is no field of this name.
@@ -66,22 +66,22 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Whether the row has a field ``key``, as with rows of Spark; of what is no text, whether a field has it."""
+        """Tell whether the row has a field of this name, as rows of Spark do; or, of what is no text, this value."""
         if key.__class__ is str:
             return key in self._positions
         return tuple.__contains__(self, key)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of the field ``name``, or ``default`` if the row has no such field."""
+        """Return the value of the field ``name``, or ``default`` if the row has no such field."""
         position = self._positions.get(name)
         return default if position is None else tuple.__getitem__(self, position)
 
     def _asdict(self) -> dict[str, Any]:
-        """The row as a dict. Rows inside it, also inside lists, tuples and dicts, become dicts too."""
+        """Return the row as a dict. Rows inside it, also inside lists, tuples and dicts, become dicts too."""
         return {name: _plain(value) for name, value in zip(self._fields, self, strict=True)}
 
     def _replace(self, **values: Any) -> Self:
-        """A copy of the row with some fields replaced.
+        """Return a copy of the row with some fields replaced.
 
         Raises:
             KeyError: A name is not a field of the row.
@@ -101,7 +101,7 @@ class Row(tuple[Any, ...]):
 
 @lru_cache(maxsize=4096)
 def row_class(field_names: tuple[str, ...]) -> type[Row]:
-    """The class of rows with these fields, the same class for the same names.
+    """Return the class of rows with these fields, the same class for the same names.
 
     Args:
         field_names: Distinct names, in the order of the values.
@@ -136,13 +136,13 @@ def row_class(field_names: tuple[str, ...]) -> type[Row]:
 
 
 def row(**values: Any) -> Row:
-    """The row with these fields, for tests and examples: ``row(carrier="UA", delay=4)``."""
+    """Return the row with these fields, for tests and examples: ``row(carrier="UA", delay=4)``."""
     return row_class(tuple(values))(values.values())
 
 
 @lru_cache(maxsize=256)
 def _getters(count: int) -> tuple[Any, ...]:
-    """The attribute getters for positions 0 to ``count - 1``, borrowed from a namedtuple, which has them in C."""
+    """Borrow the attribute getters for positions 0 to ``count - 1`` from a namedtuple, which has them in C."""
     names = [f"f{i}" for i in range(count)]
     donor = namedtuple("donor", names)  # type: ignore[misc]  # noqa: PYI024
     return tuple(vars(donor)[name] for name in names)

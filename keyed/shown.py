@@ -19,7 +19,7 @@ class Shown:
 
 
 def named(thing: Any) -> str:
-    """A class or function by its name, another object without a ``repr`` of its own by its class."""
+    """Return a class or function by its name, another object without a ``repr`` of its own by its class."""
     if inspect.isclass(thing) or inspect.isroutine(thing):
         return thing.__name__
     has_repr: Any = type(thing).__repr__
@@ -27,7 +27,7 @@ def named(thing: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """The value's representation, as long as a message bears."""
+    """Return the value's representation, as long as a message bears."""
     try:
         text = repr(value)
     except RecursionError:

@@ -97,7 +97,7 @@ def nowhere(batch: Any, batch_id: int) -> None:  # noqa: ARG001 - as sinks are c
 
 
 def sink_of(sink: Any) -> Sink:
-    """A sink out of what a user gives: a sink, a path (Parquet) or a function ``(batch, batch_id)``.
+    """Return a sink out of what a user gives: a sink, a path (Parquet) or a function ``(batch, batch_id)``.
 
     Raises:
         DefinitionError: Anything else.
@@ -130,7 +130,7 @@ def check_distinct(sinks: Iterable[Sink]) -> None:
 
 
 def failed(sink: Any, batch_id: int, error: Exception) -> QueryFailed:
-    """The error for what a sink raised; raise it from that."""
+    """Return the error for what a sink raised; raise it from that."""
     name = repr(sink)
     if isinstance(sink, FunctionSink):
         name = f"the function {getattr(sink.function, '__qualname__', sink.function)!s}"
@@ -140,14 +140,14 @@ def failed(sink: Any, batch_id: int, error: Exception) -> QueryFailed:
 
 
 def local_folder(path: str) -> Path | None:
-    """The folder of this machine that a path names; ``None`` if it has another scheme than ``file``."""
+    """Return the folder of this machine that a path names; ``None`` if it has another scheme than ``file``."""
     if path.startswith("file:"):
         return Path("/" + path.removeprefix("file:").lstrip("/"))
     return None if _SCHEME.match(path) else Path(path).absolute()
 
 
 def _place(sink: Sink) -> Hashable:
-    """What two sinks have in common that are one; ``None`` for functions, which see to that themselves."""
+    """Return what two sinks have in common that are one; ``None`` for functions, which see to that themselves."""
     if isinstance(sink, CollectSink):
         return id(sink)
     if isinstance(sink, FunctionSink):

@@ -33,11 +33,11 @@ class SeekableSource(Protocol):
     """
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements from where `seek` was called for, or from where the source starts by itself."""
+        """Return the elements from where `seek` was called for, or from where the source starts by itself."""
         ...
 
     def position(self) -> Any:
-        """Where the source stands after the element that the iteration gave last.
+        """Return where the source stands after the element that the iteration gave last.
 
         Returns:
             Plain data: None excepted, what MessagePack has, so lists for tuples and names as keys of dictionaries.

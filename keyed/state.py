@@ -43,24 +43,24 @@ class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
     """
 
     def create_accumulator(self) -> ACC:
-        """An accumulator to which nothing was added."""
+        """Return an accumulator to which nothing was added."""
         ...
 
     def add(self, value: IN_contra, accumulator: ACC) -> ACC:
-        """The accumulator with ``value`` added."""
+        """Return the accumulator with ``value`` added."""
         ...
 
     def get_result(self, accumulator: ACC) -> OUT_co:
-        """The result of what was added."""
+        """Return the result of what was added."""
         ...
 
     def merge(self, a: ACC, b: ACC) -> ACC:
-        """One accumulator out of two."""
+        """Return one accumulator out of two."""
         ...
 
 
 def _type(type_: Any) -> Any:
-    """A declared type; `object` where there is none.
+    """Return a declared type; `object` where there is none.
 
     Raises:
         StateDefinitionError: It is a name and not a type.
@@ -109,7 +109,7 @@ class State(Shown):
         return f"{type(self).__name__}({types}{', ' * bool(types)}name={self.name!r}{ttl})"
 
     def _types(self) -> tuple[Any, ...]:
-        """What tells states of a kind apart: the types of their values."""
+        """Return what tells states of a kind apart: the types of their values."""
         return ()
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -140,7 +140,7 @@ class KeyedState(State):
         self._unbound()
 
     def namespace(self, namespace: Any) -> Self:
-        """The same state under ``namespace`` beside the key, as Flink's windows have it.
+        """Return the same state under ``namespace`` beside the key, as Flink's windows have it.
 
         Args:
             namespace: A plain encodable value, for example a window as ``(start, end)``; ``None`` is the state itself.
@@ -219,7 +219,7 @@ class ValueState(KeyedState, Generic[T]):
         return (self.type,)
 
     def value(self) -> T:
-        """The stored value, or the default. It is the caller's own: changing it changes no state."""
+        """Return the stored value, or the default. It is the caller's own: changing it changes no state."""
         self._unbound()
 
     def update(self, value: T | None) -> None:
@@ -254,7 +254,7 @@ class ListState(KeyedState, Generic[T]):
         return (self.type,)
 
     def get(self) -> list[T]:
-        """The elements in the order in which they were added; an empty list where there are none."""
+        """Return the elements in the order in which they were added; an empty list where there are none."""
         self._unbound()
 
     def __iter__(self) -> Iterator[T]:
@@ -315,7 +315,7 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of ``key``, or ``default``. Reads this one entry."""
+        """Return the value of ``key``, or ``default``. Reads this one entry."""
         self._unbound()
 
     def put(self, key: K, value: V) -> None:
@@ -331,23 +331,23 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def contains(self, key: K) -> bool:
-        """Whether ``key`` is there (with a null value too)."""
+        """Tell whether ``key`` is there (with a null value too)."""
         self._unbound()
 
     def keys(self) -> Iterator[K]:
-        """The keys in order. The map may be changed while iterating: removed keys are left out, new ones may be."""
+        """Iterate over the keys in order. The map may be changed meanwhile: removed keys are left out, new ones may."""
         self._unbound()
 
     def values(self) -> Iterator[V]:
-        """The values in the order of their keys."""
+        """Return the values in the order of their keys."""
         self._unbound()
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Pairs of key and value in the order of the keys."""
+        """Return pairs of key and value in the order of the keys."""
         self._unbound()
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Tell whether there is no entry."""
         self._unbound()
 
     def __getitem__(self, key: K) -> V:
@@ -366,7 +366,7 @@ class MapState(KeyedState, Generic[K, V]):
         return self.keys()
 
     def __len__(self) -> int:
-        """Number of entries; reads them all."""
+        """Return the number of entries; reads them all."""
         return sum(1 for _ in self.keys())
 
     def __bool__(self) -> bool:
@@ -419,7 +419,7 @@ class ReducingState(KeyedState, Generic[T]):
         return (self.reduce, self.type)
 
     def get(self) -> T | None:
-        """The reduced value, or ``None`` where nothing was added."""
+        """Return the reduced value, or ``None`` where nothing was added."""
         self._unbound()
 
     def add(self, value: T) -> None:
@@ -456,7 +456,7 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
         return (self.aggregate, self.accumulator_type)
 
     def get(self) -> OUT | None:
-        """The result of what was added, or ``None`` where nothing was."""
+        """Return the result of what was added, or ``None`` where nothing was."""
         self._unbound()
 
     def add(self, value: IN) -> None:
@@ -530,7 +530,7 @@ class VersionedState(KeyedState, Generic[T]):
     @overload
     def get(self, as_of: int) -> VersionedRecord[T] | None: ...
     def get(self, as_of: int | None = None) -> VersionedRecord[T] | None:
-        """The version that was valid at a time.
+        """Return the version that was valid at a time.
 
         Args:
             as_of: The time in milliseconds; by default that of the newest version.
@@ -542,7 +542,7 @@ class VersionedState(KeyedState, Generic[T]):
         self._unbound()
 
     def get_range(self, from_: int | None = None, to: int | None = None) -> list[VersionedRecord[T]]:
-        """The versions that were valid at any time of a range, the oldest first (Kafka's ``MultiVersionedKeyQuery``).
+        """Return the versions valid at any time of a range, the oldest first (Kafka's ``MultiVersionedKeyQuery``).
 
         Args:
             from_: The first time of the range; without one as far back as versions are kept.

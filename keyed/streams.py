@@ -97,7 +97,7 @@ class Stage:
         return [*(self.upstream.chain if isinstance(self.upstream, Stage) else []), self]
 
     def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
-        """The operator with its number of key groups settled."""
+        """Return the operator with its number of key groups settled."""
         source = self.source
         first = isinstance(self.upstream, Source)
         return OperatorSpec(
@@ -246,7 +246,7 @@ class KeyedStream(Shown):
         return Output(stage, None)
 
     def window(self, assigner: Assigner[W]) -> W:
-        """The stream cut into windows: what ``assigner.windowed(self)`` makes of it (see the package `windows`)."""
+        """Cut the stream into windows: what ``assigner.windowed(self)`` makes of it (see the package `windows`)."""
         build = getattr(assigner, "windowed", None)
         if build is None:
             raise DefinitionError(f"window({assigner!r}): not a window assigner; use one of the package windows")
@@ -276,7 +276,7 @@ class Output(Shown):
         return {stage.name: stage.function for stage in self.stage.chain}
 
     def side_output(self, tag: OutputTag | str) -> Output:
-        """The side output ``tag`` of the same operator.
+        """Return the side output ``tag`` of the same operator.
 
         Raises:
             DefinitionError: The operator says which side outputs it has (`known_side_outputs`), and this is none.
@@ -303,7 +303,7 @@ class Output(Shown):
         return KeyedStream(self.stage, _keys(keys))
 
     def to(self, sink: SinkLike) -> BoundOutput:
-        """This output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
+        """Return this output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
         return BoundOutput(self, sink_of(sink))
 
     @property
@@ -408,7 +408,7 @@ def stream(
     on_bad_row: OutputTag | None = None,
     max_ahead: Duration | None = timedelta(days=365),
 ) -> Stream:
-    """A stream of rows.
+    """Return a stream of rows.
 
     Args:
         source: A streaming or batch Spark DataFrame; for the local runtime any iterable or generator of elements, a
@@ -553,12 +553,12 @@ def start(
 
 
 def is_dataframe(data: Any) -> bool:
-    """Whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
+    """Tell whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
     return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
 
 
 def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
-    """The stage that ends the chain on which all outputs lie."""
+    """Return the stage that ends the chain on which all outputs lie."""
     if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
         raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
     last = max((bound.output.stage for bound in outputs), key=lambda stage: len(stage.chain))
@@ -574,7 +574,7 @@ def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
 def _with_changelogs(
     last: Stage, outputs: tuple[BoundOutput, ...], options: Options
 ) -> tuple[Stage, tuple[BoundOutput, ...]]:
-    """The chain and its outputs with a changelog for each operator, if the query keeps tables."""
+    """Return the chain and its outputs with a changelog for each operator, if the query keeps tables."""
     if options.tables is None:
         return last, outputs
     from keyed.changelog.directory import DirectoryChangelog
@@ -597,7 +597,7 @@ def _with_changelogs(
 
 
 def _runtime(source: Source) -> Any:
-    """The module that runs chains over this kind of source; imported by name so that the API stays light."""
+    """Return the module that runs chains over this kind of source; imported by name so that the API stays light."""
     spark = is_dataframe(source.data)
     return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
 

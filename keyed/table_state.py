@@ -116,11 +116,11 @@ class TableState(State):
         self._unbound()
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        """The rows with these keys, in the order of ``keys``; keys that are not there are left out."""
+        """Return the rows with these keys, in the order of ``keys``; keys that are not there are left out."""
         self._unbound()
 
     def scan(self, predicate: Predicate | None = None) -> pa.Table:
-        """The rows for which ``predicate`` holds (see `take`), or all."""
+        """Return the rows for which ``predicate`` holds (see `take`), or all."""
         self._unbound()
 
     def clear(self) -> None:

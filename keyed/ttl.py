@@ -82,7 +82,7 @@ class StateTtl:
 
 
 def history_ttl(milliseconds: int) -> StateTtl:
-    """The time to live of a version in event time, from when the next one took its place. It may be 0."""
+    """Return the time to live of a version in event time, from when the next one took its place. It may be 0."""
     ttl = StateTtl(1, time_domain=TimeDomain.EVENT_TIME)
     object.__setattr__(ttl, "milliseconds", milliseconds)
     return ttl

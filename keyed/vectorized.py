@@ -34,19 +34,19 @@ class BatchContext(Protocol):
         ...
 
     def current_watermark(self) -> int:
-        """The watermark, milliseconds: in ``process_batch`` that before the batch, in ``on_watermark`` the new one."""
+        """Return the watermark: in ``process_batch`` that before the batch, in ``on_watermark`` the new one."""
         ...
 
     def current_processing_time(self) -> int:
-        """The processing time of this micro-batch, milliseconds."""
+        """Return the processing time of this micro-batch, milliseconds."""
         ...
 
     def previous_watermark(self) -> int:
-        """The watermark before this micro-batch, also in ``on_watermark``: what lies between them ends in it."""
+        """Return the watermark before this micro-batch, also in ``on_watermark``: what lies between them ends in it."""
         ...
 
     def previous_processing_time(self) -> int:
-        """The processing time of the micro-batch before; −2^63 in the first one."""
+        """Return the processing time of the micro-batch before; −2^63 in the first one."""
         ...
 
     def emit(self, table: pa.Table) -> None:
@@ -132,5 +132,5 @@ class VectorizedFunction(Shown):
 
 
 def combines(function: object) -> TypeGuard[VectorizedFunction]:
-    """Whether ``function`` is vectorized and defines ``combine``."""
+    """Tell whether ``function`` is vectorized and defines ``combine``."""
     return isinstance(function, VectorizedFunction) and type(function).combine is not VectorizedFunction.combine

@@ -67,7 +67,7 @@ class Algebra:
 
 
 def value_getter(column: Column) -> Callable[[Any], Any]:
-    """A function from an element to the value that an aggregate reads.
+    """Return a function from an element to the value that an aggregate reads.
 
     Args:
         column: Name of a field (an attribute, or a key where it is no identifier), a function of the element, or
@@ -104,11 +104,11 @@ class Aggregate(Generic[IN, ACC, OUT]):
     type: str | None = None
 
     def create_accumulator(self) -> ACC:
-        """A new accumulator."""
+        """Return a new accumulator."""
         raise NotImplementedError(f"{type(self).__name__} does not define create_accumulator")
 
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """The accumulator with an element added; may be the same object."""
+        """Return the accumulator with an element added; may be the same object."""
         raise NotImplementedError(f"{type(self).__name__} does not define add")
 
     def add_at(self, value: IN, timestamp: int, accumulator: ACC) -> ACC:
@@ -116,22 +116,22 @@ class Aggregate(Generic[IN, ACC, OUT]):
         return self.add(value, accumulator)
 
     def merge(self, a: ACC, b: ACC) -> ACC:
-        """The accumulator of both. ``a`` comes earlier and may be changed; ``b`` may not."""
+        """Return the accumulator of both. ``a`` comes earlier and may be changed; ``b`` may not."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
 
     def get_result(self, accumulator: ACC) -> OUT:
-        """The result. Does not change the accumulator."""
+        """Return the result. Does not change the accumulator."""
         return cast("OUT", accumulator)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lstrip('_')}()"
 
     def algebra(self) -> Algebra | None:
-        """The aggregate as data, ``None`` where it cannot be told: it reads a function of the element, say."""
+        """Return the aggregate as data, ``None`` where it cannot be told: it reads a function of the element, say."""
         return None
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
-        """Column type of the result, ``None`` if it is not known.
+        """Return the column type of the result, ``None`` if it is not known.
 
         Args:
             columns: Types of the input columns.
@@ -164,7 +164,7 @@ class ColumnAggregate(AnyAggregate):
         return Algebra(type(self).__name__.lower(), column, parts, tuple(options.items()))
 
     def _column_type(self, columns: Mapping[str, str]) -> str | None:
-        """Type of the column that is read.
+        """Return the type of the column that is read.
 
         Raises:
             OutputDefinitionError: The input has no such column.
@@ -178,7 +178,7 @@ class ColumnAggregate(AnyAggregate):
         return columns[self.column]
 
     def _number_type(self, columns: Mapping[str, str]) -> str | None:
-        """Type of the column that is read, which holds numbers.
+        """Return the type of the column that is read, which holds numbers.
 
         Raises:
             OutputDefinitionError: The input has no such column, or it holds something else.
@@ -484,7 +484,7 @@ def aggregate_of(
     *,
     type: str | None = None,
 ) -> AnyAggregate:
-    """An aggregate out of functions.
+    """Return an aggregate out of functions.
 
     Args:
         create: ``() -> accumulator``.
@@ -504,17 +504,17 @@ def aggregate_of(
 
 
 def _plus(a: Any, b: Any) -> Any:
-    """The sum; of decimals all digits, where Python's operator rounds to 28."""
+    """Return the sum; of decimals all digits, where Python's operator rounds to 28."""
     return a + b if b.__class__ is not Decimal else _WIDE.add(a, b)
 
 
 def mean_type(precision: int, scale: int) -> str:
-    """The type of the mean of a ``decimal(precision,scale)``, by the rule of Spark's ``Average``."""
+    """Return the type of the mean of a ``decimal(precision,scale)``, by the rule of Spark's ``Average``."""
     return f"decimal({min(_DIGITS, precision + 4)},{min(_DIGITS, scale + 4)})"
 
 
 def decimal_mean(total: Decimal, count: int, type_: str, aggregate: object) -> Decimal:
-    """The mean of decimals, rounded half up to the places of its type.
+    """Return the mean of decimals, rounded half up to the places of its type.
 
     Raises:
         OverflowError: The sum has more than 38 digits, or the mean does not fit into its type.
@@ -526,7 +526,7 @@ def decimal_mean(total: Decimal, count: int, type_: str, aggregate: object) -> D
 
 
 def fitting(value: Decimal, aggregate: object, what: str, digits: int = _DIGITS) -> Decimal:
-    """A decimal that has at most so many digits, counted with its places, as Arrow's and Spark's decimals.
+    """Return a decimal that has at most so many digits, counted with its places, as Arrow's and Spark's decimals.
 
     Raises:
         OverflowError: It has more.
@@ -542,7 +542,7 @@ def fitting(value: Decimal, aggregate: object, what: str, digits: int = _DIGITS)
 
 
 def decimal_of(type_: str) -> tuple[int, int]:
-    """Precision and scale of ``decimal(p,s)``; Spark's default where they are not given."""
+    """Return the precision and scale of ``decimal(p,s)``; Spark's default where they are not given."""
     inside = type_.partition("(")[2].rstrip(") ")
     precision, _, scale = inside.partition(",")
     return (int(precision), int(scale or 0)) if precision else (10, 0)

@@ -49,7 +49,7 @@ class WindowAssigner:
         return f"{type(self).__name__}()"
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
-        """The windows of an element. Called once per element; must depend on its arguments alone.
+        """Return the windows of an element. Called once per element; must depend on its arguments alone.
 
         Args:
             element: The element.
@@ -59,15 +59,15 @@ class WindowAssigner:
         raise NotImplementedError(f"{type(self).__name__} does not define assign_windows")
 
     def default_trigger(self) -> Trigger:
-        """The trigger that is used where none is given."""
+        """Return the trigger that is used where none is given."""
         return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
 
     def default_evictor(self) -> Evictor | None:
-        """The evictor that is used where none is given."""
+        """Return the evictor that is used where none is given."""
         return None
 
     def windowed(self, stream: KeyedStream) -> WindowedStream:
-        """The stream cut into these windows; what ``stream.window(assigner)`` returns."""
+        """Return the stream cut into these windows; what ``stream.window(assigner)`` returns."""
         return WindowAssigner._stream_type(stream, self)
 
 
@@ -75,7 +75,7 @@ class MergingWindowAssigner(WindowAssigner):
     """An assigner whose windows merge, as sessions do."""
 
     def merge_windows(self, windows: Iterable[Any]) -> Iterable[tuple[Any, list[Any]]]:
-        """Which of ``windows`` become one: pairs of the new window and the two or more that it replaces."""
+        """Tell which of ``windows`` become one: pairs of the new window and the two or more that it replaces."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge_windows")
 
 
@@ -111,7 +111,7 @@ class HoppingWindows(WindowAssigner):
 class _Tumbling(HoppingWindows):
     @classmethod
     def of(cls, size: Duration, offset: Duration = 0) -> Self:
-        """Windows of ``size`` that follow each other.
+        """Make windows of ``size`` that follow each other.
 
         Args:
             size: Length of a window, at least 1 ms.
@@ -128,7 +128,7 @@ class _Tumbling(HoppingWindows):
 class _Hopping(HoppingWindows):
     @classmethod
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
-        """Windows of ``size`` that start every ``slide``.
+        """Make windows of ``size`` that start every ``slide``.
 
         Args:
             size: Length of a window, at least 1 ms.
@@ -178,7 +178,7 @@ class SessionWindows(MergingWindowAssigner):
         self.gap_of = gap_of
 
     def gap_ms(self, element: Any) -> int:
-        """The gap after ``element``.
+        """Return the gap after ``element``.
 
         Raises:
             DefinitionError: The user's function gave no duration of at least 1 ms.
@@ -202,7 +202,7 @@ class SessionWindows(MergingWindowAssigner):
 class _Sessions(SessionWindows):
     @classmethod
     def with_gap(cls, gap: Duration) -> Self:
-        """Sessions that end ``gap`` after their last element.
+        """Make sessions that end ``gap`` after their last element.
 
         Args:
             gap: At least 1 ms.
@@ -214,7 +214,7 @@ class _Sessions(SessionWindows):
 
     @classmethod
     def with_dynamic_gap(cls, gap_of: Callable[[Any], Any]) -> Self:
-        """Sessions whose elements each say how long after them the session stays open.
+        """Make sessions whose elements each say how long after them the session stays open.
 
         Args:
             gap_of: Gives the gap after an element: `int` milliseconds or a `timedelta`, at least 1 ms.
@@ -257,12 +257,12 @@ class GlobalWindows(WindowAssigner):
 
     @classmethod
     def create(cls) -> GlobalWindows:
-        """The windows; give them a trigger."""
+        """Make the windows; give them a trigger."""
         return GlobalWindows()
 
     @classmethod
     def create_with_end_of_stream_trigger(cls) -> GlobalWindows:
-        """The windows with a trigger that fires at the end of the input."""
+        """Make the windows with a trigger that fires at the end of the input."""
         return GlobalWindows(EventTimeTrigger())
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
@@ -280,7 +280,7 @@ class CountWindows(GlobalWindows):
 
     @classmethod
     def of(cls, size: int, slide: int | None = None) -> CountWindows:
-        """Windows of ``size`` elements.
+        """Make windows of ``size`` elements.
 
         Args:
             size: Number of elements of a window.
@@ -299,7 +299,7 @@ class CountWindows(GlobalWindows):
 
 
 def _offset(offset: Duration, period_ms: int, of: str) -> int:
-    """An offset in milliseconds, which may be negative.
+    """Return an offset in milliseconds, which may be negative.
 
     Raises:
         DefinitionError: It is not whole milliseconds, or its absolute value not below the period.

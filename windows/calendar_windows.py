@@ -47,7 +47,7 @@ class CalendarWindows(WindowAssigner):
 
     @classmethod
     def days(cls, zone: str = "UTC") -> CalendarWindows:
-        """A window for each day.
+        """Make a window for each day.
 
         Args:
             zone: IANA name of the time zone.
@@ -59,7 +59,7 @@ class CalendarWindows(WindowAssigner):
 
     @classmethod
     def weeks(cls, zone: str = "UTC", starts_on: str = "monday") -> CalendarWindows:
-        """A window for each week.
+        """Make a window for each week.
 
         Args:
             zone: IANA name of the time zone.
@@ -74,7 +74,7 @@ class CalendarWindows(WindowAssigner):
 
     @classmethod
     def months(cls, zone: str = "UTC") -> CalendarWindows:
-        """A window for each month.
+        """Make a window for each month.
 
         Args:
             zone: IANA name of the time zone.
@@ -99,7 +99,7 @@ class CalendarWindows(WindowAssigner):
         raise AssertionError(f"calendar windows {windows} have a gap at {time}")
 
     def start_of(self, date: dt.date) -> int:
-        """The first instant that has this local date or a later one, in milliseconds since the epoch."""
+        """Return the first instant that has this local date or a later one, in milliseconds since the epoch."""
         midnight = dt.datetime(date.year, date.month, date.day, tzinfo=self._zone)
         # In a gap fold=0 gives the offset before the change, which leads to the instant of the change or past it.
         start = (midnight - _EPOCH) // _MILLISECOND
@@ -114,7 +114,7 @@ class CalendarWindows(WindowAssigner):
         return start
 
     def _overlapping(self, day: int) -> tuple[TimeWindow, ...]:
-        """The windows that overlap a UTC day."""
+        """Return the windows that overlap a UTC day."""
         low, high = day * _DAY_MS, (day + 1) * _DAY_MS
         if not self._RANGE[0] <= low < high <= self._RANGE[1]:
             raise TimestampError(f"timestamp {low} is outside of the years 1 to 9999, for which there is a calendar")

@@ -46,7 +46,7 @@ class Cells:
         self.add: Add = _adder(aggregates)
 
     def create(self) -> list[Any]:
-        """New accumulators."""
+        """Return new accumulators."""
         return [create() for create in self._create]
 
     def merge(self, cells: list[Any], at: int, other: list[Any], other_at: int) -> None:
@@ -55,7 +55,7 @@ class Cells:
             cells[at + i] = merge(cells[at + i], other[other_at + i])
 
     def results(self, cells: list[Any], at: int) -> list[Any]:
-        """The results of the accumulators at ``at``."""
+        """Return the results of the accumulators at ``at``."""
         found = cells[at : at + self.width]
         for i, result in self._results:
             found[i] = result(found[i])
@@ -63,13 +63,13 @@ class Cells:
 
 
 def _creator(aggregate: AnyAggregate) -> Callable[[], Any]:
-    """What creates accumulators, which nothing else holds."""
+    """Return what creates accumulators, which nothing else holds."""
     create = aggregate.create_accumulator
     return create if isinstance(aggregate, ColumnAggregate) else lambda: snapshot(create())
 
 
 def _add_of(aggregate: AnyAggregate) -> Callable[..., Any]:
-    """What adds an element. An aggregate of a user's may keep the element and change it later: it gets its own."""
+    """Return what adds an element. A user's aggregate may keep the element and change it: it gets its own."""
     add = aggregate.add_at if aggregate.timed else aggregate.add
     if isinstance(aggregate, ColumnAggregate):
         return add

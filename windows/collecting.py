@@ -259,5 +259,5 @@ class ArgMin(ArgMax):
 
 
 def array_of(type_: str | None) -> str | None:
-    """The type of an array of such values, if they are known."""
+    """Return the type of an array of such values, if they are known."""
     return None if type_ is None else f"array<{type_}>"

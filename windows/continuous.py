@@ -165,7 +165,7 @@ class ContinuousRows(KeyedProcessFunction):
         ctx.collect(self._make((*keys, *results)), self._times.pop(key, None))
 
     def explain(self) -> str:
-        """How the aggregates are computed."""
+        """Tell how the aggregates are computed."""
         return f"continuous aggregates: row by row, because {self._reason}"
 
 
@@ -201,14 +201,14 @@ class ContinuousColumns(VectorizedFunction):
         self._totals.add(table, self._accumulators, self._results, ctx)
 
     def explain(self) -> str:
-        """How the aggregates are computed."""
+        """Tell how the aggregates are computed."""
         return "continuous aggregates: whole columns, a row of state per key"
 
 
 def _derived(
     aggregates: Mapping[str, AnyAggregate], keys: tuple[str, ...], columns: Mapping[str, Any] | None, *, strict: bool
 ) -> Schema | None:
-    """The columns of the key and of the results; ``None`` where they do not follow from the input's.
+    """Return the columns of the key and of the results; ``None`` where they do not follow from the input's.
 
     Raises:
         OutputDefinitionError: They have to.

@@ -102,7 +102,7 @@ class Definition:
         return self.allowed_lateness_ms if self.assigner.event_time else 0
 
     def cleanup_time(self, window: Any) -> int:
-        """When a window's state is removed. The end of time means never."""
+        """Return when a window's state is removed. The end of time means never."""
         last: int = window.max_timestamp()
         return min(last + self.lateness_ms, MAX_TIMESTAMP)
 
@@ -176,7 +176,7 @@ def define(
 
 
 def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, strict: bool) -> Schema | None:
-    """The columns of the rows of named aggregates; ``None`` where they are not known.
+    """Return the columns of the rows of named aggregates; ``None`` where they are not known.
 
     Args:
         definition: The operator.
@@ -208,7 +208,7 @@ def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, 
 
 
 def row_timestamps(output: Schema) -> bool:
-    """Whether the output's window bounds are timestamps.
+    """Tell whether the output's window bounds are timestamps.
 
     Raises:
         DefinitionError: ``window_start`` and ``window_end`` are of different kinds.
@@ -220,13 +220,13 @@ def row_timestamps(output: Schema) -> bool:
 
 
 def hopping_slice(assigner: HoppingWindows) -> int:
-    """Length of the slices that hopping windows share: windows start and end only between slices."""
+    """Return the length of the slices that hopping windows share: windows start and end only between slices."""
     size, slide = assigner.size_ms, assigner.slide_ms
     return slide if slide >= size else math.gcd(size, slide)
 
 
 def declared_states(owner: Any) -> dict[str, Any]:
-    """The states that a trigger or window function declares on its class or object, by name.
+    """Return the states that a trigger or window function declares on its class or object, by name.
 
     Raises:
         DefinitionError: Two share a name.
@@ -245,7 +245,7 @@ def declared_states(owner: Any) -> dict[str, Any]:
 
 
 def _nested_triggers(trigger: Trigger) -> list[Trigger]:
-    """A trigger and those that it holds, outermost first."""
+    """Return a trigger and those that it holds, outermost first."""
     found = [trigger]
     for member in vars(trigger).values():
         if isinstance(member, Trigger):
@@ -254,7 +254,7 @@ def _nested_triggers(trigger: Trigger) -> list[Trigger]:
 
 
 def trigger_states(trigger: Trigger) -> dict[str, Any]:
-    """The states of a trigger and of those that it holds, by a name that is unique among them."""
+    """Return the states of a trigger and of those that it holds, by a name that is unique among them."""
     states: dict[str, Any] = {}
     for depth, part in enumerate(_nested_triggers(trigger)):
         for name, state in declared_states(part).items():
@@ -263,7 +263,7 @@ def trigger_states(trigger: Trigger) -> dict[str, Any]:
 
 
 def _aggregates(aggregate: Any) -> tuple[tuple[AnyAggregate, ...], tuple[str, ...] | None]:
-    """The aggregates, and their column names if they are named.
+    """Return the aggregates, and their column names if they are named.
 
     Raises:
         DefinitionError: One is no aggregate.
@@ -277,7 +277,7 @@ def _aggregates(aggregate: Any) -> tuple[tuple[AnyAggregate, ...], tuple[str, ..
 
 
 def named_aggregates(aggregates: Any) -> dict[str, AnyAggregate]:
-    """The aggregates of a dict of them.
+    """Return the aggregates of a dict of them.
 
     Raises:
         DefinitionError: It is none, or one is no aggregate.
@@ -320,7 +320,7 @@ def _general_reason(
     idle_ms: int | None,
     open_slices: int,
 ) -> str | None:
-    """Why windows have to be kept one by one, ``None`` if they need not."""
+    """Say why windows have to be kept one by one, ``None`` if they need not."""
     default = EventTimeTrigger if assigner.event_time else ProcessingTimeTrigger
     if type(trigger) is not default:
         return f"the trigger {trigger!r} is not the default one"

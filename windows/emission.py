@@ -60,7 +60,7 @@ class Emission:
                 self.of_bounds = _plain_rows(cells, self._make)
 
     def of_cells(self, key: Any, window: Any, cells: list[Any], at: int) -> Iterable[Any]:
-        """The outputs of a window for the accumulators at ``at`` of ``cells``."""
+        """Return the outputs of a window for the accumulators at ``at`` of ``cells``."""
         assert self._cells is not None
         results = self._cells.results(cells, at)
         if self._process is not None:
@@ -79,7 +79,7 @@ class Emission:
         return (self._make((*keys, start, end, *results)),)
 
     def of_elements(self, key: Any, window: Any, elements: Sequence[Any]) -> Iterable[Any]:
-        """The outputs of the window function."""
+        """Return the outputs of the window function."""
         assert self._process is not None
         context = self._context
         context.current = window
@@ -97,7 +97,7 @@ class Emission:
         return self.of_cells(key, time_window(start, end), cells, at)
 
     def _datetime(self, time: int) -> Any:
-        """A time as a datetime; ``None`` beyond the years that Python has. Many windows share few bounds."""
+        """Return a time as a datetime; ``None`` beyond the years that Python has. Many windows share few bounds."""
         times = self._times
         assert times is not None
         found = times.get(time)
@@ -112,7 +112,7 @@ class Emission:
 
 
 def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
-    """Rows of one key column, the window's bounds in milliseconds and the results: this runs once per window."""
+    """Return rows of one key column, the window's bounds in milliseconds and the results: this runs once per window."""
     width, results = cells.width, None if cells.are_results else cells.results
 
     def of_bounds(key: Any, start: int, end: int, values: list[Any], at: int) -> Iterable[Any]:
@@ -125,7 +125,7 @@ def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
 
 
 def row_maker(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
-    """A function from values to a row: a named tuple, or a plain one where a name cannot be an attribute."""
+    """Return a function from values to a row: a named tuple, or a plain one where a name cannot be an attribute."""
     if all(n.isidentifier() and not keyword.iskeyword(n) and not n.startswith("_") for n in names):
         cls = namedtuple("WindowResult", names)  # type: ignore[misc]  # noqa: PYI024
 

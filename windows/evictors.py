@@ -29,11 +29,11 @@ class EvictorContext(Protocol):
     """Clocks for an evictor."""
 
     def get_current_watermark(self) -> int:
-        """The watermark, milliseconds."""
+        """Return the watermark, milliseconds."""
         ...
 
     def get_current_processing_time(self) -> int:
-        """The processing time, milliseconds."""
+        """Return the processing time, milliseconds."""
         ...
 
 

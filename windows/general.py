@@ -204,7 +204,7 @@ class GeneralWindows:
             collect(value, timestamp)
 
     def _load(self, contents: Any) -> list[Any] | None:
-        """The accumulators of a window, ``None`` where it has none."""
+        """Return the accumulators of a window, ``None`` where it has none."""
         value = contents.value()
         if value is None or self._single is None:
             return value  # type: ignore[no-any-return]
@@ -329,7 +329,7 @@ class GeneralWindows:
 
 
 def _place(pairs: list[Any], window: tuple[Any, ...]) -> int | None:
-    """Where a window stands among those in flight."""
+    """Return where a window stands among those in flight."""
     at = bisect_left(pairs, (window,))
     return at if at < len(pairs) and pairs[at][0] == window else None
 
@@ -343,7 +343,7 @@ def divert(element: Any, late_tag: OutputTag | str | None, ctx: Context) -> None
 
 
 def no_timestamp(element: Any) -> DefinitionError:
-    """The error for an element without a timestamp in event-time windows."""
+    """Return the error for an element without a timestamp in event-time windows."""
     return DefinitionError(
         f"event-time windows need timestamps, and {element!r} has none; give keyed.stream(..., timestamp=...), a "
         "timestamp to what an operator upstream emits, or use processing-time windows"

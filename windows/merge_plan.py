@@ -49,7 +49,7 @@ class MergePlan:
 
 
 def merge_time_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
-    """Which windows overlap or touch.
+    """Tell which windows overlap or touch.
 
     Returns:
         Pairs of a covering window and the two or more windows that it covers, by start.

@@ -125,7 +125,7 @@ class PackedSessions:
         return target
 
     def _first_from(self, sessions: list[Any], time: int) -> int:
-        """The position of the first session that ends at ``time`` or later: no two overlap, so ends ascend too."""
+        """Find the first session that ends at ``time`` or later: no two overlap, so ends ascend too."""
         stride = self._stride
         count = bisect_left(range(len(sessions) // stride), time, key=lambda at: sessions[at * stride + _END])
         return count * stride
@@ -162,7 +162,7 @@ class PackedSessions:
             self._state.update(sessions or None)
 
     def _due(self, sessions: list[Any], timer: int) -> list[int]:
-        """The positions of the sessions whose timer is set for this time, the last first.
+        """Return the positions of the sessions whose timer is set for this time, the last first.
 
         It was set for the last time that the session had then, or that and the lateness; sessions only grow. So the
         session holds one of the two, unless the lateness was another one then, or cleanup was cut at the end of time.

@@ -128,14 +128,14 @@ class PaneWindows:
         return panes
 
     def _give_up(self, element: Any, time: int, ctx: Context) -> None:
-        """An element without a window: to the side output if it is late, and not between two windows."""
+        """Return an element without a window: to the side output if it is late, and not between two windows."""
         if self._event_time and time + self._lateness <= ctx.timer_service().current_watermark():
             divert(element, self._late_tag, ctx)
 
     # Timers -----------------------------------------------------------------------------------------------------
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
-        """The end or the cleanup of windows."""
+        """Return the end or the cleanup of windows."""
         panes = self._state.value()
         if panes is None:
             return None
@@ -178,7 +178,7 @@ class PaneWindows:
         return None
 
     def _fire_last(self, ctx: OnTimerContext) -> None:
-        """The end of time: all windows that are cut there, and the cleanup of everything."""
+        """Return the end of time: all windows that are cut there, and the cleanup of everything."""
         panes, size = self._state.value(), self._size
         window = self._floor(MAX_TIMESTAMP)
         earlier = window
@@ -193,7 +193,7 @@ class PaneWindows:
     # Windows ----------------------------------------------------------------------------------------------------
 
     def _outputs(self, window: int, panes: list[Any], ctx: Context) -> Iterable[Any]:
-        """The outputs of the window that starts at ``window``: its slices merged, by time; none if it has none."""
+        """Merge the slices of the window that starts at ``window``, by time, to its outputs; none if it has none."""
         end, stride, cells = window + self._size, self._stride, self._cells
         found = [at for at in range(1, len(panes), stride) if window <= panes[at - 1] < end]
         if not found:
@@ -209,26 +209,26 @@ class PaneWindows:
         return self._emission.of_bounds(ctx.get_current_key(), window, end, merged, first)
 
     def _find(self, panes: list[Any], start: int) -> int:
-        """Where the accumulators of a slice are, 0 if there is no such slice."""
+        """Return where the accumulators of a slice are, 0 if there is no such slice."""
         for at in range(0, len(panes), self._stride):
             if panes[at] == start:
                 return at + 1
         return 0
 
     def _floor(self, time: int) -> int:
-        """The latest start of a window at or before ``time``."""
+        """Return the latest start of a window at or before ``time``."""
         return time - (time - self._offset) % self._slide
 
     def _first_window(self, start: int) -> int:
-        """The start of the earliest window that holds the slice at ``start``."""
+        """Return the start of the earliest window that holds the slice at ``start``."""
         return -self._floor_negative(start + self._span - self._size)
 
     def _floor_negative(self, time: int) -> int:
-        """Minus the earliest start of a window at or after ``time``."""
+        """Return minus the earliest start of a window at or after ``time``."""
         return -time - (self._offset - time) % self._slide
 
     def _last(self, window: int) -> int:
-        """The last timestamp of the window that starts at ``window``."""
+        """Return the last timestamp of the window that starts at ``window``."""
         return min(window + self._size - 1, MAX_TIMESTAMP)
 
     def _register(self, time: int, ctx: Context) -> None:

@@ -71,7 +71,7 @@ def check_path(path: str) -> None:
 
 
 def plain_type(type_: str) -> str:
-    """A column type under its first name: ``bigint`` for ``long``, ``string`` for ``varchar(3)``."""
+    """Return a column type under its first name: ``bigint`` for ``long``, ``string`` for ``varchar(3)``."""
     lower = type_.strip().lower()
     if lower.startswith(("string", "varchar(", "char(")):
         return "string"
@@ -86,7 +86,7 @@ def row_reason(
     keys: tuple[str, ...],
     order: str,
 ) -> str | None:
-    """Why a definition has to be run row by row; ``None`` where whole columns do.
+    """Say why a definition has to be run row by row; ``None`` where whole columns do.
 
     Args:
         definition: The definition.
@@ -129,7 +129,7 @@ def row_reason(
 def columns_reason(
     aggregates: Iterable[AnyAggregate], columns: Mapping[str, str | None] | None, keys: tuple[str, ...]
 ) -> str | None:
-    """Why aggregates by these keys cannot be computed over whole columns; ``None`` where they can.
+    """Say why aggregates by these keys cannot be computed over whole columns; ``None`` where they can.
 
     Args:
         aggregates: The aggregates.
@@ -153,7 +153,7 @@ def columns_reason(
 
 
 def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]) -> str | None:
-    """Why an aggregate cannot be computed over whole columns."""
+    """Say why an aggregate cannot be computed over whole columns."""
     algebra = aggregate.algebra() if type(aggregate) in (*_TYPES, Count) else None
     if algebra is None or (algebra.column is None and type(aggregate) is not Count):
         return f"{aggregate!r} is not a built-in aggregate of a column"
@@ -169,5 +169,5 @@ def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]
 
 
 def _kind(columns: Mapping[str, str | None], name: str) -> str:
-    """The type of a column without its parameters."""
+    """Return the type of a column without its parameters."""
     return plain_type(columns.get(name) or "unknown").partition("(")[0]

@@ -15,19 +15,21 @@ class ProcessWindowContext(Protocol):
     """What a window function gets beside the key and the elements."""
 
     def window(self) -> Any:
-        """The window: a `windows.TimeWindow`, `windows.GlobalWindow` or one of the assigner's own."""
+        """Return the window: a `windows.TimeWindow`, `windows.GlobalWindow` or one of the assigner's own."""
         ...
 
     def current_watermark(self) -> int:
-        """The watermark, milliseconds."""
+        """Return the watermark, milliseconds."""
         ...
 
     def current_processing_time(self) -> int:
-        """The processing time, milliseconds."""
+        """Return the processing time, milliseconds."""
         ...
 
     def window_state(self, descriptor: Any) -> Any:
-        """The state that the function declares as ``descriptor``, for this key and window. Clear it in ``clear``.
+        """Return the state that the function declares as ``descriptor``, for this key and window.
+
+        Clear it in ``clear``.
 
         Raises:
             StateAccessError: The windows merge; what would its state be?
@@ -35,7 +37,7 @@ class ProcessWindowContext(Protocol):
         ...
 
     def global_state(self, descriptor: Any) -> Any:
-        """The state that the function declares as ``descriptor``, for this key and all its windows."""
+        """Return the state that the function declares as ``descriptor``, for this key and all its windows."""
         ...
 
     def output(self, tag: OutputTag | str, value: Any) -> None:

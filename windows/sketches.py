@@ -112,7 +112,7 @@ class ApproxCountDistinct(ColumnAggregate):
 
 
 def estimate(counts: list[int]) -> float:
-    """The estimate from how many registers hold each rank (Ertl's algorithm 6).
+    """Return the estimate from how many registers hold each rank (Ertl's algorithm 6).
 
     Args:
         counts: Number of registers by rank, from 0 to 65 − precision.
@@ -126,7 +126,7 @@ def estimate(counts: list[int]) -> float:
 
 
 def hash_value(value: Any) -> int:
-    """The 64-bit hash of a value, as the sketch uses it.
+    """Return the 64-bit hash of a value, as the sketch uses it.
 
     Raises:
         EncodingError: The value is not plain data.

@@ -98,11 +98,11 @@ class WindowedStream:
         return attrs.evolve(self, idle_ms=milliseconds_of(timeout, "timeout", least=1))
 
     def element_type(self, type: Any) -> WindowedStream:
-        """The elements' type for the codec, where windows keep elements that are neither rows nor plain data."""
+        """Return the elements' type for the codec, where windows keep elements that are neither rows nor plain data."""
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
-        """How aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
+        """Tell how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
 
         By default it is whole columns where the definition allows it; `windows.explain` says which and why. Results are
         the same. A checkpoint goes on with the path that it was started with: another one is refused
@@ -266,7 +266,7 @@ class WindowedStream:
         order: Order = "event_time",
         **options: Any,
     ) -> Output:
-        """The output of the window operator over the stream."""
+        """Return the output of the window operator over the stream."""
         stream, columns = self.stream, self.stream.columns
         definition = self._definition(aggregate, process)
         reason = "of path='row'" if self._path == "row" else None
@@ -299,7 +299,7 @@ class WindowedStream:
         return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 
     def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
-        """What was asked for, checked."""
+        """Return what was asked for, checked."""
         assigner, open_slices = self.assigner, 0
         if isinstance(assigner, HoppingWindows) and assigner.event_time:
             # So many more slices are open because the watermark stays behind.
@@ -323,7 +323,7 @@ WindowAssigner._stream_type = WindowedStream  # noqa: SLF001 - the one place whe
 
 
 def explain(output: Output) -> str:
-    """How the windows and aggregates of a chain are computed, and why: a line for each of them up to ``output``."""
+    """Say how the windows and aggregates of a chain are computed, and why: a line for each up to ``output``."""
     return "\n".join(
         f"{name}: {function.explain()}"
         for name, function in output.operators.items()

@@ -79,7 +79,7 @@ class TopN(VectorizedFunction):
             ctx.emit(self._ranked(due))
 
     def _latest(self, rows: pa.Table) -> pa.Table:
-        """The last row of each key and item."""
+        """Return the last row of each key and item."""
         import pyarrow as pa
 
         from windows.vectorized.row_groups import grouped, plain_column
@@ -88,7 +88,7 @@ class TopN(VectorizedFunction):
         return rows if groups.count == rows.num_rows else rows.take(pa.array(groups.last_rows()))
 
     def _ranked(self, rows: pa.Table) -> pa.Table:
-        """The first rows of each key with their ranks."""
+        """Return the first rows of each key with their ranks."""
         import numpy as np
         import pyarrow as pa
 
@@ -113,7 +113,7 @@ class TopN(VectorizedFunction):
 
 
 def _times(table: pa.Table) -> Any:
-    """The timestamps of rows; where there is none, the least, at which nothing waits."""
+    """Return the timestamps of rows; where there is none, the least, at which nothing waits."""
     import pyarrow as pa
 
     if TIMESTAMP_COLUMN not in table.column_names:

@@ -35,11 +35,11 @@ class TriggerContext(Protocol):
     """What a trigger can do, for the current key and window."""
 
     def get_current_watermark(self) -> int:
-        """The watermark, milliseconds."""
+        """Return the watermark, milliseconds."""
         ...
 
     def get_current_processing_time(self) -> int:
-        """The processing time, milliseconds."""
+        """Return the processing time, milliseconds."""
         ...
 
     def register_event_time_timer(self, time: int) -> None:
@@ -59,7 +59,7 @@ class TriggerContext(Protocol):
         ...
 
     def get_partitioned_state(self, descriptor: Any) -> Any:
-        """The state that the trigger declares as ``descriptor``, for this key and window."""
+        """Return the state that the trigger declares as ``descriptor``, for this key and window."""
         ...
 
 
@@ -97,7 +97,7 @@ class Trigger:
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Whether the trigger can be used with windows that merge. Then define `on_merge`."""
+        """Tell whether the trigger can be used with windows that merge. Then define `on_merge`."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -443,7 +443,7 @@ def _purging(result: TriggerResult) -> TriggerResult:
 
 
 def _trigger(trigger: Any) -> Trigger:
-    """``trigger`` itself.
+    """Return ``trigger`` itself.
 
     Raises:
         DefinitionError: It is not a trigger.

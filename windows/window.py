@@ -15,7 +15,7 @@ class Window(Protocol):
     """What the window operator needs of a window: that it is a tuple of encodable values, and an end."""
 
     def max_timestamp(self) -> int:
-        """The last timestamp that belongs to the window; timers and results of the window stand at it."""
+        """Return the last timestamp that belongs to the window; timers and results of the window stand at it."""
         ...
 
 
@@ -31,15 +31,15 @@ class TimeWindow(NamedTuple):
     end: int
 
     def max_timestamp(self) -> int:
-        """``end - 1``."""
+        """Return ``end - 1``."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether the windows overlap or touch; such sessions merge."""
+        """Tell whether the windows overlap or touch; such sessions merge."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that holds both."""
+        """Return the smallest window that holds both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
 
@@ -47,12 +47,12 @@ class GlobalWindow(NamedTuple):
     """The one window of `windows.GlobalWindows`; it never ends."""
 
     def max_timestamp(self) -> int:
-        """The end of time."""
+        """Return the end of time."""
         return MAX_TIMESTAMP
 
 
 def window_start(timestamp: int, offset_ms: int, size_ms: int) -> int:
-    """The start of the window that holds ``timestamp``; windows start at ``offset_ms`` modulo ``size_ms``.
+    """Return the start of the window that holds ``timestamp``; windows start at ``offset_ms`` modulo ``size_ms``.
 
     Flink's ``TimeWindow.getWindowStartWithOffset``; the remainder is never negative, so times before 1970 are right.
     """
@@ -60,5 +60,5 @@ def window_start(timestamp: int, offset_ms: int, size_ms: int) -> int:
 
 
 def time_window(start: int, end: int) -> TimeWindow:
-    """The window ``[start, end)``, cut at the limits of int64 so that its last timestamp can be a timer's."""
+    """Return the window ``[start, end)``, cut at the limits of int64 so that its last timestamp can be a timer's."""
     return TimeWindow(max(start, MIN_TIMESTAMP), min(end, MAX_TIMESTAMP + 1))

@@ -35,7 +35,7 @@ _GETTERS = {
 
 
 def bind_state(context: OpenContext, descriptor: Any, name: str) -> Any:
-    """A declared state bound to the operator under ``name``."""
+    """Return a declared state bound to the operator under ``name``."""
     renamed = copy.copy(descriptor)
     renamed.name = name
     return getattr(context, _GETTERS[descriptor.kind])(renamed)

@@ -77,7 +77,7 @@ class WindowOperator(KeyedProcessFunction):
 
     @classmethod
     def of(cls, definition: Definition) -> WindowOperator:
-        """The operator of a definition that is checked already."""
+        """Make the operator of a definition that is checked already."""
         made = cls.__new__(cls)
         made.definition = definition
         return made
@@ -109,7 +109,7 @@ class WindowOperator(KeyedProcessFunction):
             self.definition.process.close()
 
     def explain(self) -> str:
-        """How the windows are kept, and why."""
+        """Tell how the windows are kept, and why."""
         definition = self.definition
         if definition.layout_reason is None:
             kept = f"one value of state per key ({definition.layout})"

@@ -41,12 +41,12 @@ class Arrivals:
     dropped: int
 
     def table(self) -> pa.Table:
-        """All rows in order of arrival."""
+        """Return all rows in order of arrival."""
         return pa.concat_tables(pq.read_table(path) for path in sorted(self.folder.glob("part-*.parquet")))
 
 
 def read_arrivals(folder: Path) -> Arrivals | None:
-    """What an earlier run wrote, or ``None``."""
+    """Return what an earlier run wrote, or ``None``."""
     summary = folder / _SUMMARY
     if not summary.is_file():
         return None
@@ -81,7 +81,7 @@ def write_arrivals(folder: Path, dataset: Dataset, rows_per_batch: int) -> Arriv
 
 
 def _pieces(dataset: Dataset, size: int, dropped: list[int]) -> Iterator[pa.Table]:
-    """The rows of the data in tables of ``size`` rows; the last one may have fewer."""
+    """Return the rows of the data in tables of ``size`` rows; the last one may have fewer."""
     waiting = SCHEMA.empty_table()
     for chunk in dataset.chunks():
         dropped.append(chunk.dropped)

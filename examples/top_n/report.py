@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def progress_line(progress: keyed.Progress, total: int) -> str:
-    """A batch in one line: rows so far, watermark, late rows so far."""
+    """Return a batch in one line: rows so far, watermark, late rows so far."""
     counters = progress.metrics.get(COUNT, {})
     rows, late = counters.get("rows_in", 0), counters.get("rows_side_output", 0)
     if progress.watermark == keyed.MAX_TIMESTAMP:
@@ -32,18 +32,18 @@ def progress_line(progress: keyed.Progress, total: int) -> str:
 
 
 def read_results(folder: Path) -> pa.Table:
-    """All rows of a Parquet folder; a table without columns where there is no file."""
+    """Return all rows of a Parquet folder; a table without columns where there is no file."""
     files = sorted(folder.glob("*.parquet"))
     return pa.concat_tables(pq.read_table(path) for path in files) if files else pa.table({})
 
 
 def rows_in(folder: Path) -> int:
-    """Number of rows of a Parquet folder; reads the footers only."""
+    """Return the number of rows of a Parquet folder; reads the footers only."""
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
 
 
 def table_lines(top: pa.Table, windows: int = 4) -> Iterator[str]:
-    """The rankings of the last windows, one column a window.
+    """Return the rankings of the last windows, one column a window.
 
     Args:
         top: Rows of `examples.top_n.functions.Ranked`.

@@ -134,5 +134,5 @@ class Workspace:
 
 
 def _filled(folder: Path) -> bool:
-    """Whether there is anything in a folder but what a killed run left under a temporary name."""
+    """Tell whether there is anything in a folder but what a killed run left under a temporary name."""
     return folder.is_dir() and any(not path.name.endswith(".tmp") for path in folder.iterdir())

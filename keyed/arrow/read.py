@@ -143,7 +143,7 @@ def _entries(flat: Any) -> list[tuple[Any, Any]]:
 
 
 def _nested(column: Any, convert: Any) -> list[Any]:
-    """Lists out of a list or map column: its flat values cut at the offsets."""
+    """Return lists out of a list or map column: its flat values cut at the offsets."""
     import pyarrow as pa
 
     if pa.types.is_map(column.type):

@@ -137,7 +137,7 @@ def arrow_type(type_: str, where: str = "type") -> pa.DataType:
 
 
 def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output") -> pa.Table:
-    """Emitted values as an Arrow table.
+    """Return the emitted values as an Arrow table.
 
     Args:
         values: The values.
@@ -166,7 +166,7 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
 
 
 def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:
-    """Rows as they came, which no column refuses: what does not fit one is its text there, or null if it takes no text.
+    """Write rows as they came, which no column refuses: what does not fit is its text, or null where text does not fit.
 
     Args:
         rows: The rows.
@@ -203,7 +203,7 @@ def _field(row: Any, name: str) -> Any:
 
 
 def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]:
-    """Emitted values as one Arrow array a column.
+    """Return the emitted values as one Arrow array a column.
 
     Args:
         values: The values.
@@ -458,7 +458,7 @@ def _inside(items: list[Any], type_: Any, path: str) -> Any:
 
 
 def _offsets(column: list[Any]) -> Any:
-    """Offsets of list or map values; a null offset marks a null value."""
+    """Return the offsets of list or map values; a null offset marks a null value."""
     import pyarrow as pa
 
     ends = list(accumulate((0 if value is None else len(value) for value in column), initial=0))

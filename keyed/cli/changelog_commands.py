@@ -22,7 +22,7 @@ from keyed.views import open_tables
 
 
 def _session_for(checkpoint: str) -> Any:
-    """A Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
+    """Return a Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
 
     Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
     otherwise.

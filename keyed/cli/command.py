@@ -50,7 +50,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def changelog_of(text: str, arguments: argparse.Namespace) -> Changelog:
-    """The changelog that an argument names.
+    """Return the changelog that an argument names.
 
     Raises:
         DefinitionError: It, or a setting, is malformed.
@@ -71,7 +71,7 @@ def changelog_of(text: str, arguments: argparse.Namespace) -> Changelog:
 
 
 def until_of(text: str | None) -> int | datetime | None:
-    """The batch or time that an argument names.
+    """Return the batch or time that an argument names.
 
     Raises:
         DefinitionError: It is neither.

@@ -11,7 +11,7 @@ from keyed.errors import KeyedError
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line, with all commands."""
+    """Return the parser of the command line, with all commands."""
     result = argparse.ArgumentParser("keyed", description="Work on changelogs, checkpoints and state tables of keyed.")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (*changelog_commands.COMMANDS, *table_commands.COMMANDS):
@@ -47,5 +47,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def console() -> None:
-    """The console script ``keyed``."""
+    """Return the console script ``keyed``."""
     sys.exit(main(sys.argv[1:]))

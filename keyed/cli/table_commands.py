@@ -20,7 +20,7 @@ from keyed.views.state_table import NOT_GIVEN
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    """What all these commands have in common."""
+    """Return what all these commands have in common."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
@@ -43,7 +43,7 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
-    """The tables that the command line names, level with their changelog."""
+    """Return the tables that the command line names, level with their changelog."""
     path = Path(arguments.source)
     if not arguments.source.startswith(KAFKA) and path.is_dir() and not (path / "header").is_file():
         with read_tables(path) as tables:
@@ -64,7 +64,7 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
-    """Rows as JSON, an object a line, or as a table with aligned columns."""
+    """Return rows as JSON, an object a line, or as a table with aligned columns."""
     if arguments.json:
         for row in rows:
             sys.stdout.write(as_json(row).decode() + "\n")
@@ -188,7 +188,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _tokens(path: Path) -> dict[str, list[str]]:
-    """Tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
+    """Return tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -64,7 +64,7 @@ class Hints:
 
 
 def unit_of(timestamp: int) -> str | None:
-    """The unit that an integer time plainly has, where that is not milliseconds."""
+    """Return the unit that an integer time plainly has, where that is not milliseconds."""
     return next((unit for unit, (many, _) in _UNITS.items() if timestamp // many in _SECONDS), None)
 
 

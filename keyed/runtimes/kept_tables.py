@@ -57,7 +57,7 @@ class KeptTables:
 
 @contextmanager
 def kept_tables(last: Stage, options: Options, *, stay: bool) -> Iterator[KeptTables]:
-    """The tables of a query.
+    """Return the tables of a query.
 
     Args:
         last: The last stage.

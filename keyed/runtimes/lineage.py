@@ -22,7 +22,7 @@ _FORMATS: dict[bytes, RecordFormat[_Queries]] = {
 
 
 def lineage(cut: Cut) -> list[str]:
-    """The ids of the queries that one restored at a cut goes on from.
+    """Return the ids of the queries that one restored at a cut goes on from.
 
     A query from a past state goes on from none: it is one beside that which went on from there.
 

@@ -41,7 +41,7 @@ class SinkFolder(Protocol):
         """The folder, for messages."""
 
     def read_mark(self) -> bytes | None:
-        """The mark, ``None`` if there is none."""
+        """Return the mark, ``None`` if there is none."""
 
     def write_mark(self, mark: bytes, *, new: bool) -> None:
         """Write the mark, or replace the one that is there.
@@ -51,7 +51,7 @@ class SinkFolder(Protocol):
         """
 
     def parquet_files(self) -> list[str]:
-        """The paths in the folder of the Parquet files that readers see."""
+        """Return the paths in the folder of the Parquet files that readers see."""
 
     def remove(self, files: Sequence[str]) -> None:
         """Remove Parquet files."""
@@ -157,18 +157,18 @@ def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str
 
 
 def batch_of(file: str) -> int | None:
-    """The id of the batch that a file in a sink's folder is of; ``None`` if it is not a sink's."""
+    """Return the id of the batch that a file in a sink's folder is of; ``None`` if it is not a sink's."""
     match = _OURS.fullmatch(file)
     return None if match is None else int(match[1])
 
 
 def encode_mark(queries: Sequence[str]) -> bytes:
-    """The mark of a query."""
+    """Return the mark of a query."""
     return _RECORD.encode(_Mark([*queries]))
 
 
 def decode_mark(mark: bytes, where: str) -> list[str]:
-    """The ids that a mark names.
+    """Return the ids that a mark names.
 
     Raises:
         CorruptionError: It is damaged.

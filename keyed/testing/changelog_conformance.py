@@ -66,7 +66,7 @@ class SampleGroup:
         self.past: dict[int, State] = {0: {}}
 
     def commit(self, count: int = 20, size: int = 20) -> tuple[Commit, list[Block]]:
-        """The next commit with its blocks: ``count`` changes, with values of up to ``size`` bytes."""
+        """Return the next commit with its blocks: ``count`` changes, with values of up to ``size`` bytes."""
         changes = {change[:2]: change for change in (self._change(size) for _ in range(count))}
         for address, (_, _, value) in changes.items():
             self._hash -= hash_sum([(*address, self.state.pop(address, None))])
@@ -82,7 +82,7 @@ class SampleGroup:
         return self._marked(snapshot=False), blocks
 
     def snapshot(self, gap: int = 1) -> tuple[Commit, list[Block]]:
-        """The state as a snapshot, ``gap`` commits after the one before."""
+        """Return the state as a snapshot, ``gap`` commits after the one before."""
         self.last = attrs.evolve(self.last, sequence=self.last.sequence + gap - 1)
         changes: list[Change] = [(*address, value) for address, value in self.state.items()]
         return self._marked(snapshot=True), [changes] if changes else []
@@ -119,7 +119,7 @@ class SampleGroup:
 
 
 def state_of(reader: ChangelogReader, until: int | None = None) -> State:
-    """The entries that a key group's log gives, after a sequence or the newest."""
+    """Return the entries that a key group's log gives, after a sequence or the newest."""
     state: State = {}
     for commit, blocks in reader.commits(0, until):
         if commit.snapshot:
@@ -153,7 +153,7 @@ class ChangelogConformance:
     """What every changelog does."""
 
     def make_changelog(self, path: Path) -> Changelog:
-        """A changelog that does not exist yet.
+        """Return a changelog that does not exist yet.
 
         Args:
             path: A folder for this test alone.

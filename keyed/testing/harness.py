@@ -212,11 +212,11 @@ class KeyedTestHarness(Shown):
     # Looking ----------------------------------------------------------------------------------------------------
 
     def take_output(self) -> list[Record]:
-        """The main output since the last call."""
+        """Return the main output since the last call."""
         return self._records(None)
 
     def take_table(self, tag: OutputTag | str | None = None) -> pa.Table:
-        """What a vectorized function emitted since outputs were last taken; a table without columns if nothing.
+        """Return what a vectorized function emitted since outputs were last taken; a table without columns if nothing.
 
         Args:
             tag: A side output; the main output by default.
@@ -228,7 +228,7 @@ class KeyedTestHarness(Shown):
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
     def take_side_output(self, tag: OutputTag | str) -> list[Record]:
-        """The side output ``tag`` since the last call.
+        """Return the side output ``tag`` since the last call.
 
         Raises:
             DefinitionError: A name that no output went to, while some went to others; an `OutputTag` may be empty.
@@ -243,7 +243,7 @@ class KeyedTestHarness(Shown):
         return self._records(name)
 
     def pending_timers(self, key: Any = None) -> list[Timer]:
-        """The pending timers, of one key or of all: by timestamp, domain, key and name."""
+        """Return the pending timers, of one key or of all: by timestamp, domain, key and name."""
         timers = []
         for kind, domain in ((TIMER_EVENT, TimeDomain.EVENT_TIME), (TIMER_PROCESSING, TimeDomain.PROCESSING_TIME)):
             for prefix, sub, value in self._entries():
@@ -255,14 +255,14 @@ class KeyedTestHarness(Shown):
         return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
 
     def state_entries(self) -> int:
-        """Number of live state entries: values, list elements, map entries and rows, of all keys and namespaces."""
+        """Count the live state entries: values, list elements, map entries and rows, of all keys and namespaces."""
         count = sum(1 for prefix, _, _ in self._entries() if prefix[0] < TIMER_PROCESSING)
         committed = [group.committed() for group in self._groups]
         tables = [store.table(state_id) for meta, store in committed if meta for state_id in table_keys(meta.states)]
         return count + sum(table.num_rows for table in tables if table is not None)
 
     def metrics(self) -> dict[str, int]:
-        """The counters, summed over key groups (`keyed.engine.counters`)."""
+        """Return the counters, summed over key groups (`keyed.engine.counters`)."""
         total: dict[str, int] = {}
         for group in self._groups:
             meta, _ = group.committed()
@@ -283,7 +283,7 @@ class KeyedTestHarness(Shown):
     # Snapshots and crashes --------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """What is committed: state, timers and clocks, as bytes."""
+        """Return what is committed: state, timers and clocks, as bytes."""
         return self._commits.snapshot()
 
     @classmethod
@@ -296,7 +296,7 @@ class KeyedTestHarness(Shown):
         backend: Backend = "memory",
         parallelism: int = 1,
     ) -> Self:
-        """A harness that goes on from a snapshot, also at another parallelism.
+        """Make a harness that goes on from a snapshot, also at another parallelism.
 
         Raises:
             CorruptionError: The snapshot is damaged.
@@ -385,7 +385,7 @@ class KeyedTestHarness(Shown):
         self._output.setdefault(tag, []).extend(map(Record, emitted.values, emitted.timestamps()))
 
     def _records(self, tag: str | None) -> list[Record]:
-        """What was emitted to an output, taken out."""
+        """Return what was emitted to an output, taken out."""
         emitted = self._tables.pop(tag, EmittedTables())
         return self._output.pop(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
 
@@ -447,7 +447,7 @@ def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> 
 
 
 def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
-    """The key columns; none where the key is a function of the element.
+    """Return the key columns; none where the key is a function of the element.
 
     Raises:
         DefinitionError: A vectorized function needs names.

@@ -105,7 +105,7 @@ def assert_same(store: LocalStore, expected: LocalStore) -> None:
 
 
 def random_changes(random: Random, size: int, *, keys: int = 5, times: int = 8) -> list[Change]:
-    """Changes of all kinds that often hit the same few addresses and times.
+    """Return changes of all kinds that often hit the same few addresses and times.
 
     Args:
         random: Source of randomness.

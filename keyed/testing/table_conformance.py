@@ -33,7 +33,7 @@ def _delta(
 
 
 def _rows(store: LocalStore, state_id: int = 1) -> _Rows:
-    """The rows of a table, each of which is there once."""
+    """Return the rows of a table, each of which is there once."""
     table = store.table(state_id)
     if table is None:
         return {}

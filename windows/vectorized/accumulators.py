@@ -41,7 +41,7 @@ class BatchRows:
     times: Any
 
     def column(self, name: str) -> Any:
-        """A column as one array."""
+        """Return a column as one array."""
         return plain_column(self.table.column(name))
 
 
@@ -60,15 +60,15 @@ class Accumulator:
     neutral: tuple[Any, ...] = ()
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        """The parts of rows; each group has a row."""
+        """Return the parts of rows; each group has a row."""
         raise NotImplementedError
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
-        """Parts of the same group merged; earlier ones come first."""
+        """Return parts of the same group merged; earlier ones come first."""
         raise NotImplementedError
 
     def result(self, parts: Parts) -> Any:
-        """The results.
+        """Return the results.
 
         Raises:
             OverflowError: A sum of integers does not fit into 64 bits.
@@ -341,13 +341,13 @@ class Ranked(Accumulator):
 
 
 def whole_limbs(parts: Sequence[Any]) -> tuple[Any, Any]:
-    """``high`` and ``low`` of the same sums, with low in [0, 2^32)."""
+    """Return ``high`` and ``low`` of the same sums, with low in [0, 2^32)."""
     high, low = parts
     return pc.add(high, pc.shift_right(low, 32)), pc.bit_wise_and(low, _LOW)
 
 
 def _limbs(column: Any, groups: Groups) -> Parts:
-    """Sums of integers, exactly."""
+    """Return the sums of integers, exactly."""
     bounds = pc.min_max(column).as_py()
     most = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
     if most * len(column) < 2**63:
@@ -360,7 +360,7 @@ def _limbs(column: Any, groups: Groups) -> Parts:
 
 
 def _moments(groups: Groups, counts: Any, means: Any, m2: Any) -> Parts:
-    """Moments of groups out of those of parts; of a group without values they are 0.
+    """Return moments of groups out of those of parts; of a group without values they are 0.
 
     The deviations of the parts' means from the group's mean are added up (Chan's formula for many parts at once).
     """

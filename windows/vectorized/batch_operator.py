@@ -95,7 +95,7 @@ class WindowBatchOperator(VectorizedFunction):
         return f"{type(self).__name__}({self.definition.assigner!r})"
 
     def _state(self) -> TableState:
-        """The state's declaration: key, time, accumulators."""
+        """Return the state's declaration: key, time, accumulators."""
         from windows.vectorized.fold import fold_of
 
         assigner = self.definition.assigner
@@ -113,7 +113,7 @@ class WindowBatchOperator(VectorizedFunction):
         return TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
 
     def _made(self) -> Any:
-        """The logic; made where it runs, since it loads pyarrow."""
+        """Return the logic; made where it runs, since it loads pyarrow."""
         if self._logic is None:
             from windows.vectorized import session_windows, slice_windows
             from windows.vectorized.window_tables import Tables
@@ -147,5 +147,5 @@ class WindowBatchOperator(VectorizedFunction):
             logic.finish(now, ctx)
 
     def explain(self) -> str:
-        """How the windows are computed."""
+        """Tell how the windows are computed."""
         return f"{self.definition.assigner!r}: whole columns, a row of state per key and window"

@@ -60,7 +60,7 @@ class Fold:
         self._adds_integers = is_whole and set(operations) == {"sum"} and {of for _, of in self.columns} == {"bigint"}
 
     def stored(self, table: Any) -> Parts:
-        """The parts that stand in a table as columns."""
+        """Return the parts that stand in a table as columns."""
         parts = []
         for (name, _), neutral in zip(self.columns, self._neutral, strict=True):
             part = array_of(table.column(name))
@@ -70,15 +70,15 @@ class Fold:
         return parts
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        """The parts of rows; each group has a row."""
+        """Return the parts of rows; each group has a row."""
         return [part for accumulator in self._accumulators for part in accumulator.of_rows(rows, groups)]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
-        """Parts of the same group merged; earlier ones come first."""
+        """Return parts of the same group merged; earlier ones come first."""
         return [part for accumulator, own in self._split(parts) for part in accumulator.merged(own, groups)]
 
     def spans(self, parts: Parts, first: Any, last: Any) -> Parts:
-        """What neighbouring rows merge to.
+        """Return what neighbouring rows merge to.
 
         Args:
             parts: Parts of rows.
@@ -97,7 +97,7 @@ class Fold:
         return self.merged(taken(parts, rows), Groups(ids, len(first)))
 
     def results(self, parts: Parts) -> list[Any]:
-        """The results, one column an aggregate.
+        """Return the results, one column an aggregate.
 
         Raises:
             OverflowError: A sum of integers does not fit into 64 bits.
@@ -135,7 +135,7 @@ class Fold:
         return taken(whole, order)
 
     def _joined(self, carried: Parts | None, of: Any, parts: Parts, rows: Any, group: Any, count: int) -> Parts:
-        """The carried parts at ``of``, one a group, merged with rows of the groups."""
+        """Return the carried parts at ``of``, one a group, merged with rows of the groups."""
         columns = taken(parts, rows)
         if carried is not None:
             columns = [concatenated(pair) for pair in zip(taken(carried, of), columns, strict=True)]
@@ -153,14 +153,14 @@ class Fold:
 
 
 def _span_sums(numbers: Any, first: Any, last: Any) -> Any:
-    """The sum of each span of integers."""
+    """Return the sum of each span of integers."""
     sums = np.zeros(len(numbers) + 1, dtype=np.int64)
     np.cumsum(numbers, out=sums[1:])
     return pa.array(sums[last + 1] - sums[first])
 
 
 def fold_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str]) -> Fold:
-    """The accumulators of aggregates that can take this path.
+    """Return the accumulators of aggregates that can take this path.
 
     Args:
         aggregates: The aggregates by name.

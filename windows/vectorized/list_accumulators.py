@@ -27,11 +27,11 @@ class _Lists(Accumulator):
     neutral = ([], [])
 
     def _chosen(self, items: list[Any], groups: Groups) -> Any:
-        """The positions of the items that stay, by group."""
+        """Return the positions of the items that stay, by group."""
         raise NotImplementedError
 
     def _of_items(self, items: list[Any], groups: Groups) -> Parts:
-        """Lists out of items; the items of a list keep the order in which they were chosen."""
+        """Return lists out of items; the items of a list keep the order in which they were chosen."""
         chosen = self._chosen(items, groups)
         sizes = groups.of(chosen).sizes()
         offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
@@ -163,7 +163,7 @@ class Registers(_Lists):
 
 
 def _values(column: Any) -> list[Any]:
-    """The values as the row path has them: instants as aware datetimes, whatever unit they have."""
+    """Return the values as the row path has them: instants as aware datetimes, whatever unit they have."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     values: list[Any] = column.to_pylist()
@@ -171,6 +171,6 @@ def _values(column: Any) -> list[Any]:
 
 
 def _offsets(lists: Any) -> Any:
-    """Offsets of lists without nulls, from 0."""
+    """Return the offsets of lists without nulls, from 0."""
     sizes = integers(pc.list_value_length(lists))
     return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())

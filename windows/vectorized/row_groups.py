@@ -35,24 +35,24 @@ class Groups:
     count: int
 
     def first_rows(self) -> Any:
-        """The position of each group's first row; each group has one."""
+        """Return the position of each group's first row; each group has one."""
         # Of several writes to one place the last one stays.
         first = np.empty(self.count, dtype=np.int64)
         first[self.ids[::-1]] = np.arange(len(self.ids) - 1, -1, -1)
         return first
 
     def last_rows(self) -> Any:
-        """The position of each group's last row; each group has one."""
+        """Return the position of each group's last row; each group has one."""
         last = np.empty(self.count, dtype=np.int64)
         last[self.ids] = np.arange(len(self.ids))
         return last
 
     def sizes(self) -> Any:
-        """The number of rows of each group."""
+        """Return the number of rows of each group."""
         return np.bincount(self.ids, minlength=self.count)
 
     def of(self, rows: Any) -> Groups:
-        """The same groups over some of the rows; then a group may have no row.
+        """Return the same groups over some of the rows; then a group may have no row.
 
         Args:
             rows: Positions, or a mask.
@@ -61,12 +61,12 @@ class Groups:
 
 
 def array_of(column: Any) -> Any:
-    """A column as one Arrow array."""
+    """Return a column as one Arrow array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def plain_column(column: Any) -> Any:
-    """A column as one array of the first type of its kind: the one that Spark's columns have."""
+    """Return a column as one array of the first type of its kind: the one that Spark's columns have."""
     column = array_of(column)
     types, type_ = pa.types, column.type
     if types.is_dictionary(type_):
@@ -85,23 +85,23 @@ def plain_column(column: Any) -> Any:
 
 
 def integers(column: Any) -> Any:
-    """An integer column without nulls as numpy int64."""
+    """Return an integer column without nulls as numpy int64."""
     return array_of(column).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
 
 
 def concatenated(columns: Sequence[Any]) -> Any:
-    """Arrays one after the other."""
+    """Return arrays one after the other."""
     return columns[0] if len(columns) == 1 else pa.concat_arrays(list(columns))
 
 
 def taken(columns: Sequence[Any], rows: Any) -> list[Any]:
-    """The values of columns at positions; null where the position is negative."""
+    """Return the values of columns at positions; null where the position is negative."""
     positions = pa.array(rows, mask=rows < 0)
     return [column.take(positions) for column in columns]
 
 
 def ordered(numbers: Any, times: Any) -> Any:
-    """The positions of rows by number and then time, both int64; rows with both equal keep their order."""
+    """Return the positions of rows by number and then time, both int64; rows with both equal keep their order."""
     if not len(times):
         return np.arange(0)
     least = int(times.min())
@@ -113,7 +113,7 @@ def ordered(numbers: Any, times: Any) -> Any:
 
 
 def grouped(columns: Sequence[Any]) -> Groups:
-    """The groups of rows with equal values in all columns.
+    """Return the groups of rows with equal values in all columns.
 
     Args:
         columns: Arrow arrays, or numpy arrays of int64; at least one.
@@ -128,7 +128,7 @@ def grouped(columns: Sequence[Any]) -> Groups:
 
 
 def _codes(column: Any) -> tuple[Any, int]:
-    """A number for each value, equal for equal values, and a limit of them."""
+    """Return a number for each value, equal for equal values, and a limit of them."""
     if isinstance(column, np.ndarray):
         if not len(column):
             return column, 1
@@ -141,7 +141,7 @@ def _codes(column: Any) -> tuple[Any, int]:
 
 
 def _dense(codes: Any, count: int) -> tuple[Any, int]:
-    """The same numbers without gaps."""
+    """Return the same numbers without gaps."""
     if count > _SPARSE * len(codes) + 1024:
         encoded = pa.array(codes).dictionary_encode()
         return integers(encoded.indices), len(encoded.dictionary)
@@ -152,7 +152,7 @@ def _dense(codes: Any, count: int) -> tuple[Any, int]:
 
 
 def reduced(column: Any, groups: Groups, operation: str) -> Any:
-    """One value a group; null for a group that has none.
+    """Return one value a group; null for a group that has none.
 
     Sums are added row by row in the order of the rows, those of integers modulo 2^64.
 
@@ -183,14 +183,14 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
 
 
 def _sums_fit(column: Any) -> bool:
-    """Whether no sum of decimals can have more than 38 digits, beyond which Arrow's wrap around."""
+    """Tell whether no sum of decimals can have more than 38 digits, beyond which Arrow's wrap around."""
     ends = pc.min_max(column).as_py()
     # A digit less, because Python multiplies decimals with 28 digits.
     return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < 10 ** (37 - column.type.scale)
 
 
 def _checked_sums(column: Any, groups: Groups) -> Any:
-    """Sums of decimals, in a wider type and back.
+    """Return the sums of decimals, in a wider type and back.
 
     Raises:
         OverflowError: One does not fit.

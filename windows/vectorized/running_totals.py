@@ -70,7 +70,7 @@ class RunningTotals:
         return pa.table([*keys, *columns], names=[*self._keys, *names])
 
     def _times(self, table: Any) -> Any:
-        """The timestamps of rows; ``None`` if they are not needed and some are missing.
+        """Return the timestamps of rows; ``None`` if they are not needed and some are missing.
 
         Raises:
             DefinitionError: They are needed.

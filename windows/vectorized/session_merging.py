@@ -45,7 +45,7 @@ class Spans:
         return len(self.keys)
 
     def of(self, rows: Any) -> Spans:
-        """Some of them."""
+        """Return some of them."""
         return Spans(self.keys[rows], self.starts[rows], self.ends[rows])
 
 
@@ -66,17 +66,17 @@ class Clock:
     lateness: int
 
     def at(self, times: Any) -> Any:
-        """The watermark before elements at ``times`` are added."""
+        """Return the watermark before elements at ``times`` are added."""
         behind = np.minimum(times - clamped(self.lag), clamped(self.after))
         return np.maximum(behind, clamped(self.before))
 
     def are_gone(self, ends: Any) -> Any:
-        """Which sessions are cleaned up before the batch."""
+        """Tell which sessions are cleaned up before the batch."""
         return ends <= clamped(self.before + 1 - self.lateness)
 
 
 def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
-    """Which elements are not late.
+    """Tell which elements are not late.
 
     Args:
         open_: The open sessions.
@@ -101,7 +101,7 @@ def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
 
 
 def _touches(open_: Spans, rows: Spans) -> Any:
-    """Which rows overlap or touch an open session of their key. Open sessions of a key do not overlap."""
+    """Tell which rows overlap or touch an open session of their key. Open sessions of a key do not overlap."""
     if not len(open_):
         return np.zeros(len(rows), dtype=bool)
     # Both by key and start; a session before rows that start with it.
@@ -121,13 +121,13 @@ def _touches(open_: Spans, rows: Spans) -> Any:
 
 
 def _next(is_wanted: Any) -> Any:
-    """The position of the next that is wanted, from each one on; the last position where there is none."""
+    """Return the position of the next that is wanted, from each one on; the last position where there is none."""
     positions = np.where(is_wanted, np.arange(len(is_wanted)), len(is_wanted) - 1)
     return np.minimum.accumulate(positions[::-1])[::-1]
 
 
 def spans_of(rows: Spans, gap: int, clock: Clock) -> tuple[Spans, Any]:
-    """Elements that follow each other within the gap, as one span each, so that fewer have to be sorted.
+    """Return elements that follow each other within the gap, as one span each, so that fewer have to be sorted.
 
     An element that may make its session fire stays alone, and so does one that may come after a firing.
 
@@ -219,7 +219,7 @@ def merged(open_: Spans, spans: Spans, clock: Clock) -> Merged:
 
 
 def _running_maximum(keys: Any, values: Any) -> Any:
-    """The greatest value so far within each key; keys ascend."""
+    """Return the greatest value so far within each key; keys ascend."""
     if not len(values):
         return values
     least = int(values.min())

@@ -45,7 +45,7 @@ class VectorizedSessions:
         self._lag = delay_ms + 1
 
     def combine(self, table: Any) -> Any:
-        """The columns that are needed. Whether a row is late depends on others, so rows stay rows."""
+        """Return the columns that are needed. Whether a row is late depends on others, so rows stay rows."""
         return self._tables.needed(table)
 
     def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
@@ -70,7 +70,7 @@ class VectorizedSessions:
             self._add(table, np.full(table.num_rows, after), self._tables.optional_times(table), never, ctx)
 
     def finish(self, clock: int, ctx: BatchContext) -> None:
-        """The end of the input for windows in processing time: all that are open fire."""
+        """Return the end of the input for windows in processing time: all that are open fire."""
         self._fire(clock, MAX_TIMESTAMP, ctx)
 
     def _add(self, table: Any, times: Any, timestamps: Any, clock: Clock, ctx: BatchContext) -> None:

@@ -47,7 +47,7 @@ class SliceWindows:
     # Before the shuffle -----------------------------------------------------------------------------------------
 
     def combine(self, table: Any) -> Any:
-        """Rows of any keys as accumulators by key and slice, with the number of rows in each, where that is enough."""
+        """Reduce rows of any keys to accumulators by key and slice, with their numbers of rows, if that is enough."""
         if not self._combines:
             return self._tables.needed(table)
         times = self._tables.times(table)
@@ -78,11 +78,11 @@ class SliceWindows:
             self._add_now(table, after, ctx)
 
     def finish(self, clock: int, ctx: BatchContext) -> None:
-        """The end of the input for windows in processing time: all that are open fire."""
+        """Return the end of the input for windows in processing time: all that are open fire."""
         self._advance(None, clock, MAX_TIMESTAMP, ctx)
 
     def _on_time(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
-        """Combined rows without the late ones."""
+        """Return combined rows without the late ones."""
         is_late = self._is_late(integers(table.column(self._slice)), watermark)
         if is_late.any():
             ctx.drop(int(integers(table.column(_ROWS))[is_late].sum()))
@@ -105,7 +105,7 @@ class SliceWindows:
         return self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts)
 
     def _add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
-        """Rows of windows in processing time."""
+        """Return rows of windows in processing time."""
         slices = self._slices
         times = np.full(table.num_rows, now)
         starts = slices.starts(times)
@@ -122,12 +122,12 @@ class SliceWindows:
             self._merge(self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts))
 
     def _is_late(self, starts: Any, watermark: int) -> Any:
-        """Which slices are in no window that is still kept."""
+        """Tell which slices are in no window that is still kept."""
         last = self._slices.last_windows(starts) + (self._slices.size - 1)
         return last <= clamped(watermark - self._lateness)
 
     def _partials(self, table: Any, times: Any, starts: Any) -> tuple[list[Any], Groups, Parts]:
-        """Rows reduced to key and slice: key columns, groups and accumulators."""
+        """Return rows reduced to key and slice: key columns, groups and accumulators."""
         keys = self._tables.keys(table)
         numbers = (starts - (starts.min() if len(starts) else 0)) // self._slices.step
         groups = grouped([*keys, numbers])
@@ -236,6 +236,6 @@ class SliceWindows:
 
 
 def _distinct(table: Any) -> Any:
-    """The distinct rows."""
+    """Return the distinct rows."""
     groups = grouped([plain_column(column) for column in table.columns])
     return table.take(pa.array(groups.first_rows()))

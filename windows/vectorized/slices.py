@@ -21,7 +21,7 @@ _BEYOND = 2**62 + 2**61
 
 
 def clamped(limit: int) -> int:
-    """A limit moved to where it separates the same times and can be computed with."""
+    """Return a limit moved to where it separates the same times and can be computed with."""
     return max(-_BEYOND, min(limit, _BEYOND))
 
 
@@ -46,25 +46,25 @@ class Slices:
 
     @classmethod
     def of(cls, assigner: HoppingWindows) -> Slices:
-        """The slices of an assigner's windows."""
+        """Make the slices of an assigner's windows."""
         step = hopping_slice(assigner)
         return cls(assigner.size_ms, assigner.slide_ms, assigner.offset_ms, step, min(step, assigner.size_ms))
 
     def starts(self, times: Any) -> Any:
-        """The start of the slice that each time is in."""
+        """Return the start of the slice that each time is in."""
         return times - (times - self.offset) % self.step
 
     def last_windows(self, starts: Any) -> Any:
-        """The start of the latest window that holds each slice."""
+        """Return the start of the latest window that holds each slice."""
         return starts - (starts - self.offset) % self.slide
 
     def first_windows(self, starts: Any) -> Any:
-        """The start of the earliest window that holds each slice."""
+        """Return the start of the earliest window that holds each slice."""
         earliest = starts + (self.span - self.size)
         return earliest + (self.offset - earliest) % self.slide
 
     def windows(self, starts: Any, after: int, until: int, previous: Any = None) -> tuple[Any, Any]:
-        """The windows of slices whose last timestamp is in ``(after, until]``.
+        """Return the windows of slices whose last timestamp is in ``(after, until]``.
 
         Args:
             starts: The starts of the slices.

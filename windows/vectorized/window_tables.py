@@ -35,11 +35,11 @@ class Tables:
 
     @classmethod
     def of(cls, definition: Definition, columns: Mapping[str, str]) -> Tables:
-        """Those of a definition that can take this path."""
+        """Make those of a definition that can take this path."""
         return cls(definition, fold_of(definition.named, columns))
 
     def needed(self, table: Any) -> Any:
-        """The columns that rows are reduced by and to; all of them where late rows are an output."""
+        """Return the columns that rows are reduced by and to; all of them where late rows are an output."""
         if self.definition.late_tag is not None:
             return table
         read: set[Any] = {*self.definition.key_names, TIMESTAMP_COLUMN}
@@ -48,15 +48,15 @@ class Tables:
         return table.select([name for name in table.column_names if name in read])
 
     def keys(self, table: Any) -> list[Any]:
-        """The key columns."""
+        """Return the key columns."""
         return [plain_column(table.column(name)) for name in self.definition.key_names]
 
     def parts(self, table: Any) -> Parts:
-        """The columns of the accumulators."""
+        """Return the columns of the accumulators."""
         return self.fold.stored(table)
 
     def state(self, keys: Sequence[Any], columns: Mapping[str, Any], parts: Parts) -> Any:
-        """Rows for the state table.
+        """Return rows for the state table.
 
         Args:
             keys: The key columns.
@@ -67,7 +67,7 @@ class Tables:
         return pa.table([*keys, *map(pa.array, columns.values()), *parts], names=names)
 
     def times(self, table: Any) -> Any:
-        """The timestamps of rows.
+        """Return the timestamps of rows.
 
         Raises:
             DefinitionError: A row has none.
@@ -86,7 +86,7 @@ class Tables:
         return times
 
     def optional_times(self, table: Any) -> Any:
-        """The timestamps of rows where windows do not need them; ``None`` if any is missing."""
+        """Return the timestamps of rows where windows do not need them; ``None`` if any is missing."""
         if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
             return None
         return integers(table.column(TIMESTAMP_COLUMN))
@@ -118,7 +118,7 @@ class Tables:
 
 
 def _instants(times: Any) -> Any:
-    """Milliseconds as timestamps; null beyond the years that Python has, as on the row path."""
+    """Return milliseconds as timestamps; null beyond the years that Python has, as on the row path."""
     beyond = (times < _FIRST_YEAR) | (times > _LAST_YEAR)
     micros = np.where(beyond, 0, times) * 1000
     return pa.array(micros, pa.int64(), mask=beyond).cast(pa.timestamp("us", "UTC"))

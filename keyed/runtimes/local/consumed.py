@@ -61,7 +61,7 @@ class Tracker:
         self._last.extend(_digest(row) for row in rows(max(0, count - ROWS), count))
 
     def consumed(self) -> Consumed:
-        """What is to be remembered."""
+        """Return what is to be remembered."""
         return Consumed(self._digest_of_first, _joined(self._last))
 
 

@@ -114,11 +114,11 @@ class LocalOperator:
             self._exported = batches
 
     def is_due(self, processing_time: int) -> bool:
-        """Whether there is something to do without rows: a processing-time timer is due."""
+        """Tell whether there is something to do without rows: a processing-time timer is due."""
         return any(group.is_due(processing_time) for group in self.groups)
 
     def counters(self) -> dict[str, int]:
-        """The counters after the last batch, summed over the key groups, also if an earlier run has run it."""
+        """Return the counters after the last batch, summed over the key groups, also if an earlier run has run it."""
         return self.metrics or _summed(group.counters() for group in self.groups)
 
     def flush(self) -> None:
@@ -128,7 +128,7 @@ class LocalOperator:
                 group.flush()
 
     def rows_after(self, stage: Stage, emitted: Emitted | EmittedTables, *, timed: bool) -> SourceRows:
-        """The main output of the stage before as the rows of this one: tuples and dictionaries become rows.
+        """Return the main output of the stage before as the rows of this one: tuples and dictionaries become rows.
 
         They are this stage's own, because a sink may take the same output.
         """
@@ -176,7 +176,7 @@ class LocalOperator:
         return merged
 
     def _route(self, rows: SourceRows) -> list[Callable[[], Iterable[Chunk]]]:
-        """The chunks of each group in the order in which they run."""
+        """Return the chunks of each group in the order in which they run."""
         parallelism = len(self.groups)
         if parallelism == 1 and rows.ordered:
             return [rows.chunks]
@@ -191,7 +191,7 @@ class LocalOperator:
         return [self._ordered(chosen, has_time=has_time) for chosen in routed]
 
     def _group(self, key: Any) -> int:
-        """The key group of a key."""
+        """Return the key group of a key."""
         if len(self.groups) == 1:
             return 0
         index = self._routes.get(key)
@@ -216,7 +216,7 @@ class LocalOperator:
 
 
 def merge(results: list[BatchResult]) -> BatchResult:
-    """The results of an operator's key groups as one."""
+    """Return the results of an operator's key groups as one."""
     if len(results) == 1:
         return results[0]
     main, side = type(results[0].main)(), dict[str, Any]()
@@ -229,7 +229,7 @@ def merge(results: list[BatchResult]) -> BatchResult:
 
 
 def _summed(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sums of counters by name."""
+    """Return the sums of counters by name."""
     sums: dict[str, int] = {}
     for group in counters:
         for name, value in group.items():

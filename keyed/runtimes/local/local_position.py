@@ -51,7 +51,7 @@ decode_position = _RECORD.decode
 
 
 def restored_position(operators: list[str], cut: Cut) -> tuple[LocalPosition, bool]:
-    """Where a query begins that is restored from changelogs, and whether they have a position of this runtime.
+    """Return where a query begins that is restored from changelogs, and whether they have a position of this runtime.
 
     Args:
         operators: Names of its operators in order.

@@ -115,7 +115,7 @@ class LocalQuery(Shown):
         return self._kept.tables
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Cumulative counters by operator and name, as of the last batch."""
+        """Return the cumulative counters by operator and name, as of the last batch."""
         return self.progress.metrics if self.progress else {}
 
     def stop(self) -> None:
@@ -274,12 +274,12 @@ class LocalQuery(Shown):
             self._exported = position.batches
 
     def _limit(self, source: Source) -> Limit | None:
-        """What timestamps may not exceed; ``None`` where the clock is not the machine's, but the user's."""
+        """Return what timestamps may not exceed; ``None`` where the clock is not the machine's, but the user's."""
         ahead = source.max_ahead_ms
         return None if ahead is None or self._has_own_clock else lambda: self._now() + ahead
 
     def _next(self, source: Iterator[SourceRows]) -> SourceRows | None:
-        """The next batch of the source, ``None`` at its end."""
+        """Return the next batch of the source, ``None`` at its end."""
         self._is_reading = True
         try:
             return next(source, None)
@@ -352,7 +352,7 @@ class LocalQuery(Shown):
             diverted.values = [*(beside.values if beside else ()), *rows.bad]
 
     def _position(self, commits: BufferedCommits) -> LocalPosition | None:
-        """Where the checkpoint stands, ``None`` if it is new.
+        """Return where the checkpoint stands, ``None`` if it is new.
 
         Raises:
             OperatorChanged: It belongs to another chain of operators.
@@ -377,7 +377,7 @@ class LocalQuery(Shown):
             tell_unread(name, bound - got, got - bound)
 
     def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
-        """Where a new query starts: at the beginning, or with the state and position that changelogs hold."""
+        """Return where a new query starts: at the beginning, or with the state and position that changelogs hold."""
         names = [operator.stage.name for operator in operators]
         points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
         if not points:
@@ -452,7 +452,7 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Lo
 
 
 def dataframe(output: Output) -> NoReturn:
-    """The local runtime has no DataFrames.
+    """Return the local runtime has no DataFrames.
 
     Raises:
         DefinitionError: Always.

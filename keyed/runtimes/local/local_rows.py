@@ -66,7 +66,7 @@ class SourceRows:
 
     @classmethod
     def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
-        """Rows out of lists, in arrival order."""
+        """Make rows out of lists, in arrival order."""
         highest = None
         if timestamps:
             highest = max((t for t in timestamps if t is not None), default=None)
@@ -74,7 +74,7 @@ class SourceRows:
 
 
 def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
-    """Elements of a source as the rows of a batch, without the bad ones.
+    """Return elements of a source as the rows of a batch, without the bad ones.
 
     Args:
         stage: The first stage.
@@ -111,7 +111,7 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
 
 
 def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, list[Any]]:
-    """A table without the rows that have what Python has no value for, and those rows.
+    """Return a table without the rows that have what Python has no value for, and those rows.
 
     Raises:
         RowError: There are such rows, and the stream refuses them.
@@ -135,7 +135,7 @@ def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, 
 
 
 def key_getter(keys: Keys) -> Callable[[Any], Any]:
-    """A function from an element to its key: a scalar, or a tuple where there are several columns."""
+    """Return a function from an element to its key: a scalar, or a tuple where there are several columns."""
     if callable(keys):
         return keys
     getters = [_field_getter(name, "key column") for name in keys]
@@ -145,7 +145,7 @@ def key_getter(keys: Keys) -> Callable[[Any], Any]:
 
 
 def timestamp_of(value: Any) -> int | None:
-    """A timestamp in milliseconds, or ``None`` if it is not usable."""
+    """Return a timestamp in milliseconds, or ``None`` if it is not usable."""
     if type(value) is int:
         return value if MIN_TIMESTAMP <= value <= MAX_TIMESTAMP else None
     if isinstance(value, datetime):
@@ -156,7 +156,7 @@ def timestamp_of(value: Any) -> int | None:
 
 
 def element_of(element: Any) -> Any:
-    """An element as functions get it: of a dictionary a row, so that they see what they see on Spark.
+    """Return an element as functions get it: of a dictionary a row, so that they see what they see on Spark.
 
     Plain containers are taken as they are now, with all that is in them, because a source may use one again. Objects of
     classes are not copied.
@@ -171,7 +171,7 @@ def element_of(element: Any) -> Any:
 
 
 def _taken(element: Any) -> Any:
-    """What a container holds now; the container itself if that cannot be copied."""
+    """Return what a container holds now; the container itself if that cannot be copied."""
     try:
         return snapshot(element)
     except (EncodingError, RecursionError):
@@ -179,7 +179,7 @@ def _taken(element: Any) -> Any:
 
 
 def column_times(source: Source, table: Any) -> list[int | None] | None:
-    """The timestamps of a table, if they are a column."""
+    """Return the timestamps of a table, if they are a column."""
     name = source.timestamp
     if not isinstance(name, str):
         return None
@@ -189,7 +189,7 @@ def column_times(source: Source, table: Any) -> list[int | None] | None:
 
 
 def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any]:
-    """Emitted tuples and dictionaries as rows of the declared columns; other objects as they are.
+    """Return the emitted tuples and dictionaries as rows of the declared columns; other objects as they are.
 
     Args:
         values: What was emitted.
@@ -240,12 +240,12 @@ def _field_getter(name: str, what: str) -> Callable[[Any], Any]:
 
 
 def _bad_keys(keys: Sequence[Any]) -> list[int]:
-    """The places of keys that are null, in part or whole, or that are of a type for keys and cannot be encoded."""
+    """Find keys that are null, in part or whole, or that are of a type for keys and cannot be encoded."""
     return [] if _are_good(keys) else [i for i, key in enumerate(keys) if _is_bad(key)]
 
 
 def _bad_times(timestamps: Sequence[int | None], limit: Limit | None) -> list[int]:
-    """The places of timestamps that are missing or beyond the limit."""
+    """Return the places of timestamps that are missing or beyond the limit."""
     if limit is None:
         return [i for i, timestamp in enumerate(timestamps) if timestamp is None]
     highest = limit()
@@ -273,7 +273,7 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
 
 
 def _is_text(value: Any) -> bool:
-    """Whether all texts in plain data can be encoded."""
+    """Tell whether all texts in plain data can be encoded."""
     if value.__class__ is str:
         try:
             return value.isascii() or bool(value.encode())
@@ -285,7 +285,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _are_good(keys: Sequence[Any]) -> bool:
-    """Whether no key is bad, if that can be said without looking at each."""
+    """Tell whether no key is bad, if that can be said without looking at each."""
     types = set(map(type, keys))
     if types <= _ANY_VALUE:
         return True
@@ -307,7 +307,7 @@ def _is_bad(key: Any) -> bool:
 
 
 def _reason(key: Any) -> str | None:
-    """Why a key cannot be stored, ``None`` if it can."""
+    """Say why a key cannot be stored, ``None`` if it can."""
     try:
         encode_key(key)
     except EncodingError as error:

@@ -42,7 +42,7 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -
 
 
 def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
-    """Values as rows of the declared columns, which they fit as they would on Spark; bad rows are as they came."""
+    """Make rows of the declared columns, which values have to fit as on Spark; bad rows stay as they came."""
     schema, output = _schema(bound), bound.output
     if schema is None:
         return values
@@ -72,7 +72,7 @@ def _takes_bad_rows(bound: BoundOutput) -> bool:
 
 
 def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -> Any:
-    """Values as a table, ``None`` if there are none."""
+    """Return values as a table, ``None`` if there are none."""
     from keyed.arrow.write import raw_table_of, table_of
 
     schema = _schema(bound)
@@ -87,7 +87,7 @@ def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -
 
 
 def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
-    """Emitted tables as one without their timestamps, ``None`` if there are none."""
+    """Return the emitted tables as one without their timestamps, ``None`` if there are none."""
     import pyarrow as pa
 
     from keyed.tables.batches import shaped
@@ -101,7 +101,7 @@ def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
 
 
 def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_id: int) -> None:
-    """One file a batch, published by a rename; none if there is no table, and others are there."""
+    """Return one file a batch, published by a rename; none if there is no table, and others are there."""
     import pyarrow.parquet as pq
 
     folder = Path(sink.path)

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def batches(
     stage: Stage, position: LocalPosition, size: int, *, keeps: bool, limit: Limit | None = None
 ) -> Iterator[SourceRows]:
-    """The source's rows after a position, in batches; one without rows where a source that waits has none.
+    """Return the source's rows after a position, in batches; one without rows where a source that waits has none.
 
     The position of the source is brought up to a batch (`LocalPosition.consumed`, `LocalPosition.source`) when it is
     handed over; `LocalPosition.rows` is the caller's.
@@ -106,7 +106,7 @@ def _seekable_batches(
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
-    """The elements.
+    """Return the elements.
 
     Raises:
         DefinitionError: The first is a table, and so they are parts of one.
@@ -128,7 +128,7 @@ def _is_plain(position: Any) -> bool:
 
 
 def _cut(elements: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Elements in lists of at most so many, the list being shorter where the source pauses.
+    """Return elements in lists of at most so many, the list being shorter where the source pauses.
 
     They are taken when they come, because a source may use one dictionary for all.
     """
@@ -148,7 +148,7 @@ def _cut(elements: Iterator[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], list[Any]]:
-    """The elements after the first so many, and of those that are passed over the first and the last.
+    """Return the elements after the first so many, and of those that are passed over the first and the last.
 
     Raises:
         CheckpointError: There are fewer.
@@ -191,7 +191,7 @@ def _tracker(position: LocalPosition, first: Iterable[Any], last: Iterable[Any])
 
 
 def _arrow(data: Any) -> Any:
-    """``data`` as an Arrow table, or ``None`` if it is no table."""
+    """Return ``data`` as an Arrow table, or ``None`` if it is no table."""
     module = type(data).__module__.partition(".")[0]
     if isinstance(data, list | tuple) and data:
         tables: list[Any] = [_arrow(part) for part in data] if _arrow(data[0]) is not None else [None]
@@ -266,7 +266,7 @@ def _check_length(there: int, consumed: int) -> None:
 
 
 def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
-    """Rows of a table without bad ones, in the order in which they run."""
+    """Return rows of a table without bad ones, in the order in which they run."""
     from keyed.arrow.event_times import event_times, time_order
     from keyed.tables.batches import first_key
 

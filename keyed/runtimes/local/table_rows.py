@@ -27,7 +27,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
 
 def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRows:
-    """A batch of a source that is a table.
+    """Return a batch of a source that is a table.
 
     Args:
         stage: The first stage, whose keys are columns.
@@ -61,7 +61,7 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
 
 
 def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) -> SourceRows:
-    """The main output of the stage before.
+    """Return the main output of the stage before.
 
     Args:
         emitted: The output.
@@ -80,7 +80,7 @@ def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) 
 
 
 def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
-    """The table of each key group, with its rows in the order in which they are handed over.
+    """Return the table of each key group, with its rows in the order in which they are handed over.
 
     Returns:
         The tables, the type of the keys, and how many fewer rows combining has made of them.
@@ -109,7 +109,7 @@ def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.T
 
 
 def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
-    """All rows of a batch."""
+    """Return all rows of a batch."""
     if rows.table is not None:
         whole: pa.Table = rows.table()
         return whole
@@ -119,7 +119,7 @@ def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
 
 
 def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> pa.Table:
-    """Elements as a table, with their timestamps.
+    """Return elements as a table, with their timestamps.
 
     Raises:
         OutputDefinitionError: They have no columns.
@@ -137,7 +137,7 @@ def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> 
 
 
 def _timed(table: pa.Table) -> pa.Table:
-    """A table that was emitted, with timestamps; null if it has none."""
+    """Return a table that was emitted, with timestamps; null if it has none."""
     if TIMESTAMP_COLUMN in table.column_names:
         return table
     return table.append_column(TIMESTAMP_COLUMN, pa.nulls(table.num_rows, pa.int64()))
