@@ -184,6 +184,7 @@ class ContinuousColumns(VectorizedFunction):
     ) -> None:
         self._aggregates = dict(aggregates)
         self._columns = dict(columns)
+        self._totals: Any = None
         self._keys = keys = results.names[: len(results.names) - len(self._aggregates)]
         self._results = TableState(results.ddl, key=keys, name=name)
         from windows.vectorized.fold import fold_of
@@ -192,13 +193,23 @@ class ContinuousColumns(VectorizedFunction):
         key_types = tuple(results.columns[: len(keys)])
         self._accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
 
-    def open(self, context: TaskContext) -> None:
-        from windows.vectorized.running_totals import RunningTotals
+    def _made(self) -> Any:
+        """The logic; made where it runs, since it loads pyarrow."""
+        if self._totals is None:
+            from windows.vectorized.running_totals import RunningTotals
 
-        self._totals = RunningTotals(self._aggregates, self._keys, self._columns)
+            self._totals = RunningTotals(self._aggregates, self._keys, self._columns)
+        return self._totals
+
+    def open(self, context: TaskContext) -> None:
+        self._totals = None
+
+    def combine(self, table: pa.Table) -> pa.Table:
+        combined: pa.Table = self._made().combine(table)
+        return combined
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        self._totals.add(table, self._accumulators, self._results, ctx)
+        self._made().add(table, self._accumulators, self._results, ctx)
 
     def explain(self) -> str:
         """Tell how the aggregates are computed."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from keyed import MIN_TIMESTAMP, TIMESTAMP_COLUMN, BatchContext, TableState
+from keyed import TIMESTAMP_COLUMN, BatchContext, TableState
 from windows.aggregates import AnyAggregate
 from windows.general import no_timestamp
 from windows.vectorized.accumulators import BatchRows
 from windows.vectorized.fold import fold_of
-from windows.vectorized.row_groups import array_of, concatenated, grouped, integers, pc, plain_column, taken
+from windows.vectorized.row_groups import array_of, concatenated, grouped, integers, pc, plain_column, reduced, taken
+
+#: The column with the highest timestamp of combined rows. No key has such a name (`windows.paths`).
+_LATEST = "window.latest"
 
 
 class RunningTotals:
@@ -32,53 +34,51 @@ class RunningTotals:
         self._timed = any(aggregate.timed for aggregate in aggregates.values())
         self._keys = keys
         self._fold = fold_of(aggregates, columns)
+        self._parts = tuple(name for name, _ in self._fold.columns)
+
+    def combine(self, table: Any) -> Any:
+        """Aggregate rows of any keys by key, and find the highest timestamp of each.
+
+        Args:
+            table: The rows, in the order in which they arrived.
+
+        Raises:
+            DefinitionError: An aggregate needs timestamps, and a row has none.
+        """
+        times = array_of(table.column(TIMESTAMP_COLUMN)) if TIMESTAMP_COLUMN in table.column_names else None
+        if self._timed and (times is None or times.null_count):
+            at = 0 if times is None else pc.index(times.is_null(), True).as_py()
+            raise no_timestamp(table.slice(at, 1).to_pylist()[0])
+        keys = [plain_column(table.column(name)) for name in self._keys]
+        groups = grouped(keys)
+        parts = self._fold.of_rows(BatchRows(table, integers(times) if self._timed else None), groups)
+        combined = self._table(taken(keys, groups.first_rows()), parts, self._parts)
+        return combined if times is None else combined.append_column(_LATEST, reduced(times, groups, "max"))
 
     def add(self, table: Any, accumulators: TableState, results: TableState, ctx: BatchContext) -> None:
         """Add the rows of a batch, and emit the new totals of their keys.
 
         Args:
-            table: The rows, in the order in which they arrived.
+            table: The rows, as `combine` returned them, in the order in which they arrived.
             accumulators: The accumulators of all keys.
             results: The results of all keys.
             ctx: Takes the totals.
         """
-        times = self._times(table)
         keys = [plain_column(table.column(name)) for name in self._keys]
+        stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
+        before = [plain_column(stored.column(name)) for name in self._keys]
+        keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
+        parts = [concatenated(pair) for pair in zip(*map(self._fold.stored, (stored, table)), strict=True)]
         groups = grouped(keys)
-        parts = self._fold.of_rows(BatchRows(table, times), groups)
-        latest = None if times is None else np.full(groups.count, MIN_TIMESTAMP)
-        if latest is not None:
-            np.maximum.at(latest, groups.ids, times)
+        parts = self._fold.merged(parts, groups)
         keys = taken(keys, groups.first_rows())
-        stored = accumulators.lookup(self._table(keys, []))
-        if stored.num_rows:
-            before = [plain_column(stored.column(name)) for name in self._keys]
-            keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
-            parts = [concatenated(pair) for pair in zip(self._fold.stored(stored), parts, strict=True)]
-            groups = grouped(keys)
-            parts = self._fold.merged(parts, groups)
-            # What came stands behind what was there, and each key of that is among it.
-            last = groups.last_rows()
-            keys = taken(keys, last)
-            latest = None if latest is None else latest[last - stored.num_rows]
-        accumulators.upsert(self._table(keys, parts, [name for name, _ in self._fold.columns]))
+        accumulators.upsert(self._table(keys, parts, self._parts))
         totals = self._table(keys, self._fold.results(parts), self._names)
         results.upsert(totals)
-        ctx.emit(totals if latest is None else totals.append_column(TIMESTAMP_COLUMN, pa.array(latest)))
+        if _LATEST in table.column_names:
+            came = groups.of(slice(stored.num_rows, None))
+            totals = totals.append_column(TIMESTAMP_COLUMN, reduced(array_of(table.column(_LATEST)), came, "max"))
+        ctx.emit(totals)
 
-    def _table(self, keys: Any, columns: Any, names: Any = ()) -> Any:
+    def _table(self, keys: Any, columns: Any = (), names: Any = ()) -> Any:
         return pa.table([*keys, *columns], names=[*self._keys, *names])
-
-    def _times(self, table: Any) -> Any:
-        """Return the timestamps of rows; ``None`` if they are not needed and some are missing.
-
-        Raises:
-            DefinitionError: They are needed.
-        """
-        column = array_of(table.column(TIMESTAMP_COLUMN)) if TIMESTAMP_COLUMN in table.column_names else None
-        if column is not None and not column.null_count:
-            return integers(column)
-        if self._timed:
-            at = 0 if column is None else pc.index(column.is_null(), True).as_py()
-            raise no_timestamp(table.slice(at, 1).to_pylist()[0])
-        return None

@@ -18,6 +18,7 @@ from keyed import (
     StateTtl,
     TimeDomain,
     ValueState,
+    VersionedState,
 )
 from keyed.recovery import verify_changelog
 from keyed.testing import KeyedTestHarness, MemoryChangelog
@@ -61,6 +62,7 @@ class Before(KeyedProcessFunction):
     by_amount = MapState(int, Order | None)
     plain = MapState(int, Order, ttl=TTL)
     largest = AggregatingState(Largest(), Order)
+    versions = VersionedState(Order, history=2_000)
 
     def process_element(self, value, ctx):
         order = Order(value[1])
@@ -69,6 +71,8 @@ class Before(KeyedProcessFunction):
         self.by_amount[value[1]] = None
         self.plain[value[1]] = order
         self.largest.add(order)
+        self.versions.put(order, value[1])
+        self.versions.delete(4)
         ctx.timer_service().set_timer("t", 500)
         return ()
 
@@ -84,6 +88,7 @@ class After(KeyedProcessFunction):
     by_amount = MapState(int, Order | None)
     plain = MapState(int, Priced, ttl=TTL)
     largest = AggregatingState(Largest(), Order)
+    versions = VersionedState(Priced, history=3_000)
     added = ValueState(int)
 
     def process_element(self, value, ctx):
@@ -96,11 +101,14 @@ class After(KeyedProcessFunction):
             dict(self.by_amount.items()),
             dict(self.plain.items()),
             self.largest.get(),
+            [(record.value, record.valid_to) for record in self.versions.get_range()],
         )
 
 
 FIELDS = {"currency": "EUR", "note": None}
-MIGRATION = StateMigration(renamed={"last": "latest"}, added={"latest": FIELDS, "orders": FIELDS, "plain": FIELDS})
+MIGRATION = StateMigration(
+    renamed={"last": "latest"}, added={"latest": FIELDS, "orders": FIELDS, "plain": FIELDS, "versions": FIELDS}
+)
 
 
 def of_key(element: Any) -> Any:
@@ -124,7 +132,7 @@ def test_a_state_is_renamed_and_fields_are_added(log, parallelism):
     with KeyedTestHarness(After(), key=of_key, parallelism=parallelism, changelog=new, restore_from=point) as harness:
         harness.advance_watermark(500)
         three, five = Priced(3, "EUR", None), Priced(5, "EUR", None)
-        expected = five, [three, five], {3: None, 5: None}, {3: three, 5: five}, 5
+        expected = five, [three, five], {3: None, 5: None}, {3: three, 5: five}, 5, [(three, 4), (five, None)]
         assert [record.value for record in harness.take_output()] == [expected] * 6
         # The times to live go on: 10 + 1000.
         entries = harness.state_entries()
