@@ -263,12 +263,14 @@ def test_commands_in_the_docs_exist():
     from tests.benchmarks.__main__ import _parser as benchmarks
     from tests.benchmarks.table_states import _parser as table_states
     from tests.benchmarks.tables import _parser as tables
+    from tests.benchmarks.versus_bytewax import _parser as versus_bytewax
 
     known: dict[str, set[str]] = {f"examples.{path.stem}": set() for path in ROOT.glob("examples/*.py")}
     known |= {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
     known |= {
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.table_states": flags(table_states()),
+        "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
         "tests.benchmarks.crowded": set(),
         "tests.benchmarks.delay": set(),
         "tests.benchmarks.idle": set(),

@@ -132,7 +132,10 @@ def _timestamps(column: Any) -> list[Any]:
     import pyarrow as pa
 
     micros = column.cast(pa.timestamp("us"), safe=False)
-    deltas = micros.cast(pa.int64()).fill_null(0).to_numpy().astype("timedelta64[us]").astype(object)
+    numbers = micros.cast(pa.int64())
+    deltas = (
+        (numbers.fill_null(0) if numbers.null_count else numbers).to_numpy().astype("timedelta64[us]").astype(object)
+    )
     epoch = _EPOCH if column.type.tz is not None else _EPOCH.replace(tzinfo=None)
     return _with_nulls(column, list(map(epoch.__add__, deltas)))
 

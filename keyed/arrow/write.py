@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import enum
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
@@ -213,6 +214,16 @@ def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]
     Raises:
         OutputDefinitionError: A value does not fit; names output, column, value and type.
     """
+    return _by_column(values, schema, where, _array)
+
+
+def check_values(values: Sequence[Any], schema: pa.Schema, where: str) -> None:
+    """Check that values fit their columns as `arrays_of` does, which makes arrays of them."""
+    _by_column(values, schema, where, _check)
+
+
+def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callable[[list[Any], Any], Any]) -> list[Any]:
+    """What ``use`` makes of each column's values and type."""
     names = schema.names
     try:
         columns = _split(values, names, bare=len(names) == 1)
@@ -220,16 +231,31 @@ def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]
         raise OutputDefinitionError(
             f"{where}: {_shown(misfit.value)} {misfit.reason}; the columns are {', '.join(names)}"
         ) from None
-    arrays = []
+    made = []
     for field, column in zip(schema, columns, strict=True):
         try:
-            arrays.append(_array(column, field.type))
+            made.append(use(column, field.type))
         except _MisfitError as misfit:
             raise OutputDefinitionError(
                 f"{where}, column {field.name!r}{misfit.path}: {_shown(misfit.value)} of type "
                 f"{type(misfit.value).__name__} does not fit: {misfit.reason}"
             ) from None
-    return arrays
+    return made
+
+
+def _check(column: list[Any], type_: Any) -> None:
+    """Check the values of a column: the usual ones by what is quicker than an array of Arrow."""
+    import pyarrow as pa
+
+    found = set(map(type, column))
+    with suppress(OverflowError, UnicodeEncodeError):
+        if found == {int} and pa.types.is_int64(type_):
+            array("q", column)
+            return
+        if found == {str} and pa.types.is_string(type_):
+            "".join(column).encode()
+            return
+    _array(column, type_)
 
 
 def _shown(value: Any) -> str:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from keyed.engine.scope import Scope
 
 
+#: How many encoded map keys are remembered.
+_MOST_KNOWN = 4096
+
+
 class _MapCell(Cell):
     """The map of one key: entries read, and entries written or removed by the batch, by encoded map key.
 
@@ -42,12 +46,23 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         keys = map_key_codec(declaration.key_type)
         self._encode_key, self._decode_key = keys.encode, keys.decode
         self.hold(holding_of(value_codec(declaration.value_type)))
+        # Map keys of this class are encoded once: the same few come again and again.
+        self._known_class = declaration.key_type if declaration.key_type in (int, str) else None
+        self._known: dict[Any, bytes] = {}
 
     def _sub(self, key: Any) -> bytes:
-        try:
-            return self._encode_key(key)
-        except EncodingError as error:
-            raise EncodingError(f"map state {self.name!r}: {error}") from error
+        is_known = key.__class__ is self._known_class
+        sub = self._known.get(key) if is_known else None
+        if sub is None:
+            try:
+                sub = self._encode_key(key)
+            except EncodingError as error:
+                raise EncodingError(f"map state {self.name!r}: {error}") from error
+            if is_known:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = sub
+        return sub
 
     def _load(self, cell: _MapCell, sub: bytes) -> Any:
         """The item at ``sub``, or `MISSING`."""
@@ -75,8 +90,9 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return held if held is None or self.holding.gives_held else self.give(held)
 
     def _find(self, key: Any) -> Any:
-        cell, sub = self._cell(), self._sub(key)
-        return self._held(cell, sub, self._load(cell, sub))
+        cell, sub = self._cells.get(self._scope.key) or self._cell(), self._sub(key)
+        item = self._load(cell, sub)
+        return item if self.ttl is None else self._held(cell, sub, item)
 
     def get(self, key: Any, default: Any = None) -> Any:
         held = self._find(key)
@@ -84,7 +100,8 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def put(self, key: Any, value: Any) -> None:
         held = value if value is None or value.__class__ in self.plain else self.take(value)
-        self._cell().written[self._sub(key)] = held if self.ttl is None else (held, self.due_time())
+        cell = self._cells.get(self._scope.key) or self._cell()
+        cell.written[self._sub(key)] = held if self.ttl is None else (held, self.due_time())
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         for key, value in dict(entries).items():

@@ -46,7 +46,7 @@ def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
     schema, output = _schema(bound), bound.output
     if schema is None:
         return values
-    from keyed.arrow.write import arrays_of, arrow_schema
+    from keyed.arrow.write import arrow_schema, check_values
 
     is_bad = _takes_bad_rows(bound)
     operator = output.stage.name
@@ -56,7 +56,7 @@ def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
     for start in range(0, len(values), _PIECE):
         piece = values[start : start + _PIECE]
         if not is_bad:
-            arrays_of(piece, columns, where)
+            check_values(piece, columns, where)
         rows += as_rows(piece, schema, operator)
     return rows
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.arrow.read import column_values
-from keyed.arrow.write import arrays_of, arrow_schema, arrow_type, table_of
+from keyed.arrow.write import arrays_of, arrow_schema, arrow_type, check_values, table_of
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import schema_of
 from keyed.rows import row
@@ -161,6 +161,11 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(value, type_, said)
         table_of([(None,), (value,)], schema_of(f"c {type_}"), "operator 'x', main output")
     assert said in str(caught.value)
     assert "operator 'x', main output, column 'c'" in str(caught.value)
+    schema = arrow_schema(schema_of(f"c {type_}"))
+    for values in ([(value,)], [(None,), (value,)]):
+        with pytest.raises(OutputDefinitionError) as checked:
+            check_values(values, schema, "operator 'x', main output")
+        assert str(checked.value) == str(caught.value)
 
 
 @pytest.mark.parametrize("value", [(1,), {"a": 1}, row(a=1), object()])
@@ -178,6 +183,13 @@ def test_a_type_that_is_not_known_is_refused(type_):
 def test_rows_without_a_declared_type_get_the_types_that_arrow_finds():
     table = table_of([row(a=1, b=row(c="x")), row(a=2, b=None)], None)
     assert table.schema == pa.schema([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
+
+
+def test_values_that_fit_pass_the_check():
+    schema = arrow_schema(schema_of("a bigint, b string, c double"))
+    check_values([(2**63 - 1, "ü", 1), (-(2**63), "", 1.5), (None, None, None)], schema, "x")
+    check_values([(1, "a", 1.5)], schema, "x")
+    check_values([], schema, "x")
 
 
 def test_no_values_give_empty_columns():

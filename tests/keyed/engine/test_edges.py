@@ -368,3 +368,13 @@ def test_a_value_that_is_changed_after_it_was_read_is_not_stored():
     got = values(subject)
     assert got[0] == got[3] == ("a", [], [])
     assert subject.state_entries() == 2
+
+
+@pytest.mark.parametrize("same", [True, 1.0])
+def test_a_map_key_of_another_type_is_refused_where_an_equal_one_is_known(same):
+    with harness() as subject:
+        subject.process(("a", lambda f, ctx: f.map.put(1, 5)))
+        with pytest.raises(EncodingError, match=r"map state 'map'.*does not match the declared type int"):
+            subject.process(("a", lambda f, ctx: [f.map.get(same)]))
+        subject.process(("a", lambda f, ctx: [f.map.get(1)]))
+        assert values(subject) == [5]

@@ -137,7 +137,7 @@ class Leaves(KeyedProcessFunction):
             for state in (self.value, self.value.namespace(key)):
                 state.update(key)
             for state in (self.map, self.map.namespace(key)):
-                state.put(key, key)
+                state.put(key % 10, key)
             for state in (self.elements, self.elements.namespace(key)):
                 state.add(key)
             # Earlier and earlier, so that it leaves where it was.
