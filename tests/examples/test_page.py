@@ -195,7 +195,11 @@ def test_an_item_is_found_with_its_counts(flights, top, page):
     raw = pd.read_parquet(flights.output / "arrivals", columns=["item"])["item"].value_counts()
     assert total == raw["ATL"] - late.get("ATL", 0)
     assert "item=ATL" in page.url
-    picture(page, "item")
+    # The picture of the README.
+    page.set_viewport_size({"width": 1100, "height": 1130})
+    page.goto(f"{flights.address}/?window=2013-07-12T20:00:00Z&item=ATL")
+    page.locator(".chart canvas").wait_for()
+    picture(page, "top_n")
     page.goto(f"{flights.address}/?item=nowhere")
     page.get_by_text("Nothing was counted of it yet.").wait_for()
 
