@@ -182,7 +182,7 @@ def test_tables_of_one_query_are_of_one_batch(tables):
         "attach '/tmp/x.db' as x",
         "install httpfs",
         "load httpfs",
-        "pragma database_list",
+        "pragma enable_profiling",
         "set enable_external_access = true",
         "create table x as select 1",
         "drop table count",

@@ -61,7 +61,10 @@ LATENESS = bounded_out_of_orderness(milliseconds=30)
 
 @pytest.mark.parametrize(
     ("function", "then"),
-    [pytest.param(CountColumns, BestColumns, marks=pytest.mark.long), (CountInWindows, BestColumns)],
+    [
+        pytest.param(CountColumns, BestColumns, marks=pytest.mark.long),
+        pytest.param(CountInWindows, BestColumns, marks=pytest.mark.smoke),
+    ],
 )
 def test_chains_of_row_and_vectorized_functions_do_what_rows_do(spark, tmp_path, function, then):
     elements = files(tmp_path / "in", 3, 200)
