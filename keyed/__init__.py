@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
-from keyed.codec.snapshots import snapshot
+from keyed.codec.snapshots import as_stored, snapshot
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds_of
 from keyed.errors import (
@@ -166,6 +166,7 @@ __all__ = [
     "VersionedRecord",
     "VersionedState",
     "WatermarkStrategy",
+    "as_stored",
     "ascending_timestamps",
     "bounded_out_of_orderness",
     "collect_sink",

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
 
 import attrs
 
-from keyed import DefinitionError, OutputDefinitionError
+from keyed import DefinitionError, OutputDefinitionError, as_stored
 
 IN = TypeVar("IN")
 ACC = TypeVar("ACC")
@@ -31,6 +31,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 _WIDE = Context(prec=76)
 #: The most that a decimal of Arrow or Spark has.
 _DIGITS = 38
+_PLAIN = frozenset({type(None), bool, int, float, str, Decimal})
 _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
 _NUMBERS = {*_INTEGRAL, "float", "double", "decimal"}
 
@@ -83,6 +84,17 @@ def value_getter(column: Column) -> Callable[[Any], Any]:
     if not isinstance(column, str) or not column:
         raise DefinitionError(f"column={column!r} is neither the name of a column nor a function of the element")
     return operator.attrgetter(column) if column.isidentifier() else operator.itemgetter(column)
+
+
+def kept_getter(column: Column) -> Callable[[Any], Any]:
+    """As `value_getter`, for a value that an accumulator keeps."""
+    get = value_getter(column)
+
+    def kept(element: Any) -> Any:
+        value = get(element)
+        return value if value.__class__ in _PLAIN else as_stored(value)
+
+    return kept
 
 
 class Aggregate(Generic[IN, ACC, OUT]):
@@ -151,11 +163,13 @@ class ColumnAggregate(AnyAggregate):
     """
 
     commutative = True
+    #: Whether values of elements are in accumulators, and not what was computed from them.
+    _keeps: ClassVar[bool] = False
 
     def __init__(self, column: Column = None, *, type: str | None = None) -> None:
         self.column = column
         self.type = type
-        self._value = value_getter(column)
+        self._value = kept_getter(column) if self._keeps else value_getter(column)
 
     def _algebra(self, *parts: Part, **options: Any) -> Algebra | None:
         column = self.column
@@ -270,6 +284,8 @@ class Sum(ColumnAggregate):
 class Min(ColumnAggregate):
     """The least value. NaN counts only where there is no other, as in Arrow."""
 
+    _keeps = True
+
     def create_accumulator(self) -> Any:
         return None
 
@@ -290,6 +306,8 @@ class Min(ColumnAggregate):
 
 class Max(ColumnAggregate):
     """The greatest value. NaN counts only where there is no other, as in Arrow."""
+
+    _keeps = True
 
     def create_accumulator(self) -> Any:
         return None
@@ -432,7 +450,7 @@ class Reduce(AnyAggregate):
         return None
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        return value if accumulator is None else self._reduce(accumulator, value)
+        return as_stored(value if accumulator is None else self._reduce(accumulator, value))
 
     def merge(self, a: Any, b: Any) -> Any:
         if a is None or b is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keyed import DefinitionError
-from windows.aggregates import Algebra, Column, ColumnAggregate, Part, value_getter
+from windows.aggregates import Algebra, Column, ColumnAggregate, Part, kept_getter
 
 
 class CollectList(ColumnAggregate):
@@ -20,6 +20,7 @@ class CollectList(ColumnAggregate):
     """
 
     commutative = False
+    _keeps = True
 
     def create_accumulator(self) -> Any:
         return []
@@ -45,6 +46,8 @@ class CollectList(ColumnAggregate):
 
 class CollectSet(ColumnAggregate):
     """The distinct values as a list in ascending order. NaN is one value, the last; there is one zero."""
+
+    _keeps = True
 
     def create_accumulator(self) -> Any:
         return set()
@@ -97,6 +100,8 @@ class First(ColumnAggregate):
         by_time: By the elements' timestamps; of those with the same one, the first to come.
         type: Column type of the result, where it does not follow from the column's.
     """
+
+    _keeps = True
 
     commutative = False
 
@@ -168,13 +173,15 @@ class TopK(ColumnAggregate):
         type: Column type of the result, where it does not follow from the column's.
     """
 
+    _keeps = True
+
     def __init__(self, k: int, column: Column = None, *, by: Column = None, type: str | None = None) -> None:
         super().__init__(column, type=type)
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise DefinitionError(f"k={k!r} must be an int of at least 1 value")
         self.k = k
         self.by = column if by is None else by
-        self._rank = value_getter(self.by)
+        self._rank = kept_getter(self.by)
 
     def create_accumulator(self) -> Any:
         return []
@@ -215,12 +222,14 @@ class ArgMax(ColumnAggregate):
         type: Column type of the result, where it does not follow from the column's.
     """
 
+    _keeps = True
+
     _greatest = True
 
     def __init__(self, column: Column, by: Column, *, type: str | None = None) -> None:
         super().__init__(column, type=type)
         self.by = by
-        self._rank = value_getter(by)
+        self._rank = kept_getter(by)
 
     def create_accumulator(self) -> Any:
         return None

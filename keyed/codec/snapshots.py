@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from keyed.codec.fingerprints import inspect_type
+from keyed.codec.keys import normalised
 from keyed.codec.refusals import type_name
 from keyed.codec.shapes import is_frozen, shape_of
 from keyed.errors import EncodingError
@@ -29,6 +30,8 @@ UNCHANGING: set[type] = {
 }
 """Classes whose instances cannot change, whatever they hold. Others are added when they are first met."""
 
+_all_come_back = frozenset(UNCHANGING - {dt.datetime}).issuperset
+_COLLECTIONS = frozenset({list, tuple, set, frozenset})
 _all_unchanging = UNCHANGING.issuperset
 
 
@@ -44,6 +47,27 @@ def snapshot(value: Any) -> Any:
     if cls in UNCHANGING:
         return value
     return (_COPIES.get(cls) or _copy_of(cls))(value)
+
+
+def as_stored(value: Any) -> Any:
+    """Give ``value`` as a state without a declared type gives it back: a snapshot of it, with datetimes in UTC.
+
+    An aggregate that keeps values of elements takes them so: then it holds the same within a batch and after it, and
+    compares times of a repeated hour by the instant.
+
+    Raises:
+        EncodingError: It cannot be copied.
+    """
+    cls = value.__class__
+    if cls is dt.datetime:
+        return normalised(value).replace(fold=0)
+    if cls in UNCHANGING:
+        return value
+    if cls in _COLLECTIONS or issubclass(cls, Row):
+        return snapshot(value) if _all_come_back(map(type, value)) else cls(map(as_stored, value))
+    if cls is dict:
+        return {as_stored(key): as_stored(item) for key, item in value.items()}
+    return snapshot(value)
 
 
 def _tuple(value: Any) -> Any:
