@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from keyed.outputs import OutputTag
-from keyed.state import AggregatingState, ListState, MapState, ReducingState, ValueState
+from keyed.state import AggregatingState, ListState, MapState, ReducingState, ValueState, VersionedState
 from keyed.ttl import TimeDomain
 
 T = TypeVar("T")
@@ -165,4 +165,8 @@ class OpenContext(TaskContext, Protocol):
 
     def get_aggregating_state(self, descriptor: AggregatingState[IN, OUT]) -> AggregatingState[IN, OUT]:
         """Return the `AggregatingState` that ``descriptor`` names, bound to this task."""
+        ...
+
+    def get_versioned_state(self, descriptor: VersionedState[T]) -> VersionedState[T]:
+        """Return the `VersionedState` that ``descriptor`` names, bound to this task."""
         ...

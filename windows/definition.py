@@ -30,6 +30,7 @@ from keyed import (
     ReducingState,
     Schema,
     ValueState,
+    VersionedState,
     milliseconds_of,
 )
 from windows.aggregates import Aggregate, AnyAggregate
@@ -39,7 +40,7 @@ from windows.process_function import ProcessWindowFunction
 from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from windows.window import GlobalWindow
 
-_STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState)
+_STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState, VersionedState)
 #: As one value per key, more open slices than this cost more to write than windows of their own.
 MOST_SLICES = 64
 

@@ -31,6 +31,7 @@ _GETTERS = {
     "map": "get_map_state",
     "reducing": "get_reducing_state",
     "aggregating": "get_aggregating_state",
+    "versioned": "get_versioned_state",
 }
 
 

@@ -15,7 +15,7 @@ from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
 from keyed.functions import Function, declared_states
 from keyed.operators import OperatorSpec
-from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState
 from keyed.table_state import TableState
 
 _BOUND: dict[str, Any] = {
@@ -131,6 +131,9 @@ class Registry:
 
     def get_aggregating_state(self, descriptor: AggregatingState[Any, Any]) -> AggregatingState[Any, Any]:
         return self._bind(_expect(descriptor, AggregatingState))  # type: ignore[no-any-return]
+
+    def get_versioned_state(self, descriptor: VersionedState[Any]) -> VersionedState[Any]:
+        return self._bind(_expect(descriptor, VersionedState))  # type: ignore[no-any-return]
 
 
 def describe(bound: Any, stream_keys: int) -> StateSchema:

@@ -16,6 +16,7 @@ from keyed import (
     ReducingState,
     UserFunctionError,
     ValueState,
+    VersionedState,
 )
 from keyed.testing import KeyedTestHarness
 from windows import (
@@ -481,6 +482,29 @@ def test_per_window_and_global_state():
         assert [value for value, _ in h.take_output()] == [("k", 0, 1, 1), ("k", 0, 2, 2), ("k", 10, 1, 3)]
         assert h.state_entries() == 1  # the global one
         assert h.pending_timers() == []
+
+
+class Compared(ProcessWindowFunction):
+    """Compares each window with the one before, also where it fires again."""
+
+    totals = VersionedState(int, history=100)
+
+    def process(self, key, context, elements):
+        start, totals = context.window().start, context.global_state(self.totals)
+        totals.put(len(elements), start)
+        before = totals.get(start - 1)
+        yield start, len(elements), before and before.value
+
+
+def test_versioned_state_of_windows():
+    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Compared(), allowed_lateness_ms=20)
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        h.process(("k", 1), 12)
+        h.advance_watermark(20)
+        h.process(("k", 1), 2)  # late: the first window fires again
+        h.process(("k", 1), 13)  # and so does the second, which sees it
+        assert [value for value, _ in h.take_output()] == [(0, 1, None), (10, 1, 1), (0, 2, None), (10, 2, 2)]
 
 
 def test_per_window_state_is_refused_where_windows_merge():

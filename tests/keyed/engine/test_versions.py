@@ -236,3 +236,17 @@ def test_a_run_that_leaves_nothing_behind_gives_the_same(tmp_path):
     found = run_in(None)
     assert found == run_in(tmp_path / "checkpoint")
     assert found[-1] == [15, 16, 17, 18, 19]
+
+
+def test_obtained_in_open():
+    class Opened(KeyedProcessFunction):
+        def open(self, context):
+            self.state = context.get_versioned_state(VersionedState(int, history=10, name="state"))
+
+        def process_element(self, value, ctx):
+            yield self.state.put(value, value)
+
+    with KeyedTestHarness(Opened(), key=lambda value: "k") as harness:
+        for number in (5, 3):
+            harness.process(number)
+        assert [record.value for record in harness.take_output()] == [None, 5]

@@ -2,6 +2,7 @@
 
 import random
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -31,7 +32,7 @@ def test_spark_agrees_with_the_local_runtime(spark, tmp_path, path):
     keyed.run(totals(files_source(spark, tmp_path / "in"), "spark-log").to(tmp_path / "out"), checkpoint=tmp_path / "s")
     rows = [{"k": k, "t": t, "v": v} for number in range(3) for k, t, v in rows_of(number)]
     keyed.run(
-        totals(keyed.stream(rows, timestamp="t"), "local-log").to(tmp_path / "local-out"),
+        totals(keyed.stream(pa.Table.from_pylist(rows), timestamp="t"), "local-log").to(tmp_path / "local-out"),
         checkpoint=tmp_path / "l",
         rows_per_batch=40,
     )
