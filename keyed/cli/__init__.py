@@ -1,5 +1,4 @@
 """The command line: ``python -m keyed.cli COMMAND``.
 
-A command is a module of this package with ``NAME``, ``HELP``, ``add_arguments(parser)`` and ``run(arguments)``, which
-returns the exit status and prints what it did; it is listed in `keyed.cli.main`.
+A command is a `keyed.cli.command.Command`, one of the ``COMMANDS`` of a module of this package.
 """

@@ -21,7 +21,7 @@ from keyed.runtimes.local.restored_checkpoint import restore_checkpoint
 from keyed.views import open_tables
 
 
-def _session_for(checkpoint: str) -> Any:
+def session_for(checkpoint: str) -> Any:
     """Return a Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
 
     Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
@@ -81,7 +81,7 @@ def _flush(arguments: argparse.Namespace) -> int:
         if not equals:
             raise DefinitionError(f"{pair!r}: give OPERATOR=CHANGELOG")
         changelogs[operator] = changelog_of(text, arguments)
-    session = _session_for(arguments.checkpoint)
+    session = session_for(arguments.checkpoint)
     if session is not None:
         done = keyed.spark_flush(session, arguments.checkpoint, changelogs)
     else:
@@ -169,7 +169,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         header = changelog.header()
         if header is None:
             raise ChangelogError(f"there is no changelog in {arguments.changelog}")
-        session = _session_for(arguments.checkpoint)
+        session = session_for(arguments.checkpoint)
         if session is not None:
             groups = keyed.spark_verify(session, arguments.checkpoint, header.operator, changelog)
         else:

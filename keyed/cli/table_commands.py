@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of, until_of
+from keyed.cli.shown_rows import print_rows
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
 from keyed.views import StateTable, StateTables, open_tables, read_tables
@@ -64,27 +65,13 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
-    """Return rows as JSON, an object a line, or as a table with aligned columns."""
-    if arguments.json:
-        for row in rows:
-            sys.stdout.write(as_json(row).decode() + "\n")
-            sys.stdout.flush()
+    """Print rows as JSON, an object a line, or as a table with aligned columns."""
+    if not arguments.json:
+        print_rows(rows)
         return
-    shown = [{name: _text(value) for name, value in row.items()} for row in rows]
-    if not shown:
-        sys.stdout.write("nothing\n")
-        return
-    names = list(shown[0])
-    widths = [max(len(name), *(len(row[name]) for row in shown)) for name in names]
-    for line in (dict(zip(names, names, strict=True)), *shown):
-        text = "  ".join(line[name].ljust(width) for name, width in zip(names, widths, strict=True))
-        sys.stdout.write(text.rstrip() + "\n")
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else as_json(value).decode()
+    for row in rows:
+        sys.stdout.write(as_json(row).decode() + "\n")
+        sys.stdout.flush()
 
 
 def _tables(arguments: argparse.Namespace) -> int:

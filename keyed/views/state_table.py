@@ -372,7 +372,7 @@ class TimersTable:
             found = []
             for kind in _DOMAINS:
                 prefix = timer_prefix(kind, encoded)
-                found += [_timer(*entry) for entry in view.store.scan(prefix, successor(prefix), view.at.commit)]
+                found += [timer_of(*entry) for entry in view.store.scan(prefix, successor(prefix), view.at.commit)]
         return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
@@ -380,7 +380,7 @@ class TimersTable:
         with self._view(as_of) as view:
             for kind in _DOMAINS:
                 for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.at.commit):
-                    yield _timer(*entry)
+                    yield timer_of(*entry)
 
     def __iter__(self) -> Iterator[Timer]:
         return self.scan()
@@ -395,7 +395,8 @@ class TimersTable:
         return f"<TimersTable of operator {self.operator}>"
 
 
-def _timer(prefix: bytes, sub: bytes, value: bytes) -> Timer:
+def timer_of(prefix: bytes, sub: bytes, value: bytes) -> Timer:
+    """Decode the entry of a timer."""
     return Timer(decode_time(value), _DOMAINS[prefix[0]], decode_key(sub[1:]) if sub[0] else None, key_of(prefix))
 
 

@@ -1,0 +1,215 @@
+"""The command ``inspect``: what a checkpoint holds, of either runtime, without the job and without a changelog."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import msgspec
+
+from keyed.cli.command import Command
+from keyed.cli.shown_rows import print_rows
+from keyed.content.addresses import key_of, state_id_of
+from keyed.content.contents import content_blocks
+from keyed.content.table_entries import entries_of, tables_of
+from keyed.engine.group_log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.errors import OperatorChanged
+from keyed.recovery.local_checkpoint import Checkpoint, committed
+from keyed.runtimes.local.local_position import decode_position
+from keyed.views.entries import EntryReader
+from keyed.views.json_values import as_json
+from keyed.views.json_values import key_of as key_of_text
+from keyed.views.state_table import timer_of
+
+_TIMERS = "timers"
+
+
+@attrs.define(kw_only=True)
+class Inspected:
+    """What an operator's checkpoint holds, of some of its key groups.
+
+    Attributes:
+        operator: Its name.
+        groups: Number of key groups.
+        commit: Number of the last commit.
+        watermark: The least watermark.
+        processing_time: The greatest processing time.
+        ended: Whether the input has ended.
+        counters: The counters, summed.
+        states: By name kind, types, number of entries and bytes; the timers under their own name.
+        entries: What there is of the key that was asked for, by state.
+    """
+
+    operator: str
+    groups: int
+    commit: int
+    watermark: int
+    processing_time: int
+    ended: bool
+    counters: dict[str, int]
+    states: dict[str, dict[str, Any]]
+    entries: list[dict[str, Any]]
+
+
+def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Inspected:
+    """Look at one key group.
+
+    Args:
+        meta: Its meta record.
+        log: Its log.
+        key: A key whose entries are wanted: text, or JSON where keys are not text.
+
+    Raises:
+        CorruptionError: The log is damaged.
+        DefinitionError: The text is no key.
+    """
+    where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
+    readers = {int(state["id"]): EntryReader(state) for state in meta.states.values()}
+    states: dict[str, dict[str, Any]] = {
+        reader.schema.name: {"kind": reader.schema.kind, "types": reader.types, "entries": 0, "bytes": 0}
+        for reader in readers.values()
+    }
+    states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
+    wanted: Any = None
+    found: list[dict[str, Any]] = []
+    tables = tables_of(meta.states, where)
+    for block in content_blocks(committed(log, meta, where), meta.states):
+        for prefix, sub, value in entries_of(block, tables, where):
+            assert value is not None
+            state_id = state_id_of(prefix)
+            reader = None if state_id is None else readers[state_id]
+            name = _TIMERS if reader is None else reader.schema.name
+            states[name]["entries"] += 1
+            states[name]["bytes"] += len(prefix) + len(sub) + len(value)
+            if key is None:
+                continue
+            here = key_of(prefix)
+            wanted = key_of_text(key, here, "--key") if wanted is None else wanted
+            if here == wanted and reader is None:
+                timer = timer_of(prefix, sub, value)
+                found.append(
+                    {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
+                )
+            elif here == wanted and reader is not None:
+                entry = reader.entry(prefix, sub, value)
+                found.append({"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace})
+    return Inspected(
+        operator=meta.operator,
+        groups=1,
+        commit=meta.commit,
+        watermark=meta.watermark,
+        processing_time=meta.processing_time,
+        ended=meta.ended,
+        counters=dict(meta.counters),
+        states=states,
+        entries=found,
+    )
+
+
+def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
+    """Key groups as operators."""
+    operators: dict[str, Inspected] = {}
+    for part in parts:
+        whole = operators.setdefault(part.operator, part)
+        if whole is part:
+            continue
+        whole.groups += 1
+        whole.watermark = min(whole.watermark, part.watermark)
+        whole.processing_time = max(whole.processing_time, part.processing_time)
+        whole.ended = whole.ended or part.ended
+        whole.entries += part.entries
+        for name, count in part.counters.items():
+            whole.counters[name] = whole.counters.get(name, 0) + count
+        for name, state in part.states.items():
+            there = whole.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
+            there["entries"] += state["entries"]
+            there["bytes"] += state["bytes"]
+    return operators
+
+
+def inspect_local(path: str, operator: str | None = None, key: str | None = None) -> dict[str, Inspected]:
+    """Look at the operators in a checkpoint of the local runtime, by name.
+
+    Raises:
+        CheckpointError: There is none, or a run is using it.
+        OperatorChanged: There is no such operator.
+        CorruptionError: It is damaged.
+    """
+    with Checkpoint.open(path) as opened:
+        record = opened.commits.read("run")
+        names = [] if record is None else decode_position(record, f"checkpoint {path}, record 'run'").operators
+        return _merged(
+            inspect_group(meta, log, key)
+            for name in _chosen(path, names, operator)
+            for meta, log in opened.groups(name)
+        )
+
+
+def inspect_spark(session: Any, path: str, operator: str | None = None, key: str | None = None) -> dict[str, Inspected]:
+    """Look at the operators in a checkpoint of Spark, by name.
+
+    Raises:
+        CheckpointError: There is none.
+        OperatorChanged: There is no such operator.
+        CorruptionError: It is damaged.
+    """
+    from keyed.outputs import schema_of
+    from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas, for_groups
+
+    def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
+        return {"found": as_json(inspect_group(meta, log, key)).decode()}
+
+    found = {meta.operator: state for state, meta in committed_metas(session, path).items()}
+    chosen = [Chosen(found[name]) for name in _chosen(path, sorted(found), operator)]
+    rows = for_groups(session, path, chosen, work, schema_of("found string"))
+    return _merged(msgspec.convert(json.loads(row["found"]), Inspected) for row in rows)
+
+
+def _chosen(path: str, names: list[str], operator: str | None) -> list[str]:
+    if operator is not None and operator not in names:
+        raise OperatorChanged(
+            f"the checkpoint {path} has no operator {operator!r}; it has: {', '.join(names) or 'none'}"
+        )
+    return names if operator is None else [operator]
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of the checkpoint, of the local runtime or of Spark")
+    parser.add_argument("--operator", help="only this operator")
+    parser.add_argument("--key", help="print what there is of this key: text, or JSON where keys are not text")
+    parser.add_argument("--json", action="store_true", help="print JSON, an object an operator")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Look, and print what there is. The status is 1 if nothing is there of the key."""
+    from keyed.cli.changelog_commands import session_for
+
+    session = session_for(arguments.checkpoint)
+    look = inspect_local if session is None else lambda *rest: inspect_spark(session, *rest)
+    found = look(arguments.checkpoint, arguments.operator, arguments.key)
+    for name, operator in found.items():
+        if arguments.json:
+            sys.stdout.write(as_json(operator).decode() + "\n")
+            continue
+        print(f"{name}: batch {operator.commit}, {operator.groups} key groups, watermark {operator.watermark}")
+        print_rows([{"state": state, **about} for state, about in operator.states.items()])
+        print("counters: " + ", ".join(f"{counter} {count}" for counter, count in operator.counters.items() if count))
+        if arguments.key is not None:
+            print_rows(operator.entries)
+    return int(arguments.key is not None and not any(operator.entries for operator in found.values()))
+
+
+COMMANDS = (
+    Command(
+        "inspect",
+        "Print what a checkpoint holds: states, sizes, timers, counters, and one key. No job may be using a local one.",
+        _add_arguments,
+        _run,
+        ("keyed inspect job-checkpoint", "keyed inspect job-checkpoint --operator Sold --key 'Die Hard'"),
+    ),
+)

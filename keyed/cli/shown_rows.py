@@ -1,0 +1,28 @@
+"""Rows for people: as a table with aligned columns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from keyed.views.json_values import as_json
+
+
+def print_rows(rows: Iterable[dict[str, Any]]) -> None:
+    """Print rows of the same columns, or that there is nothing."""
+    shown = [{name: _text(value) for name, value in row.items()} for row in rows]
+    if not shown:
+        sys.stdout.write("nothing\n")
+        return
+    names = list(shown[0])
+    widths = [max(len(name), *(len(row[name]) for row in shown)) for name in names]
+    for line in (dict(zip(names, names, strict=True)), *shown):
+        text = "  ".join(line[name].ljust(width) for name, width in zip(names, widths, strict=True))
+        sys.stdout.write(text.rstrip() + "\n")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else as_json(value).decode()
