@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "runtimes": {*BASE, "api", "arrow", "content", "tables", "engine", "stores", "changelog", "recovery", "views"},
     "testing": {*BASE, "keyed", "api", "content", "tables", "engine", "stores", "recovery", "runtimes", "changelog"},
     "pyflink": {*BASE, "keyed"},
-    "cli": {*BASE, "keyed", "api", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
+    "cli": {*BASE, "keyed", "api", "content", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
 IMPORTS_BY_NAME = {"keyed": "keyed.", "keyed.streams": "keyed.runtimes."}
