@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from keyed.changelog.kafka.client import Cluster, check_settings
+from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from keyed.rows import Row, row_class
@@ -143,7 +143,7 @@ class KafkaSource:
                 )
             ends = {}
             for partition in found.partitions:
-                low, high = self._cluster.offsets(consumer, self.topic, partition)
+                low, high = Partition(self._cluster, self.topic, partition).offsets(consumer)
                 ends[partition] = high
                 self._offsets.setdefault(partition, high if self._start == "latest" and not self._sought else low)
                 if not low <= self._offsets[partition] <= high:

@@ -242,8 +242,26 @@ class Cluster:
             raise translated(error, f"settings of topic {topic!r}") from error
         return {name: entry.value for name, entry in found.items()}
 
-    def read(self, consumer: Consumer, topic: str, partition: int, start: int) -> Iterator[list[Message]]:
-        """Yield the committed records of a partition from an offset to its present end, some thousands at a time.
+
+@attrs.frozen
+class Partition:
+    """A partition of a topic.
+
+    Attributes:
+        cluster: The cluster.
+        topic: The topic.
+        number: Number of the partition: in a changelog that of the key group, or one more for the positions.
+    """
+
+    cluster: Cluster
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}, partition {self.number}"
+
+    def read(self, consumer: Consumer, start: int) -> Iterator[list[Message]]:
+        """Yield the committed records from an offset to the present end, some thousands at a time.
 
         Raises:
             HistoryCompacted: The offset is not in the partition.
@@ -251,17 +269,17 @@ class Cluster:
         """
         import confluent_kafka as ck
 
-        doing = f"reading topic {topic!r}, partition {partition}"
+        doing, timeout = f"reading {self}", self.cluster.timeout
         try:
-            consumer.assign([ck.TopicPartition(topic, partition, start)])
-            deadline = time.monotonic() + self.timeout
+            consumer.assign([ck.TopicPartition(self.topic, self.number, start)])
+            deadline = time.monotonic() + timeout
             while True:
                 first = consumer.poll(0.5)
                 if first is None:
                     if time.monotonic() > deadline:
-                        raise ChangelogError(f"{doing}: no answer for {self.timeout:g} s; {_UNREACHABLE}")
+                        raise ChangelogError(f"{doing}: no answer for {timeout:g} s; {_UNREACHABLE}")
                     continue
-                deadline = time.monotonic() + self.timeout
+                deadline = time.monotonic() + timeout
                 # Whatever else is here already: a consume() that may wait would wait at the end of the partition.
                 messages = [first, *consumer.consume(9_999, 0)]
                 ended = False
@@ -285,19 +303,20 @@ class Cluster:
         finally:
             consumer.unassign()
 
-    def offsets(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        """Return the offset of the first record of a partition, and the one after its last committed record."""
+    def offsets(self, consumer: Consumer) -> tuple[int, int]:
+        """Return the offset of the first record, and the one after the last committed record."""
         import confluent_kafka as ck
 
-        deadline = time.monotonic() + self.timeout
+        timeout = self.cluster.timeout
+        deadline = time.monotonic() + timeout
         while True:
             try:
-                found = consumer.get_watermark_offsets(ck.TopicPartition(topic, partition), timeout=self.timeout)
+                found = consumer.get_watermark_offsets(ck.TopicPartition(self.topic, self.number), timeout=timeout)
             except ck.KafkaException as error:
                 if error.args[0].name() not in _PASSING or time.monotonic() > deadline:
-                    raise translated(error, f"topic {topic!r}, partition {partition}") from error
+                    raise translated(error, str(self)) from error
                 time.sleep(_PAUSE)
                 continue
             if found is None:
-                raise ChangelogError(f"topic {topic!r}, partition {partition}: no answer in time; {_UNREACHABLE}")
+                raise ChangelogError(f"{self}: no answer in time; {_UNREACHABLE}")
             return found

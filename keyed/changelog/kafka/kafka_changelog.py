@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.kafka.client import Cluster, check_settings
+from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.changelog.kafka.kafka_reader import KafkaReader
 from keyed.changelog.kafka.kafka_writer import KafkaWriter
 from keyed.changelog.kafka.positions import Positions, read_kept, read_positions
@@ -127,15 +127,15 @@ class KafkaChangelog:
         """See `Changelog.header`."""
         cluster = self._cluster()
         count = len(partitions(cluster, self.topic))
-        return read_header(cluster, self.topic, count - 1) if count else None
+        return read_header(Partition(cluster, self.topic, count - 1)) if count else None
 
     def writer(self, group: int) -> KafkaWriter:
         """See `Changelog.writer`."""
-        return KafkaWriter(self._cluster(), self.topic, self._prepared(group), group)
+        return KafkaWriter(*self._prepared(group))
 
     def reader(self, group: int) -> KafkaReader:
         """See `Changelog.reader`."""
-        return KafkaReader(self._cluster(), self.topic, self._prepared(group), group)
+        return KafkaReader(*self._prepared(group))
 
     def put_position(self, sequence: int, data: bytes) -> None:
         """See `Changelog.put_position`."""
@@ -144,7 +144,7 @@ class KafkaChangelog:
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
         """See `Changelog.positions`."""
-        kept = read_positions(self._cluster(), self.topic, self._prepared())
+        kept = read_positions(self._prepared()[0])
         return iter(sorted(item for item in kept.items() if item[0] > after))
 
     def keep(self, name: str, data: bytes) -> None:
@@ -159,7 +159,7 @@ class KafkaChangelog:
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """See `Changelog.kept`."""
-        return iter(sorted(read_kept(self._cluster(), self.topic, self._prepared()).items()))
+        return iter(sorted(read_kept(self._prepared()[0]).items()))
 
     @contextmanager
     def _open_positions(self) -> Iterator[Positions]:
@@ -167,7 +167,8 @@ class KafkaChangelog:
         # Out of the table meanwhile: after an error the next one sees what became of it.
         positions, _ = _positions.pop(self, (None, 0.0))
         if positions is None:
-            positions = Positions(self._cluster(), self.topic, self._prepared())
+            partition, header = self._prepared()
+            positions = Positions(partition, header.log_id)
         try:
             yield positions
         except BaseException:
@@ -178,18 +179,19 @@ class KafkaChangelog:
         for other in [other for other, (_, used) in _positions.items() if used < now - _IDLE_SECONDS]:
             _close_positions(other)
 
-    def _prepared(self, partition: int | None = None) -> LogHeader:
-        """Return the header of a partition, by default of the one with the positions.
+    def _prepared(self, group: int | None = None) -> tuple[Partition, LogHeader]:
+        """Return the partition of a key group, or of the positions, with its header.
 
         Raises:
             ChangelogError: There is none.
         """
-        header = self.header() if partition is None else read_header(self._cluster(), self.topic, partition)
+        header = self.header() if group is None else read_header(Partition(self._cluster(), self.topic, group))
         if header is None:
             raise ChangelogError(f"topic {self.topic!r} is no changelog yet; a query that starts with it makes it one")
-        if partition is not None and partition >= header.parallelism:
-            raise ChangelogError(f"topic {self.topic!r} has {header.parallelism} key groups, and no group {partition}")
-        return header
+        if group is not None and group >= header.parallelism:
+            raise ChangelogError(f"topic {self.topic!r} has {header.parallelism} key groups, and no group {group}")
+        number = header.parallelism if group is None else group
+        return Partition(self._cluster(), self.topic, number), header
 
     def _cluster(self) -> Cluster:
         return Cluster(self.bootstrap, dict(self.settings), self.timeout / 1000)

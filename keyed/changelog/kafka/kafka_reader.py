@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyed.changelog.kafka.client import Cluster
+from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of
 from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, Keys, base_of, sequence_of
 from keyed.changelog.model import Blocks, Commit, LogHeader
@@ -48,31 +48,31 @@ class Marker:
     time_ms: int
 
 
-def newest_marker(cluster: Cluster, consumer: Consumer, topic: str, header: LogHeader, group: int) -> Marker | None:
+def newest_marker(partition: Partition, consumer: Consumer, header: LogHeader) -> Marker | None:
     """Return the newest marker of a key group, or ``None`` if there is none.
 
     Raises:
         CorruptionError: The marker fails its checks.
         ChangelogError: The partition cannot be read.
     """
-    low, high = cluster.offsets(consumer, topic, group)
+    low, high = partition.offsets(consumer)
     start, size = high, _TAIL
     while start > low:
         start, size = max(low, high - size), size * 16
         newest = None
-        for messages in cluster.read(consumer, topic, group, start):
+        for messages in partition.read(consumer, start):
             for message in messages:
                 if message.key() == COMMIT:
                     newest = message
         if newest is not None:
-            return _marker(newest, header, group, f"topic {topic!r}, partition {group}")
+            return _marker(newest, header, partition)
     return None
 
 
-def _marker(message: Message, header: LogHeader, group: int, where: str) -> Marker:
-    place = f"{where}, offset {message.offset()}"
+def _marker(message: Message, header: LogHeader, partition: Partition) -> Marker:
+    place = f"{partition}, offset {message.offset()}"
     commit = decode_commit(message.value() or b"", place)
-    if (commit.log_id, commit.group) != (header.log_id, group):
+    if (commit.log_id, commit.group) != (header.log_id, partition.number):
         raise CorruptionError(
             f"a commit of group {commit.group} of changelog {commit.log_id} stands in changelog {header.log_id}",
             where=place,
@@ -86,21 +86,17 @@ class KafkaReader:
     The compacted part of a log is held in memory while it is read, and so is each commit.
 
     Args:
-        cluster: The cluster.
-        topic: The topic.
-        header: The header of the partition.
-        group: Index of the key group, which is that of the partition.
+        partition: The partition, whose number is the index of the key group.
+        header: Its header.
 
     Attributes:
         near: So many records from what is looked for, reading on is faster than looking further.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, header: LogHeader, group: int) -> None:
-        self._cluster = cluster
-        self._topic = topic
+    def __init__(self, partition: Partition, header: LogHeader) -> None:
+        self._partition = partition
         self._header = header
-        self._group = group
-        self._where = f"topic {topic!r}, partition {group}"
+        self._where = str(partition)
         self._keys = Keys(header.operator, self._where)
         self.near = _NEAR
         #: Consumers that are connected and not in use.
@@ -111,7 +107,7 @@ class KafkaReader:
     def last(self) -> Commit | None:
         """See `ChangelogReader.last`."""
         with self._consumer() as consumer:
-            marker = newest_marker(self._cluster, consumer, self._topic, self._header, self._group)
+            marker = newest_marker(self._partition, consumer, self._header)
         return None if marker is None else marker.commit
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
@@ -128,7 +124,7 @@ class KafkaReader:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        consumer = self._idle.pop() if self._idle else self._cluster.consumer()
+        consumer = self._idle.pop() if self._idle else self._partition.cluster.consumer()
         yield consumer
         self._idle.append(consumer)
 
@@ -138,7 +134,7 @@ class KafkaReader:
         Compaction may have stopped anywhere in the commit that follows the first marker. So a state is only a beginning
         if the commit after it is whole; otherwise that one becomes part of the state.
         """
-        low, _ = self._cluster.offsets(consumer, self._topic, self._group)
+        low, _ = self._partition.offsets(consumer)
         parts = self._parts(consumer, low)
         fold = KafkaFold(self._keys, self._where)
         beginning = marker = None
@@ -208,7 +204,7 @@ class KafkaReader:
             f"{commit.records} after attempt {commit.previous!r}"
         )
         age_ms = time.time() * 1000 - marker.time_ms
-        if age_ms + _SKEW_MS < int(self._cluster.topic_settings(self._topic)[_LAG]):
+        if age_ms + _SKEW_MS < int(self._partition.cluster.topic_settings(self._partition.topic)[_LAG]):
             where = f"{self._where}, offset {marker.offset}"
             return CorruptionError(f"{said}; compaction has not been there yet", where=where)
         return HistoryCompacted(f"{self._where}: {said}: compaction was there; read again from the start (after=0)")
@@ -216,13 +212,13 @@ class KafkaReader:
     def _parts(self, consumer: Consumer, start: int) -> Iterator[tuple[Marker, list[Message]]]:
         """Yield the records from an offset on, up to and with each marker."""
         part: list[Message] = []
-        for messages in self._cluster.read(consumer, self._topic, self._group, start):
+        for messages in self._partition.read(consumer, start):
             for message in messages:
                 key = message.key() or b""
                 if key[:1] == ENTRY:
                     part.append(message)
                 elif key == COMMIT:
-                    yield _marker(message, self._header, self._group, self._where), part
+                    yield _marker(message, self._header, self._partition), part
                     part = []
                 elif key == HEADER:
                     self._check_header(decode_header(message.value() or b"", self._where))
@@ -239,10 +235,10 @@ class KafkaReader:
 
     def _offset_near(self, consumer: Consumer, after: int) -> int:
         """Return an offset before the commit that follows a sequence, and not far before it: found by halving."""
-        low, high = self._cluster.offsets(consumer, self._topic, self._group)
+        low, high = self._partition.offsets(consumer)
         while high - low > self.near:
             middle = (low + high) // 2
-            first = next(self._cluster.read(consumer, self._topic, self._group, middle), None)
+            first = next(self._partition.read(consumer, middle), None)
             if first is not None and sequence_of(first[0].headers(), self._where) <= after:
                 low = middle
             else:

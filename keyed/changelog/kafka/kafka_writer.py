@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from keyed.changelog.kafka.client import Cluster
+from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, Keys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
@@ -27,22 +27,18 @@ class KafkaWriter:
     """A `ChangelogWriter` on a partition.
 
     Args:
-        cluster: The cluster.
-        topic: The topic.
-        header: The header of the partition.
-        group: Index of the key group, which is that of the partition.
+        partition: The partition, whose number is the index of the key group.
+        header: Its header.
 
     Raises:
         ChangelogError: The broker does not answer, or refuses.
         CorruptionError: The end of the log cannot be read.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, header: LogHeader, group: int) -> None:
-        self._cluster = cluster
-        self._topic = topic
+    def __init__(self, partition: Partition, header: LogHeader) -> None:
+        self._partition = partition
         self._header = header
-        self._group = group
-        self._where = f"topic {topic!r}, partition {group}"
+        self._where = str(partition)
         self._keys = Keys(header.operator, self._where)
         self._transactions: Transactions | None = None
         self._last: Commit | None = None
@@ -58,7 +54,7 @@ class KafkaWriter:
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         """See `ChangelogWriter.append`."""
         transactions, last = self._open(), self._last
-        commit = attrs.evolve(commit, log_id=commit.log_id or self._header.log_id, group=self._group)
+        commit = attrs.evolve(commit, log_id=commit.log_id or self._header.log_id, group=self._partition.number)
         if last is not None and commit.sequence <= last.sequence:
             return self._existing(commit, last)
         reason = self._why_not(commit, last)
@@ -79,11 +75,12 @@ class KafkaWriter:
     def _open(self) -> Transactions:
         """Take the id and read the end of the log, unless that is done."""
         if self._transactions is None:
-            transactions = Transactions(self._cluster, f"keyed-{self._header.log_id}-{self._group}", self._where)
+            cluster = self._partition.cluster
+            transactions = Transactions(cluster, f"keyed-{self._header.log_id}-{self._partition.number}", self._where)
             try:
                 self._check_header()
-                consumer = self._cluster.consumer()
-                marker = newest_marker(self._cluster, consumer, self._topic, self._header, self._group)
+                consumer = cluster.consumer()
+                marker = newest_marker(self._partition, consumer, self._header)
             except BaseException:
                 transactions.close()
                 raise
@@ -95,7 +92,7 @@ class KafkaWriter:
 
     def _check_header(self) -> None:
         """Check that the topic is still the one that the writer was opened for."""
-        header = read_header(self._cluster, self._topic, self._group)
+        header = read_header(self._partition)
         if header != self._header:
             now = "empty" if header is None else header.log_id
             raise ChangelogDiverged(
@@ -113,7 +110,7 @@ class KafkaWriter:
         """Return the commit of the same sequence that is there."""
         found: Commit | None = last
         if commit.sequence < last.sequence:
-            reader = KafkaReader(self._cluster, self._topic, self._header, self._group)
+            reader = KafkaReader(self._partition, self._header)
             try:
                 found = next((there for there, _ in reader.commits(commit.sequence - 1, commit.sequence)), None)
             except HistoryCompacted:
@@ -131,14 +128,13 @@ class KafkaWriter:
         return found
 
     def _append(self, transactions: Transactions, commit: Commit, blocks: Blocks) -> Commit:
-        topic, group = self._topic, self._group
         tables = tables_of(commit.states, self._where)
         transactions.begin()
         headers = entry_headers(commit)
-        count = sum(transactions.send(topic, group, self._records(block, tables), headers) for block in blocks)
+        count = sum(transactions.send(self._partition, self._records(block, tables), headers) for block in blocks)
         commit = attrs.evolve(commit, records=count)
         base = commit.sequence if commit.snapshot or self._last is None else self._base
-        transactions.send(topic, group, [(COMMIT, encode_commit(commit))], marker_headers(commit, base))
+        transactions.send(self._partition, [(COMMIT, encode_commit(commit))], marker_headers(commit, base))
         # The marker was sent last, so its offset is where the log now ends.
         end = transactions.deliver() + 1
         if end <= self._end:

@@ -10,10 +10,9 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from keyed.changelog.kafka.client import Cluster
+from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key
 from keyed.changelog.kafka.transactions import Transactions
-from keyed.changelog.model import LogHeader
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged
 
@@ -21,54 +20,51 @@ from keyed.errors import ChangelogDiverged
 _KNOWN = 1_000
 
 
-def read_positions(cluster: Cluster, topic: str, header: LogHeader) -> dict[int, bytes]:
+def read_positions(partition: Partition) -> dict[int, bytes]:
     """Return the positions that are kept, by sequence, in order.
 
     Raises:
         CorruptionError: One fails its checks.
         ChangelogError: They cannot be read.
     """
-    return dict(decode_position(record, where) for record, where in _records(cluster, topic, header, POSITION))
+    return dict(decode_position(record, where) for record, where in _records(partition, POSITION))
 
 
-def read_kept(cluster: Cluster, topic: str, header: LogHeader) -> dict[str, bytes]:
+def read_kept(partition: Partition) -> dict[str, bytes]:
     """Return what is kept, by name.
 
     Raises:
         CorruptionError: Something of it fails its checks.
         ChangelogError: It cannot be read.
     """
-    return dict(decode_kept(record, where) for record, where in _records(cluster, topic, header, KEPT))
+    return dict(decode_kept(record, where) for record, where in _records(partition, KEPT))
 
 
-def _records(cluster: Cluster, topic: str, header: LogHeader, kind: bytes) -> Iterator[tuple[bytes, str]]:
+def _records(partition: Partition, kind: bytes) -> Iterator[tuple[bytes, str]]:
     """Yield the records of a kind that were not removed, and where they stand."""
-    consumer, partition = cluster.consumer(), header.parallelism
-    low, _ = cluster.offsets(consumer, topic, partition)
+    consumer = partition.cluster.consumer()
+    low, _ = partition.offsets(consumer)
     found: dict[bytes, Any] = {}
-    for messages in cluster.read(consumer, topic, partition, low):
+    for messages in partition.read(consumer, low):
         found |= {key: message for message in messages if (key := message.key() or b"").startswith(kind)}
     for message in found.values():
         if message.value() is not None:
-            yield message.value(), f"topic {topic!r}, partition {partition}, offset {message.offset()}"
+            yield message.value(), f"{partition}, offset {message.offset()}"
 
 
 class Positions:
     """Writes positions, by a producer that is kept open.
 
     Args:
-        cluster: The cluster.
-        topic: The topic.
-        header: The header of the changelog.
+        partition: Their partition.
+        log_id: Identity of the changelog.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, header: LogHeader) -> None:
-        self._topic = topic
-        self._partition = header.parallelism
-        self._where = f"topic {topic!r}, partition {header.parallelism}"
-        self._transactions = Transactions(cluster, f"keyed-{header.log_id}-positions", self._where)
-        self._known = read_positions(cluster, topic, header)
-        self._kept = {name: xxh3_128_digest(data) for name, data in read_kept(cluster, topic, header).items()}
+    def __init__(self, partition: Partition, log_id: str) -> None:
+        self._partition = partition
+        self._transactions = Transactions(partition.cluster, f"keyed-{log_id}-positions", str(partition))
+        self._known = read_positions(partition)
+        self._kept = {name: xxh3_128_digest(data) for name, data in read_kept(partition).items()}
         self._end = 0
 
     def put(self, sequence: int, data: bytes) -> None:
@@ -81,8 +77,8 @@ class Positions:
                 del self._known[min(self._known)]
         elif known != data:
             raise ChangelogDiverged(
-                f"{self._where}: another position is kept for batch {sequence}: two runs write one changelog. Give the "
-                "new one an empty topic"
+                f"{self._partition}: another position is kept for batch {sequence}: two runs write one changelog. Give "
+                "the new one an empty topic"
             )
 
     def keep(self, name: str, data: bytes) -> None:
@@ -94,8 +90,8 @@ class Positions:
             self._kept[name] = digest
         elif known != digest:
             raise ChangelogDiverged(
-                f"{self._where}: something else is kept as {name!r}: two runs write one changelog. Give the new one an "
-                "empty topic"
+                f"{self._partition}: something else is kept as {name!r}: two runs write one changelog. Give the "
+                "new one an empty topic"
             )
 
     def forget(self, names: Iterable[str]) -> None:
@@ -109,11 +105,11 @@ class Positions:
     def _send(self, records: list[tuple[bytes, bytes | None]]) -> None:
         transactions = self._transactions
         transactions.begin()
-        transactions.send(self._topic, self._partition, records)
+        transactions.send(self._partition, records)
         end = transactions.deliver() + 1
         if end <= self._end:
             raise ChangelogDiverged(
-                f"{self._where} ended at offset {self._end}, and now at {end}: the topic was deleted and made "
+                f"{self._partition} ended at offset {self._end}, and now at {end}: the topic was deleted and made "
                 "anew; nothing was committed. Give changelog= an empty topic"
             )
         transactions.commit()

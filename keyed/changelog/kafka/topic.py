@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.kafka.client import Cluster, Trouble, translated
+from keyed.changelog.kafka.client import Cluster, Partition, Trouble, translated
 from keyed.changelog.kafka.kafka_records import HEADER
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import LogHeader
@@ -86,28 +86,27 @@ def make_or_check(
         )
 
 
-def read_header(cluster: Cluster, topic: str, partition: int) -> LogHeader | None:
+def read_header(partition: Partition) -> LogHeader | None:
     """Return the header of a partition, or ``None`` if the partition is empty.
 
     Raises:
         ChangelogError: The partition does not begin with one.
         CorruptionError: It fails its checks.
     """
-    return _header(cluster, cluster.consumer(), topic, partition)
+    return _header(partition.cluster.consumer(), partition)
 
 
-def _header(cluster: Cluster, consumer: Consumer, topic: str, partition: int) -> LogHeader | None:
-    low, _ = cluster.offsets(consumer, topic, partition)
-    first = next(cluster.read(consumer, topic, partition, low), None)
+def _header(consumer: Consumer, partition: Partition) -> LogHeader | None:
+    low, _ = partition.offsets(consumer)
+    first = next(partition.read(consumer, low), None)
     if first is None:
         return None
-    where = f"topic {topic!r}, partition {partition}"
     if first[0].key() != HEADER:
         raise ChangelogError(
-            f"{where} does not begin with the header of a changelog: it holds something else, or its first records "
+            f"{partition} does not begin with the header of a changelog: it holds something else, or its first records "
             "were deleted. Give another topic"
         )
-    return decode_header(first[0].value() or b"", f"{where}, header")
+    return decode_header(first[0].value() or b"", f"{partition}, header")
 
 
 def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int) -> LogHeader:
@@ -120,17 +119,18 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
     transactions = Transactions(cluster, transactional_id, where)
     try:
         # Whoever prepares the same topic at the same time waits for this id, or takes it from us.
-        there = read_header(cluster, topic, parallelism)
+        *groups, last = (Partition(cluster, topic, number) for number in range(parallelism + 1))
+        there = read_header(last)
         if there is not None:
             return there
         # What somebody began to write and did not commit is not read, and does no harm.
         consumer = cluster.consumer()
-        if any(_header(cluster, consumer, topic, partition) is not None for partition in range(parallelism)):
+        if any(_header(consumer, partition) is not None for partition in groups):
             raise ChangelogError(f"{where} is not empty, and is no changelog of keyed; give another topic")
         header = LogHeader(random_id(), operator, parallelism, int(time.time() * 1000))
         transactions.begin()
-        for partition in range(parallelism + 1):
-            transactions.send(topic, partition, [(HEADER, encode_header(header))])
+        for partition in (*groups, last):
+            transactions.send(partition, [(HEADER, encode_header(header))])
         transactions.deliver()
         transactions.commit()
     finally:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from keyed.changelog.kafka.client import Cluster, Trouble, translated
+from keyed.changelog.kafka.client import Cluster, Partition, Trouble, translated
 from keyed.changelog.kafka.kafka_records import Headers
 from keyed.errors import ChangelogError
 
@@ -40,20 +40,19 @@ class Transactions:
         self._guarded(self._producer.begin_transaction)
 
     def send(
-        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None = None
+        self, partition: Partition, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None = None
     ) -> int:
         """Send records, as fast as the broker takes them.
 
         Args:
-            topic: The topic.
-            partition: Its partition.
+            partition: Where they go.
             records: Keys and values.
             headers: The headers of all of them.
 
         Returns:
             How many there were.
         """
-        return int(self._guarded(self._send, topic, partition, records, headers))
+        return int(self._guarded(self._send, partition, records, headers))
 
     def deliver(self) -> int:
         """Wait until the broker has all that was sent.
@@ -80,14 +79,14 @@ class Transactions:
             producer.purge()
 
     def _send(
-        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None
+        self, partition: Partition, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None
     ) -> int:
-        produce = self._producer.produce
+        produce, topic, number = self._producer.produce, partition.topic, partition.number
         count = 0
         for key, value in records:
             while True:
                 try:
-                    produce(topic, value, key, partition, headers=headers)
+                    produce(topic, value, key, number, headers=headers)
                     break
                 except BufferError:
                     self._make_room()

@@ -53,7 +53,9 @@ class Record:
 
 
 class Partition:
-    """A partition and its cleaner, in place of a cluster."""
+    """A partition and its cleaner, in place of one of a cluster."""
+
+    topic, number = "topic", 0
 
     def __init__(self) -> None:
         self.log = [Record(0, HEADER, encode_header(HEADER_OF_LOG))]
@@ -83,21 +85,25 @@ class Partition:
 
         self.log = [record for record in self.log if stays(record)]
 
+    @property
+    def cluster(self) -> Any:
+        return self
+
     def topic_settings(self, topic: str) -> dict[str, str]:
         return {"min.compaction.lag.ms": "0"}
 
     def consumer(self) -> None:
         return None
 
-    def offsets(self, consumer: None, topic: str, partition: int) -> tuple[int, int]:
+    def offsets(self, consumer: None) -> tuple[int, int]:
         return 0, self.end
 
-    def read(self, consumer: None, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
+    def read(self, consumer: None, start: int) -> Iterator[list[Record]]:
         yield [record for record in self.log if record.place >= start]
 
 
 def reader_of(partition: Any) -> KafkaReader:
-    return KafkaReader(partition, "topic", HEADER_OF_LOG, 0)
+    return KafkaReader(partition, HEADER_OF_LOG)
 
 
 def halving_reader_of(partition: Any) -> KafkaReader:
@@ -166,21 +172,21 @@ def test_a_reader_goes_on_or_says_that_it_cannot(number, commits):
 class Moving(Partition):
     """A partition that is cleaned while it is read."""
 
-    number = Random(0)
+    chance = Random(0)
 
-    def read(self, consumer: None, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
-        while page := [record for record in self.log if record.place >= start][: self.number.randint(1, 5)]:
+    def read(self, consumer: None, start: int) -> Iterator[list[Record]]:
+        while page := [record for record in self.log if record.place >= start][: self.chance.randint(1, 5)]:
             yield page
             start = page[-1].place + 1
-            if self.number.random() < 0.3:
-                self.clean(self.number.randint(0, self.end), self.end, tombstones=self.number.random() < 0.5)
+            if self.chance.random() < 0.3:
+                self.clean(self.chance.randint(0, self.end), self.end, tombstones=self.chance.random() < 0.5)
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
 def test_compaction_while_reading_gives_no_wrong_state(number, commits):
     sample, partition = grown(number, commits)
     moving = Moving()
-    moving.number, moving.log, moving.end = number, partition.log, partition.end
+    moving.chance, moving.log, moving.end = number, partition.log, partition.end
     state: Any = {}
     try:
         for commit, blocks in reader_of(moving).commits():

@@ -10,6 +10,7 @@ import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka import kafka_changelog as module
+from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.records import decode_commit, decode_header, decode_position
 from keyed.codec.key_hash import key_hash
@@ -61,7 +62,7 @@ def test_a_driver_that_died_while_it_wrote_the_headers_does_no_harm(kafka, parti
     create(kafka, changelog.topic, 2, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
     dead = Transactions(changelog._cluster(), f"keyed-{changelog.topic}-header", "here")
     dead.begin()
-    dead.send(changelog.topic, partition, [(b"H", b"half")])
+    dead.send(Partition(changelog._cluster(), changelog.topic, partition), [(b"H", b"half")])
     dead.deliver()
     dead.close()
     assert changelog.prepare("op", 1) == changelog.header()
