@@ -18,7 +18,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def glance_of(type_: Any) -> Glance:
-    """What tells of values of a declared type that they come back from storage as they are.
+    """Return what tells of values of a declared type that they come back from storage as they are.
 
     It says no of those that have to be looked at one by one.
     """

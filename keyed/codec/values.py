@@ -64,7 +64,7 @@ class ValueCodec:
 
 
 def value_codec(type_: Any = object) -> ValueCodec:
-    """The codec of a type.
+    """Return the codec of a type.
 
     Args:
         type_: None, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, an enum, an attrs
@@ -200,7 +200,7 @@ def _tagged_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes],
 
 
 def _verified(encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], shape: Shape) -> Callable[[Any], bytes]:
-    """``encode`` for types whose constraints, validators and ``__post_init__`` run when a value is decoded."""
+    """Return ``encode`` for types whose constraints, validators and ``__post_init__`` run when a value is decoded."""
 
     def encode_verified(value: Any) -> bytes:
         data = encode(value)

@@ -28,7 +28,7 @@ NO_NAMESPACE = encode_key(None)
 
 
 def kind_of(ttl: StateTtl | None) -> int:
-    """The kind byte of a state's entries."""
+    """Return the kind byte of a state's entries."""
     if ttl is None:
         return PLAIN
     return TTL_PROCESSING if ttl.time_domain is TimeDomain.PROCESSING_TIME else TTL_EVENT
@@ -83,7 +83,7 @@ class BoundState:
         self.plain = holding.plain
 
     def take(self, value: Any) -> Any:
-        """What is held of a value that a function gives.
+        """Return what is held of a value that a function gives.
 
         Raises:
             EncodingError: The value does not fit the declared type, or cannot be copied.
@@ -139,7 +139,7 @@ class BoundState:
         return self._view(kind, namespace) if found is None else found
 
     def _view(self, kind: Any, namespace: Any) -> Any:
-        """The view of a namespace that is not found by its value: it is new, or equal values may differ."""
+        """Return the view of a namespace that is not found by its value: it is new, or equal values may differ."""
         if self._namespace != NO_NAMESPACE:
             raise StateAccessError(f"{self.kind} state {self.name!r}: namespace() of a namespace is not supported")
         if not self._is_active:
@@ -164,7 +164,7 @@ class BoundState:
         yield from self._views.values()
 
     def prefix(self, key: Any) -> bytes:
-        """The address of ``key`` in this state and namespace."""
+        """Return the address of ``key`` in this state and namespace."""
         return state_prefix(self._kind, self._state_id, self._scope.encoded(key), self._namespace)
 
     def write(self, changes: Changes, prefix: bytes, sub: bytes, data: bytes | None) -> None:
@@ -175,7 +175,7 @@ class BoundState:
             changes.write_timed(prefix, sub, data, self._scope.clock(self._kind))
 
     def stored(self, item: Any, key: Any) -> Any:
-        """What would be read back of an item of a key if it were stored."""
+        """Return what would be read back of an item of a key if it were stored."""
         return self.unwrap(self.wrap(item, self.encode, key), self.decode)
 
     def remove_all(self, changes: Changes, prefix: bytes, kept: Container[bytes] = ()) -> None:
@@ -191,28 +191,28 @@ class BoundState:
     # Time to live -----------------------------------------------------------------------------------------------
 
     def due_time(self) -> int:
-        """When an entry that is updated now expires."""
+        """Return when an entry that is updated now expires."""
         return min(self._scope.stamp(self._kind) + self._ttl_ms, MAX_TIMESTAMP - 1)
 
     def expired(self, due: int) -> bool:
-        """Whether an entry with this due time is hidden now."""
+        """Tell whether an entry with this due time is hidden now."""
         return self._hides_expired and due <= self._scope.clock(self._kind)
 
     def refreshed(self, due: int) -> int:
-        """The due time of an entry after a read. As in Flink, reading what has expired does not bring it back."""
+        """Return the due time of an entry after a read. As in Flink, reading does not bring back what has expired."""
         if self._refreshes and due > self._scope.clock(self._kind):
             return self.due_time()
         return due
 
     def unwrap(self, raw: bytes, decode: Callable[[bytes], Any]) -> Any:
-        """The item stored as ``raw``: its value, or with a time to live (value, due)."""
+        """Return the item stored as ``raw``: its value, or with a time to live (value, due)."""
         if self.ttl is None:
             return None if raw == NULL else decode(raw)
         payload = raw[8:]
         return (None if payload == NULL else decode(payload)), decode_time(raw[:8])
 
     def wrap(self, item: Any, encode: Callable[[Any], bytes], key: Any) -> bytes:
-        """The bytes that store ``item`` of a key.
+        """Return the bytes that store ``item`` of a key.
 
         Raises:
             EncodingError: The value does not fit the declared type.

@@ -65,7 +65,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return sub
 
     def _load(self, cell: _MapCell, sub: bytes) -> Any:
-        """The item at ``sub``, or `MISSING`."""
+        """Return the item at ``sub``, or `MISSING`."""
         item = cell.written.get(sub, MISSING)
         if item is MISSING and not cell.cleared:
             item = cell.read.get(sub, MISSING)
@@ -75,7 +75,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return MISSING if item is REMOVED else item
 
     def _held(self, cell: _MapCell, sub: bytes, item: Any) -> Any:
-        """What a read finds held in ``item``, or `MISSING` if it has expired."""
+        """Return what a read finds held in ``item``, or `MISSING` if it has expired."""
         if self.ttl is None or item is MISSING:
             return item
         held, due = item
@@ -86,7 +86,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return held
 
     def _given(self, held: Any) -> Any:
-        """The value of what is held."""
+        """Return the value of what is held."""
         return held if held is None or self.holding.gives_held else self.give(held)
 
     def _find(self, key: Any) -> Any:
@@ -131,11 +131,11 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         self.remove(key)
 
     def _entries(self) -> Iterator[tuple[bytes, Any]]:
-        """The live pairs of sub and what is held, of the current key and in order of sub."""
+        """Yield the live pairs of sub and what is held, of the current key and in order of sub."""
         return self._live(self._cell())
 
     def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
-        """The live pairs of a cell, which may change while this is iterated: of keys that are there at its start."""
+        """Yield the live pairs of a cell, of keys that are there at the start: it may change meanwhile."""
         removed = {sub for sub, item in cell.written.items() if item is REMOVED}
         subs = cell.written.keys() | cell.read.keys() if self._stays and not cell.cleared else cell.written.keys()
         new = iter(sorted(subs - removed))

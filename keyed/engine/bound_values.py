@@ -32,7 +32,7 @@ class _SingleValue(BoundState):
             self._read = self._lasting
 
     def item(self) -> Any:
-        """What is held for the current key, or ``None``."""
+        """Return what is held for the current key, or ``None``."""
         key = self._scope.key
         item = self._written.get(key, MISSING)
         if item is MISSING:
@@ -49,7 +49,7 @@ class _SingleValue(BoundState):
         return held
 
     def _load(self, key: Any) -> Any:
-        """What the batch finds for a key when it first looks."""
+        """Return what the batch finds for a key when it first looks."""
         if self._stays:
             item = self._lasting.get(key)
         else:
@@ -98,7 +98,7 @@ class _SingleValue(BoundState):
 
 
 def _is_time(value: Any) -> bool:
-    """Whether a value is a datetime, or a tuple with one."""
+    """Tell whether a value is a datetime, or a tuple with one."""
     return value.__class__ is datetime or (isinstance(value, tuple) and datetime in map(type, value))
 
 

@@ -65,7 +65,7 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         self._dropped = 0
 
     def _find(self, cell: _VersionCell, timestamp: int) -> int:
-        """Where in ``cell.ages`` the newest version that is not after a time is, or would be."""
+        """Return where in ``cell.ages`` the newest version that is not after a time is, or would be."""
         while cell.read_to > timestamp:
             self._read(cell)
         return bisect_left(cell.ages, -timestamp)
@@ -84,11 +84,11 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
             cell.read_to = MIN_TIMESTAMP
 
     def _older(self, timestamp: int) -> bool:
-        """Whether a time is older than the history."""
+        """Tell whether a time is older than the history."""
         return timestamp + self.history_ms <= self._scope.clock(TTL_EVENT)
 
     def _time(self, value: Any, parameter: str, default: int | None = None) -> int:
-        """A time that was given, or its default.
+        """Return a time that was given, or its default.
 
         Raises:
             TimestampError: It is none.
@@ -102,13 +102,13 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         return value
 
     def _drops(self, timestamp: int) -> bool:
-        """Whether nothing may be put at a time any more; then it is counted."""
+        """Tell whether nothing may be put at a time any more; then it is counted."""
         older = self._older(self._time(timestamp, "timestamp"))
         self._dropped += older
         return older
 
     def _due(self, held: Any, timestamp: int, valid_to: int | None) -> int:
-        """When a version expires: with the last time at which it was valid; a deletion with what it ended."""
+        """Return when a version expires: with the last time at which it was valid; a deletion with what it ended."""
         if held is None:
             valid_to = timestamp
         elif valid_to is None:
@@ -116,7 +116,7 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         return min(valid_to - 1 + self.history_ms, MAX_TIMESTAMP - 1)
 
     def _record(self, cell: _VersionCell, index: int) -> VersionedRecord[Any] | None:
-        """The version at an index, ``None`` if it is a deletion."""
+        """Return the version at an index, ``None`` if it is a deletion."""
         timestamp = -cell.ages[index]
         held = cell.items[timestamp][0]
         if held is None:

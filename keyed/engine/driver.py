@@ -279,7 +279,7 @@ class Driver:
 
 
 def _not_called(error: Exception) -> str:
-    """The remedy where a method of ours was used without calling it: ``ctx.timer_service.register_...``."""
+    """Return the remedy where a method of ours was used without calling it: ``ctx.timer_service.register_...``."""
     if not isinstance(error, AttributeError):
         return ""
     # A method looks its attributes up in its function.
@@ -305,7 +305,7 @@ def _check_returned(result: Any) -> None:
 
 
 def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:
-    """How many rows are late: at or below the watermark at the start of their batch."""
+    """Return how many rows are late: at or below the watermark at the start of their batch."""
     if by_time and timestamps and timestamps[0] is not None:
         return bisect_right(timestamps, watermark)
     return sum(1 for timestamp in timestamps if timestamp is not None and timestamp <= watermark)

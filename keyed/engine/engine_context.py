@@ -27,7 +27,7 @@ _CALLS = [
 
 
 def _check_end_of_input(timestamp: int) -> int:
-    """A timestamp that event time reaches where rows have none.
+    """Check that event time reaches a timestamp where rows have none, and return it.
 
     Raises:
         DefinitionError: It is another one than that of the end of the input.
@@ -187,7 +187,7 @@ class EngineContext:
         return f"Context(key={shown(self._scope.key)}, timestamp={self._scope.timestamp}{timer})"
 
     def default_timestamp(self) -> int | None:
-        """What the outputs of the current call get: the timestamp of the element or event timer."""
+        """Return what the outputs of the current call get: the timestamp of the element or event timer."""
         return None if self.domain is TimeDomain.PROCESSING_TIME else self._scope.timestamp
 
     def timestamp(self) -> int | None:

@@ -54,7 +54,7 @@ class _Encoded(bytes):
 
 
 def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
-    """How the values of a declared type are held.
+    """Return how the values of a declared type are held.
 
     Args:
         codec: The codec of the type.
@@ -75,7 +75,7 @@ def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
 
 
 def owned(codec: ValueCodec) -> Holding:
-    """How accumulators are held, into which a copy of each value goes, and of which copies come out."""
+    """Return how accumulators are held, into which a copy of each value goes, and of which copies come out."""
     if codec.immutable:
         return holding_of(codec)
     settled = _settled(codec, snapshot)
@@ -83,7 +83,7 @@ def owned(codec: ValueCodec) -> Holding:
 
 
 def _unchanging(codec: ValueCodec) -> Holding:
-    """How values that cannot change are held."""
+    """Return how values that cannot change are held."""
     encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
     if codec.exact is not None:
         return Holding(_settled(codec, _itself), _itself, encode, decode, codec.unchanged, plain, gives_held=True)
@@ -98,7 +98,7 @@ def _unchanging(codec: ValueCodec) -> Holding:
 
 
 def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What gives a value as it comes back from its bytes; ``taken`` of it where that is as it is."""
+    """Return a function that gives a value as it comes back from its bytes; ``taken`` of it where that is the same."""
     exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or _always
 
     def settled(value: Any) -> Any:
@@ -114,7 +114,7 @@ def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], 
 
 
 def _by_value(codec: ValueCodec) -> Holding:
-    """How values without a declared type are held: as they are, or their bytes."""
+    """Return how values without a declared type are held: as they are, or their bytes."""
 
     def take(value: Any) -> Any:
         return value if _comes_back_as_it_is(value) else _Encoded(codec.encode(value))
@@ -142,7 +142,7 @@ _all_plain = _PLAIN.issuperset
 
 
 def _comes_back_as_it_is(value: Any) -> bool:
-    """Whether a value can neither change nor be changed by being stored. Most are told by their class."""
+    """Tell whether a value can neither change nor be changed by being stored. Most are told by their class."""
     cls = value.__class__
     if cls in _PLAIN:
         return True
@@ -150,7 +150,7 @@ def _comes_back_as_it_is(value: Any) -> bool:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether a value without a declared type comes back as it was."""
+    """Tell whether a value without a declared type comes back as it was."""
     cls = value.__class__
     if cls in _PLAIN:
         return True

@@ -66,20 +66,20 @@ class Scope:
         self.key_bytes: dict[Any, bytes] = {}
 
     def encoded(self, key: Any) -> bytes:
-        """``key`` encoded; once per key and batch."""
+        """Return ``key`` encoded; once per key and batch."""
         data = self.key_bytes.get(key)
         if data is None:
             data = self.key_bytes[key] = encode_key(key)
         return data
 
     def clock(self, kind: int) -> int:
-        """The present of a kind of entries with a time to live; what is due at `MAX_TIMESTAMP` never is."""
+        """Return the current time of a kind of entries with a time to live; what is due at `MAX_TIMESTAMP` never is."""
         if kind == TTL_PROCESSING:
             return self.processing_time
         return min(self.watermark if self.timer_clock is None else self.timer_clock, MAX_TIMESTAMP - 1)
 
     def stamp(self, kind: int) -> int:
-        """The time that an update of such an entry gets: an element may be ahead of the watermark."""
+        """Return the time that an update of such an entry gets: an element may be ahead of the watermark."""
         clock = self.clock(kind)
         if kind == TTL_PROCESSING or self.timestamp is None or self.in_processing_time:
             return clock

@@ -201,7 +201,7 @@ class TimerQueue:
             self._names.setdefault(key, set()).add(name)
 
     def pending(self, key: Any) -> list[tuple[int, Any]]:
-        """The (timestamp, name or None) of the pending timers of ``key`` in the order they fire in, after `index`."""
+        """Return the (timestamp, name or None) of the pending timers of ``key`` as they fire, after `index`."""
         assert self._times is not None
         unnamed, firing = self._unnamed, self._firing
         found = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
@@ -355,11 +355,11 @@ class TimerQueue:
         return time, items, waiting or added_waiting, named
 
     def _order(self, timer: _Named) -> tuple[bytes, bytes]:
-        """What orders timers of one timestamp."""
+        """Return what orders timers of one timestamp."""
         return self._scope.encoded(timer.key), timer.name
 
     def earliest(self) -> int | None:
-        """The timestamp of the earliest pending timer, or an earlier one; ``None`` if there is none."""
+        """Return the timestamp of the earliest pending timer, or an earlier one; ``None`` if there is none."""
         heap = self.heap
         while heap and not self._unnamed.get(heap[0]):
             time = heap[0]
@@ -377,7 +377,7 @@ class TimerQueue:
         return earliest
 
     def _is_gone(self, time: int, prefix: bytes, sub: bytes) -> bool:
-        """Whether the batch has fired, moved or deleted a stored timer."""
+        """Tell whether the batch has fired, moved or deleted a stored timer."""
         if time <= self._loaded_up_to:
             return True
         key = decode_key(prefix[1:])
@@ -448,7 +448,7 @@ class TimerQueue:
             bucket.add(key)
 
     def _touch(self, key: Any, name: bytes, at: int | None) -> _Named:
-        """The object of a named timer that the batch has not touched yet."""
+        """Return the object of a named timer that the batch has not touched yet."""
         timer = self._touched[key, name] = _Named(key, name, at)
         if self._times is not None:
             self._names.setdefault(key, set()).add(name)
@@ -467,7 +467,7 @@ class TimerQueue:
             bucket.append(timer)
 
     def _stored(self, key: Any, name: bytes) -> int | None:
-        """Where a named timer stood before the batch."""
+        """Return where a named timer stood before the batch."""
         value = self._scope.store.get(timer_prefix(self._kind, self._scope.encoded(key)), named_timer_sub(name))
         return None if value is None else decode_time(value)
 
@@ -497,7 +497,7 @@ def _discard(sets: dict[Any, set[Any]], key: Any, item: Any) -> None:
 
 
 def check_timestamp(timestamp: int) -> int:
-    """A timestamp that is an int in the range of int64.
+    """Check that a timestamp is an int in the range of int64, and return it.
 
     Raises:
         DefinitionError: Anything else.

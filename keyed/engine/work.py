@@ -72,7 +72,7 @@ class RowWork:
         self._queues: tuple[TimerQueue, TimerQueue] | None = None
 
     def is_due(self, processing_time: int) -> bool:
-        """Whether a processing-time timer that stays is due."""
+        """Tell whether a processing-time timer that stays is due."""
         earliest = None if self._queues is None else self._queues[1].earliest()
         return earliest is not None and earliest <= processing_time
 
