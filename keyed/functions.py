@@ -38,7 +38,7 @@ class KeyedProcessFunction(Shown):
             context: Gives state by descriptor and names the task.
         """
 
-    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
         """Called for each element of the stream.
 
         Args:
@@ -51,7 +51,7 @@ class KeyedProcessFunction(Shown):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 
-    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
         """Called when a timer of a key fires. The timer is removed before the call.
 
         Args:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import attrs
 
@@ -12,9 +13,30 @@ from keyed.errors import DefinitionError
 from keyed.results import Progress, RestoreProgress
 
 
+class RunOptions(TypedDict, total=False):
+    """The keywords of `keyed.run`, which says what they are."""
+
+    checkpoint: str | os.PathLike[str] | None
+    drain: bool | None
+    on_progress: Callable[[Progress], object] | None
+    on_restore: Callable[[RestoreProgress], object] | None
+    local_dir: str | os.PathLike[str] | None
+    group_access: bool
+    tables: str | os.PathLike[str] | None
+    query_name: str | None
+    rows_per_batch: int | None
+    processing_time: Callable[[], int] | None
+
+
+class StartOptions(RunOptions, total=False):
+    """The keywords of `keyed.start`."""
+
+    trigger: str | Mapping[str, Any] | None
+
+
 @attrs.frozen(kw_only=True)
 class Options:
-    """The options of a run; ``None`` for those that are not given. See `keyed.run` for what they are."""
+    """The options of a run with their defaults, as the runtimes get them."""
 
     checkpoint: str | os.PathLike[str] | None = None
     drain: bool | None = None
@@ -41,3 +63,38 @@ class Options:
             value = getattr(self, name)
             if value is not None:
                 raise DefinitionError(f"{name}={value!r} {remedy}")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options_of(given: RunOptions | StartOptions, kind: type[RunOptions]) -> Options:
+    """Return the options that were given.
+
+    Raises:
+        TypeError: One is not of this kind.
+    """
+    for name in given:
+        if name not in kind.__annotations__:
+            raise TypeError(f"{name!r} is no option; there are {', '.join(kind.__annotations__)}")
+    return Options(**given)
+
+
+def shows(kind: type[RunOptions]) -> Callable[[F], F]:
+    """Let the signature of a function that takes options name them, for ``help`` and notebooks.
+
+    Type checkers and editors read them from ``Unpack``; what looks at the function itself would see ``**options``.
+    """
+    defaults = {field.name: field.default for field in attrs.fields(Options)}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint.__forward_arg__)
+        for name, hint in kind.__annotations__.items()
+    ]
+
+    def shown(function: F) -> F:
+        signature = inspect.signature(function)
+        *others, _ = signature.parameters.values()
+        vars(function)["__signature__"] = signature.replace(parameters=[*others, *options])
+        return function
+
+    return shown

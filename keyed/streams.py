@@ -7,12 +7,11 @@ the nodes to the runtime that the source asks for: Spark for a DataFrame, the lo
 from __future__ import annotations
 
 import importlib
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, Unpack, cast
 
 import attrs
 
@@ -23,11 +22,11 @@ from keyed.errors import DefinitionError
 from keyed.functions import Function, check_function
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
-from keyed.options import Options
+from keyed.options import Options, RunOptions, StartOptions, options_of, shows
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
-from keyed.results import Progress, Query, RestoreProgress, RunResult
+from keyed.results import Query, RunResult
 from keyed.shown import Shown, named
 from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, nowhere, sink_of
 from keyed.vectorized import VectorizedFunction
@@ -316,69 +315,17 @@ class Output(Shown):
         frame: DataFrame = _runtime(self.stage.source).dataframe(self)
         return frame
 
-    def run(
-        self,
-        sink: SinkLike | None = None,
-        *,
-        checkpoint: str | os.PathLike[str] | None = None,
-        drain: bool | None = None,
-        on_progress: Callable[[Progress], object] | None = None,
-        on_restore: Callable[[RestoreProgress], object] | None = None,
-        local_dir: str | os.PathLike[str] | None = None,
-        group_access: bool = False,
-        tables: str | os.PathLike[str] | None = None,
-        query_name: str | None = None,
-        rows_per_batch: int | None = None,
-        processing_time: Callable[[], int] | None = None,
-    ) -> RunResult:
+    @shows(RunOptions)
+    def run(self, sink: SinkLike | None = None, **options: Unpack[RunOptions]) -> RunResult:
         """Run a query with this output alone to its end; without a sink its values are collected. See `run`."""
-        return run(
-            self.to(CollectSink() if sink is None else sink),
-            checkpoint=checkpoint,
-            drain=drain,
-            on_progress=on_progress,
-            on_restore=on_restore,
-            local_dir=local_dir,
-            group_access=group_access,
-            tables=tables,
-            query_name=query_name,
-            rows_per_batch=rows_per_batch,
-            processing_time=processing_time,
-        )
+        return run(self.to(CollectSink() if sink is None else sink), **options)
 
-    def start(
-        self,
-        sink: SinkLike | None = None,
-        *,
-        checkpoint: str | os.PathLike[str] | None = None,
-        trigger: str | Mapping[str, Any] | None = None,
-        drain: bool | None = None,
-        on_progress: Callable[[Progress], object] | None = None,
-        on_restore: Callable[[RestoreProgress], object] | None = None,
-        local_dir: str | os.PathLike[str] | None = None,
-        group_access: bool = False,
-        tables: str | os.PathLike[str] | None = None,
-        query_name: str | None = None,
-        rows_per_batch: int | None = None,
-        processing_time: Callable[[], int] | None = None,
-    ) -> Query:
+    @shows(StartOptions)
+    def start(self, sink: SinkLike | None = None, **options: Unpack[StartOptions]) -> Query:
         """Start a query with this output alone; with ``tables=`` it may do without a sink. See `start`."""
-        if sink is None and tables is None:
+        if sink is None and options.get("tables") is None:
             raise DefinitionError("start: give a sink for the output, or tables= to ask for the state alone")
-        return start(
-            self.to(nowhere if sink is None else sink),
-            checkpoint=checkpoint,
-            trigger=trigger,
-            drain=drain,
-            on_progress=on_progress,
-            on_restore=on_restore,
-            local_dir=local_dir,
-            group_access=group_access,
-            tables=tables,
-            query_name=query_name,
-            rows_per_batch=rows_per_batch,
-            processing_time=processing_time,
-        )
+        return start(self.to(nowhere if sink is None else sink), **options)
 
     if not TYPE_CHECKING:
 
@@ -444,19 +391,8 @@ def stream(
     return Stream(Source(source, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given))
 
 
-def run(
-    *outputs: BoundOutput,
-    checkpoint: str | os.PathLike[str] | None = None,
-    drain: bool | None = None,
-    on_progress: Callable[[Progress], object] | None = None,
-    on_restore: Callable[[RestoreProgress], object] | None = None,
-    local_dir: str | os.PathLike[str] | None = None,
-    group_access: bool = False,
-    tables: str | os.PathLike[str] | None = None,
-    query_name: str | None = None,
-    rows_per_batch: int | None = None,
-    processing_time: Callable[[], int] | None = None,
-) -> RunResult:
+@shows(RunOptions)
+def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
     """Run all available input through one query that writes ``outputs``, and return when it is done.
 
     Args:
@@ -483,37 +419,14 @@ def run(
         KeyedError: What the query failed with.
     """
     last = _last_stage(outputs)
-    options = Options(
-        checkpoint=checkpoint,
-        drain=drain,
-        on_progress=on_progress,
-        on_restore=on_restore,
-        local_dir=local_dir,
-        group_access=group_access,
-        tables=tables,
-        query_name=query_name,
-        rows_per_batch=rows_per_batch,
-        processing_time=processing_time,
-    )
-    last, outputs = _with_changelogs(last, outputs, options)
-    result: RunResult = _runtime(last.source).run(last, outputs, options)
+    given = options_of(options, RunOptions)
+    last, outputs = _with_changelogs(last, outputs, given)
+    result: RunResult = _runtime(last.source).run(last, outputs, given)
     return result
 
 
-def start(
-    *outputs: BoundOutput,
-    checkpoint: str | os.PathLike[str] | None = None,
-    trigger: str | Mapping[str, Any] | None = None,
-    drain: bool | None = None,
-    on_progress: Callable[[Progress], object] | None = None,
-    on_restore: Callable[[RestoreProgress], object] | None = None,
-    local_dir: str | os.PathLike[str] | None = None,
-    group_access: bool = False,
-    tables: str | os.PathLike[str] | None = None,
-    query_name: str | None = None,
-    rows_per_batch: int | None = None,
-    processing_time: Callable[[], int] | None = None,
-) -> Query:
+@shows(StartOptions)
+def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     """Start one query that writes ``outputs`` and return a handle to it.
 
     Args:
@@ -534,21 +447,9 @@ def start(
         DefinitionError: As in `run`.
     """
     last = _last_stage(outputs)
-    options = Options(
-        checkpoint=checkpoint,
-        trigger=trigger,
-        drain=drain,
-        on_progress=on_progress,
-        on_restore=on_restore,
-        local_dir=local_dir,
-        group_access=group_access,
-        tables=tables,
-        query_name=query_name,
-        rows_per_batch=rows_per_batch,
-        processing_time=processing_time,
-    )
-    last, outputs = _with_changelogs(last, outputs, options)
-    query: Query = _runtime(last.source).start(last, outputs, options)
+    given = options_of(options, StartOptions)
+    last, outputs = _with_changelogs(last, outputs, given)
+    query: Query = _runtime(last.source).start(last, outputs, given)
     return query
 
 

@@ -90,7 +90,7 @@ class VectorizedFunction(Shown):
             context: Names the task.
         """
 
-    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+    def process_batch(self, table: pa.Table, ctx: BatchContext, /) -> None:
         """Called for each micro-batch that has rows for the key group, with all of them.
 
         It returns nothing: outputs are given to ``ctx.emit`` and ``ctx.output``.
@@ -103,7 +103,7 @@ class VectorizedFunction(Shown):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process_batch")
 
-    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+    def on_watermark(self, watermark: int, ctx: BatchContext, /) -> None:
         """Called after the rows of each micro-batch, and in those without rows when watermark or clock have moved.
 
         This is where expired rows are taken out of the state and emitted.
@@ -113,7 +113,7 @@ class VectorizedFunction(Shown):
             ctx: Clocks and outputs.
         """
 
-    def combine(self, table: pa.Table) -> pa.Table:
+    def combine(self, table: pa.Table, /) -> pa.Table:
         """Aggregate rows partially before they are sent to their key groups. Optional; called only if it is defined.
 
         It may be called any number of times, with any part of a batch's rows of any keys. State cannot be used here.

@@ -57,7 +57,7 @@ class ProcessWindowFunction:
     def open(self, context: OpenContext) -> None:
         """Called once per task before its first window."""
 
-    def process(self, key: Any, context: ProcessWindowContext, elements: Sequence[Any]) -> Iterable[Any] | None:
+    def process(self, key: Any, context: ProcessWindowContext, elements: Sequence[Any], /) -> Iterable[Any] | None:
         """Called whenever the window fires.
 
         Args:

@@ -59,3 +59,10 @@ def test_every_option_is_a_keyword(call):
     if call.__name__ == "run":
         del options["trigger"]
     assert keywords == options
+
+
+def test_what_is_no_option_is_refused():
+    with pytest.raises(TypeError, match=r"'check_point' is no option; there are checkpoint, drain"):
+        count().run(check_point="x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'trigger' is no option"):
+        count().run(trigger="1 second")  # type: ignore[call-arg]
