@@ -63,6 +63,6 @@ def test_every_option_is_a_keyword(call):
 
 def test_what_is_no_option_is_refused():
     with pytest.raises(TypeError, match=r"'check_point' is no option; there are checkpoint, drain"):
-        count().run(check_point="x")  # type: ignore[call-arg]
+        count().run(check_point="x")
     with pytest.raises(TypeError, match="'trigger' is no option"):
-        count().run(trigger="1 second")  # type: ignore[call-arg]
+        count().run(trigger="1 second")
