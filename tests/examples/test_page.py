@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = os.environ.get("KEYED_PICTURES")
 EVIL = "<img src=x onerror=\"document.title='evil'\">"
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 
 @pytest.fixture(scope="module")
