@@ -50,8 +50,8 @@ class Watch:
         return self._tables.batch
 
     async def next_batch(self, batch: int) -> None:
-        """Wait for a batch after this one, for a while at most."""
-        if self._tables.batch > batch:
+        """Wait for another batch than this one, for a while at most."""
+        if self._tables.batch != batch:
             return
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._wait())
@@ -60,10 +60,13 @@ class Watch:
                 await asyncio.wait_for(self._changed.wait(), _SILENCE)
 
     async def _wait(self) -> None:
+        told = self._tables.batch
         while self.streams:
-            batch = self._tables.batch
             with suppress(TimeoutError):
-                await asyncio.to_thread(self._tables.wait_for, batch + 1, _LOOK_AGAIN)
+                await asyncio.to_thread(self._tables.wait_for, told + 1, _LOOK_AGAIN)
+            # A job that was restored from a past batch counts on from that.
+            if self._tables.batch != told:
+                told = self._tables.batch
                 async with self._changed:
                     self._changed.notify_all()
 

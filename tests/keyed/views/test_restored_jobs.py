@@ -212,3 +212,52 @@ def test_another_jobs_changelog_gives_its_state_and_a_new_snapshot(tmp_path, job
         assert contents(tables) == folded(other.log)
         reader.read(tables)
         assert (reader.resets, reader.copy) == (1, contents(tables))
+
+
+def damaged_files(folder: Path, pattern: str) -> int:
+    """Change a byte in the middle of each file; gives how many there were."""
+    files = list((folder / "tables").glob(f"Count/*/{pattern}"))
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 3] ^= 0xFF
+        file.write_bytes(data)
+    return len(files)
+
+
+@pytest.mark.parametrize("pattern", ["MANIFEST-*", "CURRENT"])
+def test_tables_that_are_damaged_when_they_are_opened_are_built_anew(tmp_path, job, caplog, pattern):
+    with open_tables(job.log, tmp_path / "tables") as tables:
+        tables.poll()
+    assert damaged_files(tmp_path, pattern)
+    with open_tables(job.log, tmp_path / "tables") as tables:
+        tables.poll()
+        assert contents(tables) == folded(job.log)
+        assert (tables.rebuilds, "are built anew" in caplog.text) == (1, True)
+
+
+class Padded(keyed.KeyedProcessFunction):
+    """Keeps a value that takes up room, so that a file has many blocks."""
+
+    value = keyed.ValueState(bytes)
+
+    def process_element(self, value, ctx):
+        self.value.update(b"%d" % value * 100)
+        return ()
+
+
+def test_damage_that_a_reader_finds_is_mended_by_the_follower(tmp_path, caplog):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    keyed.stream(range(1_000)).key_by(lambda value: value).process(Padded(), name="Count", changelog=log).run()
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        whole = {entry.key: entry.value for entry in tables["value"]}
+    assert damaged_files(tmp_path, "*.sst")
+    with open_tables(log, tmp_path / "tables") as tables:
+        with pytest.raises(keyed.LocalStoreError, match="cannot be read"):
+            list(tables["value"])
+        assert tables.rebuilds == 0
+        tables.poll()
+        assert {entry.key: entry.value for entry in tables["value"]} == whole
+        assert (tables.rebuilds, "are built anew" in caplog.text) == (1, True)
+        tables.poll()
+        assert tables.rebuilds == 1
