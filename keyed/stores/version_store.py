@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
-from keyed.codec.frames import frame, unframe
+from keyed.codec.frames import RecordFormat
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of
 from keyed.content.blocks import Change
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _SUBFOLDER = "keyed-versions-2."
 _POSITION = b"M"
-_POSITION_FRAME, _BATCH_FRAME, _VERSION = b"KVPO", b"KVCO", 2
+_VERSION = 2
 _NUMBER = Struct(">Q")
 _LENGTH = Struct(">I")
 _HEAD = Struct(">QI")
@@ -105,7 +105,7 @@ class VersionedBatch:
     states: dict[str, Any] = attrs.field(factory=dict)
 
 
-_decode_batch = msgspec.msgpack.Decoder(VersionedBatch).decode
+_BATCH_RECORD: RecordFormat[VersionedBatch] = RecordFormat(b"KVCO", _VERSION, VersionedBatch)
 _decode_addresses = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
@@ -171,7 +171,8 @@ class Extent:
         return None
 
 
-_decode_position = msgspec.msgpack.Decoder(tuple[tuple[tuple[str, int, int], ...], int, int, int, int]).decode
+_Position = tuple[tuple[tuple[str, int, int], ...], int, int, int, int]
+_POSITION_RECORD: RecordFormat[_Position] = RecordFormat(b"KVPO", _VERSION, _Position)
 Part = tuple[int | None, list[Change]]
 """Changes of one bucket; of ``None`` they may be of any."""
 
@@ -416,9 +417,8 @@ class VersionStore:
         if record is None:
             return
         try:
-            _, payload = unframe(_POSITION_FRAME, record, where=where, newest=_VERSION)
-            eras, self._buckets, oldest, newest, self._written = _decode_position(payload)
-        except (CorruptionError, ValueError) as error:
+            eras, self._buckets, oldest, newest, self._written = _POSITION_RECORD.decode(record, where)
+        except CorruptionError as error:
             raise LocalStoreError(f"{where}: damaged position record: {error}") from error
         self._extent = Extent(tuple(Era(*era) for era in eras), self._buckets, oldest, newest)
 
@@ -460,13 +460,14 @@ class VersionStore:
         if before is None:
             # What is written first is there once.
             self._written = 0
-        written[b"C" + _pack(batch.commit)] = frame(_BATCH_FRAME, _VERSION, _encode(batch))
+        written[b"C" + _pack(batch.commit)] = _BATCH_RECORD.encode(batch)
         for commit in range(before.oldest if before is not None else oldest, oldest):
             written.delete(b"C" + _pack(commit))
             for key, _ in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
                 written.delete(key)
-        payload = _encode(([attrs.astuple(era) for era in eras], self._buckets, oldest, batch.commit, self._written))
-        written[_POSITION] = frame(_POSITION_FRAME, _VERSION, payload)
+        starts = tuple((era.log_id, era.commit, era.batch) for era in eras)
+        position = starts, self._buckets, oldest, batch.commit, self._written
+        written[_POSITION] = _POSITION_RECORD.encode(position)
         self._database.write(written)
         self._extent, self._parts = extent, 0
 
@@ -626,6 +627,6 @@ def _numbers(path: Path) -> list[int]:
 
 def _decoded(record: bytes, where: str) -> VersionedBatch:
     try:
-        return _decode_batch(unframe(_BATCH_FRAME, record, where=where, newest=_VERSION)[1])
-    except (CorruptionError, ValueError) as error:
+        return _BATCH_RECORD.decode(record, where)
+    except CorruptionError as error:
         raise LocalStoreError(f"{where}: damaged: {error}") from error
