@@ -580,12 +580,12 @@ class WatermarkStrategy:
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Expect elements come in the order of their timestamps."""
+        """Expect elements in the order of their timestamps."""
         return cls(dt.timedelta())
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: dt.timedelta) -> WatermarkStrategy:
-        """Expect elements are out of order by at most so long."""
+        """Expect elements to be out of order by at most so long."""
         return cls(max_out_of_orderness)
 
     def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> WatermarkStrategy:
@@ -668,7 +668,7 @@ class DataStream(_Partial):
         raise DefinitionError("a stream that no operator has emitted is not an output: key_by(...).process(...) it")
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
-        """Return the source with event time.
+        """Give the source event time.
 
         Raises:
             DefinitionError: It is not a source, or the strategy has no timestamps.
@@ -686,7 +686,7 @@ class DataStream(_Partial):
         return DataStream(self._env, stream, self._elements)
 
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
-        """Return the stream keyed by a function or a `KeySelector`; the type of the key follows from the keys."""
+        """Key the stream by a function or a `KeySelector`; the type of the key follows from the keys."""
         select = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
         return KeyedStream(self._env, self._stream.key_by(select), self._stream)
 
@@ -768,11 +768,11 @@ class KeyedStream(_Partial):
         return self.process(_PerElement(func, "filter", lambda value, chosen: (value,) if chosen else ()))
 
     def window(self, window_assigner: Any) -> WindowedStream:
-        """Return the stream cut into windows."""
+        """Cut the stream into windows."""
         return WindowedStream(self._env, self._stream.window(window_assigner), self._options("WindowOperator"))
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
-        """Return the stream cut into windows of so many elements of a key."""
+        """Cut the stream into windows of so many elements of a key."""
         return self.window(windows.CountWindows.of(size, slide))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
-    """Return counters in short: how many rows went into each operator, and how many came out."""
+    """Shorten counters: how many rows went into each operator, and how many came out."""
     said = (f"{name!r}: {each.get('rows_in', 0)} in, {each.get('rows_out', 0)} out" for name, each in metrics.items())
     return f"<{'; '.join(said)}>"
 

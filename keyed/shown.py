@@ -27,7 +27,7 @@ def named(thing: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return the value's representation, as long as a message bears."""
+    """Return the value's representation, cut to what fits into a message."""
     try:
         text = repr(value)
     except RecursionError:

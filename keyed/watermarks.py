@@ -30,7 +30,7 @@ def bounded_out_of_orderness(
     seconds: float = 0,
     milliseconds: float = 0,
 ) -> WatermarkStrategy:
-    """Return rows arrive at most ``delay`` after a row with a higher timestamp; later ones are late.
+    """Expect rows at most ``delay`` after a row with a higher timestamp; later ones are late.
 
     Args:
         delay: Milliseconds or a `timedelta`; or give units as keywords.
@@ -56,5 +56,5 @@ def bounded_out_of_orderness(
 
 
 def ascending_timestamps() -> WatermarkStrategy:
-    """Return rows arrive in the order of their timestamps (Flink's ``forMonotonousTimestamps``)."""
+    """Expect rows in the order of their timestamps (Flink's ``forMonotonousTimestamps``)."""
     return WatermarkStrategy(0)

@@ -67,7 +67,7 @@ class WindowAssigner:
         return None
 
     def windowed(self, stream: KeyedStream) -> WindowedStream:
-        """Return the stream cut into these windows; what ``stream.window(assigner)`` returns."""
+        """Cut the stream into these windows, for ``stream.window(assigner)``."""
         return WindowAssigner._stream_type(stream, self)
 
 

@@ -98,11 +98,11 @@ class WindowedStream:
         return attrs.evolve(self, idle_ms=milliseconds_of(timeout, "timeout", least=1))
 
     def element_type(self, type: Any) -> WindowedStream:
-        """Return the elements' type for the codec, where windows keep elements that are neither rows nor plain data."""
+        """Declare the elements' type for the codec, where windows keep what is neither rows nor plain data."""
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
-        """Tell how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
+        """Choose how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
 
         By default it is whole columns where the definition allows it; `windows.explain` says which and why. Results are
         the same. A checkpoint goes on with the path that it was started with: another one is refused
@@ -299,7 +299,7 @@ class WindowedStream:
         return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 
     def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
-        """Return what was asked for, checked."""
+        """Check what was asked for."""
         assigner, open_slices = self.assigner, 0
         if isinstance(assigner, HoppingWindows) and assigner.event_time:
             # So many more slices are open because the watermark stays behind.

@@ -47,5 +47,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def console() -> None:
-    """Return the console script ``keyed``."""
+    """Run the console script ``keyed``."""
     sys.exit(main(sys.argv[1:]))

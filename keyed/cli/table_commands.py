@@ -21,7 +21,7 @@ from keyed.views.state_table import NOT_GIVEN
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    """Return what all these commands have in common."""
+    """Add what all these commands have in common."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
@@ -44,7 +44,7 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
-    """Return the tables that the command line names, level with their changelog."""
+    """Open the tables that the command line names, level with their changelog."""
     path = Path(arguments.source)
     if not arguments.source.startswith(KAFKA) and path.is_dir() and not (path / "header").is_file():
         with read_tables(path) as tables:
@@ -175,7 +175,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _tokens(path: Path) -> dict[str, list[str]]:
-    """Return tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
+    """Read tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -113,7 +113,7 @@ class WindowBatchOperator(VectorizedFunction):
         return TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
 
     def _made(self) -> Any:
-        """Return the logic; made where it runs, since it loads pyarrow."""
+        """Make the logic where it runs, since it loads pyarrow."""
         if self._logic is None:
             from windows.vectorized import session_windows, slice_windows
             from windows.vectorized.window_tables import Tables

@@ -45,7 +45,7 @@ class Spans:
         return len(self.keys)
 
     def of(self, rows: Any) -> Spans:
-        """Return some of them."""
+        """Choose some of them."""
         return Spans(self.keys[rows], self.starts[rows], self.ends[rows])
 
 

@@ -70,7 +70,7 @@ class VectorizedSessions:
             self._add(table, np.full(table.num_rows, after), self._tables.optional_times(table), never, ctx)
 
     def finish(self, clock: int, ctx: BatchContext) -> None:
-        """Return the end of the input for windows in processing time: all that are open fire."""
+        """Fire all open windows in processing time: the input has ended."""
         self._fire(clock, MAX_TIMESTAMP, ctx)
 
     def _add(self, table: Any, times: Any, timestamps: Any, clock: Clock, ctx: BatchContext) -> None:

@@ -78,7 +78,7 @@ class SliceWindows:
             self._add_now(table, after, ctx)
 
     def finish(self, clock: int, ctx: BatchContext) -> None:
-        """Return the end of the input for windows in processing time: all that are open fire."""
+        """Fire all open windows in processing time: the input has ended."""
         self._advance(None, clock, MAX_TIMESTAMP, ctx)
 
     def _on_time(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
@@ -105,7 +105,7 @@ class SliceWindows:
         return self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts)
 
     def _add_now(self, table: Any, now: int, ctx: BatchContext) -> None:
-        """Return rows of windows in processing time."""
+        """Add rows of windows in processing time."""
         slices = self._slices
         times = np.full(table.num_rows, now)
         starts = slices.starts(times)

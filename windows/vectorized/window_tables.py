@@ -35,7 +35,7 @@ class Tables:
 
     @classmethod
     def of(cls, definition: Definition, columns: Mapping[str, str]) -> Tables:
-        """Make those of a definition that can take this path."""
+        """Make the tables of a definition that can take this path."""
         return cls(definition, fold_of(definition.named, columns))
 
     def needed(self, table: Any) -> Any:

@@ -452,7 +452,7 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Lo
 
 
 def dataframe(output: Output) -> NoReturn:
-    """Return the local runtime has no DataFrames.
+    """Refuse: the local runtime has no DataFrames.
 
     Raises:
         DefinitionError: Always.

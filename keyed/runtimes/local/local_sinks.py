@@ -101,7 +101,7 @@ def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
 
 
 def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_id: int) -> None:
-    """Return one file a batch, published by a rename; none if there is no table, and others are there."""
+    """Write one file a batch, published by a rename; none if there is no table, and others are there."""
     import pyarrow.parquet as pq
 
     folder = Path(sink.path)

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 def batches(
     stage: Stage, position: LocalPosition, size: int, *, keeps: bool, limit: Limit | None = None
 ) -> Iterator[SourceRows]:
-    """Return the source's rows after a position, in batches; one without rows where a source that waits has none.
+    """Yield the source's rows after a position, in batches; one without rows where a source that waits has none.
 
     The position of the source is brought up to a batch (`LocalPosition.consumed`, `LocalPosition.source`) when it is
     handed over; `LocalPosition.rows` is the caller's.
@@ -106,7 +106,7 @@ def _seekable_batches(
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
-    """Return the elements.
+    """Check that elements are no tables, and return them.
 
     Raises:
         DefinitionError: The first is a table, and so they are parts of one.
@@ -128,7 +128,7 @@ def _is_plain(position: Any) -> bool:
 
 
 def _cut(elements: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Return elements in lists of at most so many, the list being shorter where the source pauses.
+    """Cut elements into lists of at most so many, shorter where the source pauses.
 
     They are taken when they come, because a source may use one dictionary for all.
     """
