@@ -41,8 +41,17 @@ def snapshot(value: Any) -> Any:
     Numbers, text, bytes, times, decimals, UUIDs, enums, and tuples, rows and frozen classes of them cannot change.
 
     Raises:
-        EncodingError: It cannot be copied: it holds a lock or an open file, say.
+        EncodingError: It cannot be copied: it holds a lock or an open file, say, or contains itself.
     """
+    try:
+        return _taken(value)
+    except RecursionError:
+        raise EncodingError(
+            f"a value of type {type_name(value.__class__)} is nested too deep, or contains itself; flatten it"
+        ) from None
+
+
+def _taken(value: Any) -> Any:
     cls = value.__class__
     if cls in UNCHANGING:
         return value
@@ -73,7 +82,7 @@ def as_stored(value: Any) -> Any:
 def _tuple(value: Any) -> Any:
     if _all_unchanging(map(type, value)):
         return value
-    parts = list(map(snapshot, value))
+    parts = list(map(_taken, value))
     if all(map(_is, parts, value)):
         return value
     cls = value.__class__
@@ -81,14 +90,14 @@ def _tuple(value: Any) -> Any:
 
 
 def _list(value: Any) -> Any:
-    return value.copy() if _all_unchanging(map(type, value)) else list(map(snapshot, value))
+    return value.copy() if _all_unchanging(map(type, value)) else list(map(_taken, value))
 
 
 def _dict(value: Any) -> Any:
     # Keys are hashed by what they are, so they do not change.
     if _all_unchanging(map(type, value.values())):
         return value.copy()
-    return {key: snapshot(item) for key, item in value.items()}
+    return {key: _taken(item) for key, item in value.items()}
 
 
 def _anything(value: Any) -> Any:
@@ -157,7 +166,7 @@ def _copy_of_fields(cls: Any) -> Callable[[Any], Any]:
             return value
         made = object.__new__(cls)
         for name, item in before.items():
-            object.__setattr__(made, name, snapshot(item))
+            object.__setattr__(made, name, _taken(item))
         return made
 
     return copied

@@ -54,6 +54,8 @@ _CAUSES = {
     _FULL: "the disk is full: free space, what is committed is safe",
     "Disk quota exceeded": "the disk quota is used up: free space, what is committed is safe",
     "Read-only file system": "the file system is read-only: mount it writable, or choose another folder",
+    "Not a directory": "a file stands where a folder is needed: choose another folder",
+    "File exists": "a file stands where a folder is needed: choose another folder",
     "Permission denied": "this process may not write there: give it access, or choose another folder",
 }
 

@@ -174,7 +174,7 @@ def _taken(element: Any) -> Any:
     """Return what a container holds now; the container itself if that cannot be copied."""
     try:
         return snapshot(element)
-    except (EncodingError, RecursionError):
+    except EncodingError:
         return element
 
 

@@ -48,3 +48,18 @@ def test_a_key_that_is_nested_too_deep_is_named():
         key = (key,)
     with pytest.raises(EncodingError, match="nested"):
         KeyedTestHarness(Store(), key=lambda element: key).process(("value", 1))
+
+
+@pytest.mark.parametrize("how", ["yield", "collect", "output"])
+def test_an_output_that_is_nested_too_deep_is_refused(how):
+    class Emits(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            if how == "yield":
+                yield DEEP
+            elif how == "collect":
+                ctx.collect(DEEP)
+            else:
+                ctx.output("side", DEEP)
+
+    with pytest.raises(EncodingError, match=r"nested too deep, or contains itself; flatten it \(.*of element 1"):
+        KeyedTestHarness(Emits()).process(1)

@@ -268,3 +268,11 @@ def test_a_table_whose_rows_have_hashes_of_another_version_is_not_read(tmp_path,
         pytest.raises(LocalStoreError, match="KTBL record has version 1, which is too old"),
     ):
         store.table(7)
+
+
+def test_a_file_where_the_folder_should_be_is_no_damage(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "beneath"):
+        with pytest.raises(LocalStoreError, match=r"keyed-store-1 cannot be created: .*file"):
+            open_rocks_store(path)
+    assert (tmp_path / "file").is_file()
