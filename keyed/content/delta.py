@@ -116,8 +116,8 @@ def exported(block: LogBlock) -> Block:
     return block.block if isinstance(block, TableChange) else block
 
 
-def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, ...]]:
-    """Return the key columns of the tables among described states (`GroupMeta.states`), by state id.
+def described_tables(states: dict[str, Any], where: str = "") -> dict[int, dict[str, Any]]:
+    """Return the tables among described states (`GroupMeta.states`), by state id.
 
     Args:
         states: The descriptions, by name.
@@ -127,10 +127,15 @@ def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, 
         CorruptionError: They do not describe states.
     """
     try:
-        tables = [state for state in states.values() if state["schema"]["kind"] == "table"]
-        return {int(state["id"]): tuple(state["schema"]["key"]) for state in tables}
+        tables = (state for state in states.values() if state["schema"]["kind"] == "table")
+        return {int(state["id"]): state for state in tables if isinstance(state["schema"]["key"], list)}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptionError(f"{states!r:.200} does not describe states ({error!r})", where=where) from error
+
+
+def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, ...]]:
+    """Return the key columns of the tables among described states, as `described_tables` finds them."""
+    return {state_id: tuple(state["schema"]["key"]) for state_id, state in described_tables(states, where).items()}
 
 
 def deltas(blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: str) -> Iterator[Delta]:

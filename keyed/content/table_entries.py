@@ -33,7 +33,7 @@ from keyed.content.addresses import (
     state_prefix,
 )
 from keyed.content.blocks import Block, Change, TableBlock
-from keyed.content.delta import table_keys
+from keyed.content.delta import described_tables
 from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -171,15 +171,13 @@ class TableEntries:
         return pa.table({name: columns[name] for name in self._schema.names})
 
 
-def tables_of(states: dict[str, Any] | None, where: str) -> dict[int, TableEntries]:
+def tables_of(states: dict[str, Any], where: str) -> dict[int, TableEntries]:
     """Return what converts the rows of the tables among described states, by state id.
 
     Raises:
         CorruptionError: A description is malformed.
     """
-    keys = table_keys(states or {}, where)
-    described = {int(state["id"]): state for state in (states or {}).values() if keys}
-    return {state_id: TableEntries(described[state_id], where) for state_id in keys}
+    return {state_id: TableEntries(state, where) for state_id, state in described_tables(states, where).items()}
 
 
 def entries_of(block: Block, tables: Mapping[int, TableEntries], where: str) -> list[Change]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.kafka.kafka_records import Keys, sequence_of
 from keyed.changelog.model import Blocks, Commit
-from keyed.content.delta import table_keys
+from keyed.content.delta import described_tables
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.content.table_entries import blocks_of as entry_blocks
 from keyed.content.table_entries import tables_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 
-def blocks_of(messages: Iterable[Message], keys: Keys, states: dict[str, Any] | None, where: str) -> Blocks:
+def blocks_of(messages: Iterable[Message], keys: Keys, states: dict[str, Any], where: str) -> Blocks:
     """Return the blocks that say what records say.
 
     Args:
@@ -82,7 +82,7 @@ class KafkaFold:
         if len(self._live) != commit.entries:
             return None
         # Rows of tables are hashed as rows; who loads them checks that.
-        if not table_keys(commit.states, self._where):
+        if not described_tables(commit.states, self._where):
             entries = (self._keys.address(key) for key in self._live)
             values = (message.value() for message in self._live.values())
             found = hash_text(hash_sum((*entry, value) for entry, value in zip(entries, values, strict=True)))
