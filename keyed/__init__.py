@@ -187,6 +187,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *_ON_DEMAND]
+
+
 def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(f"keyed.{_ON_DEMAND[name]}"), name)

@@ -514,6 +514,12 @@ def test_importing_keyed_does_not_load_what_runs_it():
     assert (done.stdout.strip(), done.stderr) == ("False", "")
 
 
+def test_names_that_are_fetched_on_demand_are_completed_too():
+    import keyed
+
+    assert set(keyed.__all__) <= set(dir(keyed))
+
+
 def test_public_names_are_sorted_and_exact():
     assert over(LIBRARY, wrong_exports, package=True) == []
 
