@@ -118,6 +118,12 @@ def shown(function: Any, values: list[Any], size: int, backend: Any = "memory") 
         return [record.value for record in harness.take_output()]
 
 
+def run_locally(function: Any, values: list[Any], size: int) -> list[str]:
+    """Without checkpoint and changelog, where states stay as they are from batch to batch."""
+    stream = keyed.stream([(1, value) for value in values]).key_by(lambda element: element[0])
+    return stream.process(function, name="f").run(rows_per_batch=size).values
+
+
 PROGRAMS = {type_: program(type_) for type_ in TYPES}
 
 
@@ -130,6 +136,8 @@ def test_what_is_read_does_not_depend_on_where_batches_are_cut(chosen: tuple[Any
     expected = shown(PROGRAMS[type_], values, 1)
     assert shown(PROGRAMS[type_], values, 2) == expected
     assert shown(PROGRAMS[type_], values, len(values)) == expected
+    assert run_locally(PROGRAMS[type_], values, 1) == expected
+    assert run_locally(PROGRAMS[type_], values, 2) == expected
 
 
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
