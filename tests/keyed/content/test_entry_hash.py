@@ -1,11 +1,16 @@
 """The order-independent hash of entries: of what it depends, and of what it does not."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.content.entry_hash import MODULUS, hash_of_text, hash_sum, hash_text
+from keyed.content.blocks import TableDelta
+from keyed.content.contents import contents_hash
+from keyed.content.delta import Delta
+from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_sum, hash_text
 from keyed.errors import CorruptionError
+from keyed.stores import MemoryStore
 
 small = st.binary(max_size=4)
 entries = st.dictionaries(st.tuples(small, small), small, max_size=8)
@@ -49,3 +54,37 @@ def test_text_round_trip(value):
 def test_what_is_no_hash_is_refused(text):
     with pytest.raises(CorruptionError, match="is no hash"):
         hash_of_text(text, "x")
+
+
+STATES = {"t": {"id": 7, "schema": {"kind": "table", "key": ["k"]}}}
+ENTRIES = st.dictionaries(
+    st.sampled_from([b"\x01a", b"\x01b", b"\x05c"]), st.none() | st.binary(min_size=8, max_size=9)
+)
+ROWS = st.dictionaries(st.integers(0, 5), st.none() | st.integers(0, 9))
+
+
+@given(st.lists(st.tuples(ENTRIES, ROWS), max_size=6))
+def test_what_is_kept_level_with_changes_is_what_is_live(changes):
+    store = MemoryStore()
+    live = LiveHash(store)
+    for number, (entries, rows) in enumerate(changes, 1):
+        removed = pa.table({"k": pa.array([key for key, value in rows.items() if value is None], pa.int64())})
+        written = {key: value for key, value in rows.items() if value is not None}
+        upserts = pa.table({"k": pa.array(written, pa.int64()), "v": pa.array(written.values(), pa.int64())})
+        table = TableDelta(7, ("k",), removed=removed, upserts=upserts)
+        delta = Delta([(prefix, b"", value) for prefix, value in entries.items()], [table])
+        live.add(delta)
+        store.apply("log", number, delta.entries, delta.tables)
+        found = contents_hash(store, STATES)
+        assert (live.value, live.live) == (found.value, found.live)
+
+
+def test_rows_that_are_at_hand_are_not_looked_up():
+    store = MemoryStore()
+    old, new = (pa.table({"k": [1], "v": [value]}) for value in (1, 2))
+    store.apply("log", 1, [], [TableDelta(7, ("k",), upserts=old)])
+    change = Delta(tables=[TableDelta(7, ("k",), upserts=new)])
+    looked_up, given_ = LiveHash(store), LiveHash()
+    looked_up.add(change)
+    given_.add(change, {7: old})
+    assert (looked_up.value, looked_up.live) == (given_.value, given_.live)
