@@ -20,7 +20,7 @@ from keyed.errors import HistoryCompacted, LocalStoreError, StateAccessError
 from keyed.recovery.cut import header_of, newest_sequence
 from keyed.recovery.origin import origin_of
 from keyed.stores.database import is_refused
-from keyed.stores.version_store import Part, VersionedBatch, VersionReader, VersionStore
+from keyed.stores.version_store import Extent, Part, VersionedBatch, VersionReader, VersionStore
 
 _log = logging.getLogger(__name__)
 #: Changes that are written at a time.
@@ -159,8 +159,16 @@ class Follower:
                 if is_refused(error):
                     raise
                 self._say(str(error))
-            self.held.replace(self._store.successor())
-            return self._poll(header, newest)
+            # It is used when it is level: until then what can be read is what there was.
+            new = self._store.successor()
+            try:
+                new.begin(header.parallelism)
+                records = self._follow(new, header, 0, newest)
+            except BaseException:
+                new.close(delete=True)
+                raise
+            self.held.replace(new)
+            return records
 
     def lag(self) -> Lag:
         """How far the store is behind the changelog.
@@ -312,8 +320,8 @@ class FolderReader:
             # A store that snapshots hold stays as it is: what they read may be removed later.
             if self.held.is_held() or not store.refresh():
                 new = self._open()
-                if new.extent is None and store.extent is not None:
-                    # It is being built anew: until there is something, what was there is what there is.
+                if _is_behind(new.extent, store.extent):
+                    # It is being built anew: until it is level, what was there is what there is.
                     new.close()
                 else:
                     self.held.replace(new)
@@ -322,6 +330,12 @@ class FolderReader:
     def close(self) -> None:
         """Let go of the folder. Closing again does nothing."""
         self.held.close()
+
+
+def _is_behind(new: Extent | None, old: Extent | None) -> bool:
+    if new is None or old is None:
+        return old is not None
+    return new.log_id == old.log_id and new.batch < old.batch
 
 
 def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import keyed
+from keyed.stores.version_store import VersionStore
 from keyed.views import Change, StateTables, open_tables
 
 DISCONNECTS = int(os.environ.get("KEYED_DISCONNECTS", "50"))
@@ -252,12 +253,36 @@ def test_damage_that_a_reader_finds_is_mended_by_the_follower(tmp_path, caplog):
         tables.poll()
         whole = {entry.key: entry.value for entry in tables["value"]}
     assert damaged_files(tmp_path, "*.sst")
-    with open_tables(log, tmp_path / "tables") as tables:
-        with pytest.raises(keyed.LocalStoreError, match="cannot be read"):
-            list(tables["value"])
+    with open_tables(log, tmp_path / "tables") as tables, keyed.read_tables(tmp_path / "tables") as reading:
+        for reader in (tables, reading):
+            with pytest.raises(keyed.LocalStoreError, match="cannot be read"):
+                list(reader["value"])
         assert tables.rebuilds == 0
+        assert (tables.batch, reading.batch) == (2, 2)
         tables.poll()
-        assert {entry.key: entry.value for entry in tables["value"]} == whole
+        reading.poll()
+        for reader in (tables, reading):
+            assert {entry.key: entry.value for entry in reader["value"]} == whole
         assert (tables.rebuilds, "are built anew" in caplog.text) == (1, True)
         tables.poll()
         assert tables.rebuilds == 1
+
+
+def test_readers_do_not_go_back_while_a_store_is_built_anew(tmp_path, job, monkeypatch):
+    with open_tables(job.log, tmp_path / "tables") as tables:
+        tables.poll()
+        reading = keyed.read_tables(tmp_path / "tables")
+        seen = []
+        apply = VersionStore.apply
+
+        def applied(store: VersionStore, *arguments: Any) -> None:
+            apply(store, *arguments)
+            reading.poll()
+            seen.append((tables.batch, reading.batch, reading["count"].get(1)))
+
+        monkeypatch.setattr(VersionStore, "apply", applied)
+        next(iter(tables._operators.values())).source.held.damage = "something"
+        tables.poll()
+        assert seen == [(6, 6, tables["count"].get(1))] * 6
+        assert tables.rebuilds == 1
+        reading.close()
