@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 from keyed.codec.keys import STORED_AS_THEY_ARE
+from keyed.codec.snapshots import UNCHANGING
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.engine.engine_context import EngineContext, EngineTimerService
@@ -106,6 +107,8 @@ class Driver:
         main = context.main
         values, runs = main.values, main.runs
         append, as_they_are, take = self._append, self._as_they_are, self._take
+        # Most outputs are tuples: they are looked at here, which saves two calls.
+        flat, unchanging = tuple in as_they_are, UNCHANGING.issuperset
         event_heap = self._event.heap
         processing_heap, now = self._processing.heap, scope.processing_time
         watermark = scope.watermark
@@ -151,10 +154,12 @@ class Driver:
                             _check_returned(result)
                         for value in result:
                             cls = type(value)
-                            if cls is tuple and value and type(value[0]) is OutputTag:
+                            if cls is not tuple:
+                                append(value if cls in as_they_are else take(value))
+                            elif value and type(value[0]) is OutputTag:
                                 context.output_tagged(value)
                             else:
-                                append(value if cls in as_they_are else take(value))
+                                append(value if flat or unchanging(map(type, value)) else take(value))
                     if tracks and len(values) != emitted:
                         emitted = len(values)
                         if runs[-1][0] != emitted:

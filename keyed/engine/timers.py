@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Any
 
 from keyed.codec.keys import decode_key, encode_key
@@ -30,6 +31,9 @@ _NAMED = 1
 _PASSED = 32
 #: So much may be left behind by timers that are gone before it is cleared away.
 _SLACK = 64
+#: Classes of keys that sort as their encodings do.
+_SORTED = frozenset({str, int})
+_key_and_name = attrgetter("key", "name")
 
 
 class _Named:
@@ -307,9 +311,9 @@ class TimerQueue:
         items: list[Any]
         if due:
             items = [*due, *(_Named(key, b"") for key in waiting)]
-            items.sort(key=self._order, reverse=True)
-        elif type(next(iter(waiting))) in (str, int):
-            # Strings and integers sort as their encodings do.
+            if len(items) > 1:
+                items.sort(key=_key_and_name if type(items[0].key) in _SORTED else self._order, reverse=True)
+        elif type(next(iter(waiting))) in _SORTED:
             items = sorted(waiting, reverse=True)
         else:
             items = sorted(waiting, key=encoded, reverse=True)
@@ -416,12 +420,14 @@ class TimerQueue:
     def _settle(self) -> None:
         """Clear away what timers have left behind that are gone; the cost is in proportion to what they were."""
         touched, heap = self._touched, self.heap
-        for timer in self._gone:
-            if timer.at is None and touched.pop((timer.key, timer.name), None) is not None:
-                self._left += timer.waits is not None
-                if self._times is not None:
-                    _discard(self._names, timer.key, timer.name)
-        self._gone.clear()
+        # Many of them are set again.
+        if len(self._gone) > len(touched) // 2 + _SLACK:
+            for timer in self._gone:
+                if timer.at is None and touched.pop((timer.key, timer.name), None) is not None:
+                    self._left += timer.waits is not None
+                    if self._times is not None:
+                        _discard(self._names, timer.key, timer.name)
+            self._gone.clear()
         self._deleted.clear()
         self._texts.clear()
         self._texts_of.clear()

@@ -8,6 +8,7 @@ from typing import Any
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.outputs import Schema
+from keyed.rows import row_class
 from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
@@ -51,12 +52,15 @@ def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
     is_bad = _takes_bad_rows(bound)
     operator = output.stage.name
     where = f"operator {operator!r}, " + ("main output" if output.tag is None else f"side output {output.tag.name!r}")
-    columns = arrow_schema(schema)
+    columns, make = arrow_schema(schema), row_class(schema.names)
     rows: list[Any] = []
     for start in range(0, len(values), _PIECE):
         piece = values[start : start + _PIECE]
         if not is_bad:
             check_values(piece, columns, where)
+            if {tuple}.issuperset(map(type, piece)):
+                rows += map(make, piece)
+                continue
         rows += as_rows(piece, schema, operator)
     return rows
 
