@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import attrs
+
 import keyed
 from examples.flights import FlightsNotFound
 from examples.top_n.arrivals import Arrivals, read_arrivals, write_arrivals
@@ -15,6 +17,7 @@ from examples.top_n.dashboard import Dashboard, PortTaken
 from examples.top_n.datasets import Dataset, DatasetError, FileDataset, Flights, Sales
 from examples.top_n.job import COUNT, RANK, Settings, run_locally, run_on_spark
 from examples.top_n.report import progress_line, read_results, rows_in, table_lines
+from examples.top_n.topics import Topic, run_over_topic
 from examples.top_n.workspace import Workspace, WorkspaceError
 
 _DESCRIPTION = """\
@@ -67,14 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    dataset = _dataset(parser, options)
+    source = _source(parser, options)
     settings = Settings(
         options.n, options.window_minutes, options.delay_minutes, options.rows_per_batch, options.runtime
     )
     workspace = Workspace(options.output, options.checkpoint or options.output / "checkpoint")
     page = sys.stdout.isatty() and not options.headless
     try:
-        _run(dataset, settings, workspace, options.port if page else None, options.pace if page else 0.0)
+        if isinstance(source, Topic):
+            _follow(source, settings, workspace, dict(options.conf), options.port if page else None)
+        else:
+            _run(source, settings, workspace, options.port if page else None, options.pace if page else 0.0)
     except (DatasetError, FlightsNotFound, PortTaken, WorkspaceError, keyed.KeyedError, OSError) as error:
         print(f"top_n: {error}", file=sys.stderr)
         return 1
@@ -85,15 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int | None, pace: float) -> None:
-    job = {
-        "n": settings.n,
-        "window_minutes": settings.window_minutes,
-        "delay_minutes": settings.delay_minutes,
-        "rows_per_batch": settings.rows_per_batch,
-        "runtime": settings.runtime,
-        **dataset.identity(),
-    }
-    again = workspace.claim(job)
+    again = workspace.claim({**attrs.asdict(settings), **dataset.identity()})
     print(f"{dataset.about}, windows of {settings.window_minutes} minutes; on {settings.runtime}", flush=True)
     arrivals = read_arrivals(workspace.arrivals) or write_arrivals(workspace.arrivals, dataset, settings.rows_per_batch)
     print(
@@ -103,14 +101,14 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int |
     )
     run = run_locally if settings.runtime == "local" else run_on_spark
     if port is None:
-        run(arrivals, settings, workspace, _printer(arrivals), 0.0)
+        run(arrivals, settings, workspace, _printer(arrivals.rows), 0.0)
         workspace.finish()
         _print_results(arrivals, workspace)
         return
     changelogs = [workspace.changelog(COUNT), workspace.changelog(RANK)]
     with Dashboard(changelogs, workspace.tables, port, arrivals.rows) as dashboard:
         print(f"the page: {dashboard.address} (from the first batch on)", flush=True)
-        run(arrivals, settings, workspace, _printer(arrivals, dashboard.show), pace)
+        run(arrivals, settings, workspace, _printer(arrivals.rows, dashboard.show), pace)
         workspace.finish()
         _print_results(arrivals, workspace)
         print(f"\nthe page: {dashboard.address}, until Ctrl-C", flush=True)
@@ -118,11 +116,24 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int |
             dashboard.wait()
 
 
+def _follow(topic: Topic, settings: Settings, workspace: Workspace, config: dict[str, str], port: int | None) -> None:
+    again = workspace.claim({**attrs.asdict(settings), **topic.identity()})
+    going = "; going on where the last run stopped" if again else ""
+    print(f"{topic.about}, windows of {settings.window_minutes} minutes{going}", flush=True)
+    if port is None:
+        run_over_topic(topic, settings, workspace, _printer(None), config=config, goes_on=False)
+        return
+    changelogs = [topic.changelog(COUNT), topic.changelog(RANK)]
+    with Dashboard(changelogs, workspace.tables, port, None) as dashboard, suppress(KeyboardInterrupt):
+        print(f"the page: {dashboard.address} (from the first batch on), until Ctrl-C", flush=True)
+        run_over_topic(topic, settings, workspace, _printer(None, dashboard.show), config=config, goes_on=True)
+
+
 def _printer(
-    arrivals: Arrivals, show: Callable[[keyed.Progress], object] = lambda _: None
+    rows: int | None, show: Callable[[keyed.Progress], object] = lambda _: None
 ) -> Callable[[keyed.Progress], None]:
     def told(progress: keyed.Progress) -> None:
-        print(progress_line(progress, arrivals.rows), flush=True)
+        print(progress_line(progress, rows), flush=True)
         show(progress)
 
     return told
@@ -138,8 +149,16 @@ def _print_results(arrivals: Arrivals, workspace: Workspace) -> None:
     print(f"late rows  {workspace.late}   ({late:,} rows)")
 
 
-def _dataset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Dataset:
+def _source(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Dataset | Topic:
     columns = {"--time-column": options.time_column, "--item-column": options.item_column}
+    if options.source == "kafka":
+        needed = {"--bootstrap": options.bootstrap, "--topic": options.topic, **columns}
+        missing = [name for name, value in needed.items() if value is None]
+        if missing:
+            parser.error(f"--source kafka needs {' and '.join(missing)}")
+        if options.runtime != "spark":
+            parser.error("--source kafka is read by Spark: --runtime spark")
+        return Topic(options.bootstrap, options.topic, options.item_column, options.time_column)
     if options.source == "sales":
         if options.dataset is not None:
             parser.error("--dataset says something about another source than --source sales")
@@ -183,13 +202,27 @@ def _parser() -> argparse.ArgumentParser:
     made = parser.add_argument_group("the source")
     made.add_argument(
         "--source",
-        choices=("flights", "sales"),
+        choices=("flights", "sales", "kafka"),
         default="flights",
         help="flights: those from New York, or the file of --dataset; sales: made up, with popular products, a daily "
-        "rhythm, bursts and late events (default: flights)",
+        "rhythm, bursts and late events; kafka: a topic of JSON, followed until Ctrl-C (default: flights)",
     )
     made.add_argument("--rows", type=_number(1), default=1_000_000, help="with --source sales (default: 1000000)")
     made.add_argument("--seed", type=_number(0), default=1, help="with --source sales: the same rows (default: 1)")
+    made.add_argument("--bootstrap", metavar="HOST:PORT", help="with --source kafka: brokers, separated by commas")
+    made.add_argument(
+        "--topic",
+        metavar="NAME",
+        help="with --source kafka; results go to NAME-top and NAME-late, changes of state to NAME-...-changelog",
+    )
+    made.add_argument(
+        "--conf",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="with --source kafka: a setting of Spark, such as spark.jars=... for a connector that is there already",
+    )
     data = parser.add_argument_group("a file of yours instead of the flights; rows arrive in the order of the file")
     data.add_argument("--dataset", type=Path, metavar="FILE", help="a .parquet, .csv (with a header) or .csv.gz file")
     data.add_argument(
@@ -197,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="event time: timestamps, ISO 8601 text, or integers in milliseconds since 1970; UTC if without a zone",
     )
-    data.add_argument("--item-column", metavar="NAME", help="what is counted, as text")
+    data.add_argument("--item-column", metavar="NAME", help="what is counted, as text; of a topic the field")
     how = parser.add_argument_group("how it runs")
     how.add_argument(
         "--output",
@@ -231,6 +264,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     page.add_argument("--headless", action="store_true", help="no page and no pace, as without a terminal")
     return parser
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _number(least: int) -> Callable[[str], int]:

@@ -28,7 +28,7 @@ class Dashboard:
         changelogs: The changelogs of the job's operators.
         folder: Folder for the tables.
         port: Port at which the page is served, on loopback.
-        rows: Rows that the job will read.
+        rows: Rows that the job will read, if that is known.
 
     Attributes:
         address: Where the page is.
@@ -37,7 +37,7 @@ class Dashboard:
         PortTaken: Something else listens there.
     """
 
-    def __init__(self, changelogs: Sequence[keyed.Changelog], folder: Path, port: int, rows: int) -> None:
+    def __init__(self, changelogs: Sequence[keyed.Changelog], folder: Path, port: int, rows: int | None) -> None:
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError as error:
@@ -90,9 +90,11 @@ class Dashboard:
         """What the page shows beside the batch."""
         if self._progress is None:
             return {}
-        status: dict[str, Any] = {"Rows": f"{rows_read(self._progress):,} of {self._rows:,}"}
+        rows, counters = rows_read(self._progress), self._progress.metrics.get(COUNT, {})
+        status: dict[str, Any] = {"Rows": rows if self._rows is None else f"{rows:,} of {self._rows:,}"}
         (began, first), (ended, last) = self._pace[0], self._pace[-1]
         if ended > began:
             status["Rows a second"] = round((last - first) / (ended - began))
-        status["Late rows"] = self._progress.metrics.get(COUNT, {}).get("rows_side_output", 0)
-        return status
+        bad = counters.get("rows_bad", 0)
+        status["Late rows"] = counters.get("rows_side_output", 0)
+        return {**status, "Bad rows": bad} if bad else status

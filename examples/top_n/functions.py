@@ -21,6 +21,8 @@ from keyed import Context, KeyedProcessFunction, ListState, MapState, OnTimerCon
 
 #: Rows whose window has fired; they have the columns of the input, ``item`` and ``event_time``.
 LATE = OutputTag("late")
+#: Rows without an item or a time, which are counted as ``rows_bad``.
+BAD = OutputTag("bad")
 
 #: How long results can be asked for, in processing time.
 _KEPT = StateTtl(days=30)

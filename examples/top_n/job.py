@@ -13,7 +13,7 @@ import attrs
 
 import keyed
 from examples.top_n.arrivals import Arrivals
-from examples.top_n.functions import LATE, CountByItem, Ranked, RankPerWindow, WindowCount
+from examples.top_n.functions import BAD, LATE, CountByItem, Ranked, RankPerWindow, WindowCount
 from examples.top_n.workspace import Workspace
 
 #: Names of the two operators, in checkpoints, metrics and changelogs.
@@ -41,27 +41,29 @@ class Settings:
     runtime: Literal["spark", "local"]
 
 
-def top_n(source: Any, settings: Settings, workspace: Workspace) -> tuple[keyed.Output, keyed.Output]:
+def top_n(
+    source: Any, settings: Settings, changelog: Callable[[str], keyed.Changelog]
+) -> tuple[keyed.Output, keyed.Output]:
     """The job as a chain of streams.
 
     Args:
         source: Rows with ``item`` and ``event_time``: a streaming DataFrame, an Arrow table, or any other source.
         settings: What to compute.
-        workspace: Where the changelogs are.
+        changelog: Gives the changelog of an operator.
 
     Returns:
         The rankings, and the late rows.
     """
     watermark = keyed.bounded_out_of_orderness(minutes=settings.delay_minutes)
-    items = keyed.stream(source, timestamp="event_time", watermark=watermark).key_by("item")
+    items = keyed.stream(source, timestamp="event_time", watermark=watermark, on_bad_row=BAD).key_by("item")
     counts = items.process(
         CountByItem(settings.window_minutes * 60_000),
         output=WindowCount,
         name=COUNT,
-        changelog=workspace.changelog(COUNT),
+        changelog=changelog(COUNT),
     )
     ranking = counts.key_by("window_start", "window_end").process(
-        RankPerWindow(settings.n), output=Ranked, name=RANK, changelog=workspace.changelog(RANK)
+        RankPerWindow(settings.n), output=Ranked, name=RANK, changelog=changelog(RANK)
     )
     return ranking, counts.side_output(LATE)
 
@@ -127,5 +129,5 @@ def rows_read(progress: keyed.Progress | None) -> int:
 
 
 def _outputs(source: Any, settings: Settings, workspace: Workspace) -> list[Any]:
-    ranking, late = top_n(source, settings, workspace)
+    ranking, late = top_n(source, settings, workspace.changelog)
     return [ranking.to(keyed.parquet_sink(workspace.top)), late.to(keyed.parquet_sink(workspace.late))]

@@ -15,7 +15,7 @@ from examples.top_n.job import COUNT
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def progress_line(progress: keyed.Progress, total: int) -> str:
+def progress_line(progress: keyed.Progress, total: int | None) -> str:
     """Return a batch in one line: rows so far, watermark, late rows so far."""
     counters = progress.metrics.get(COUNT, {})
     rows, late = counters.get("rows_in", 0), counters.get("rows_side_output", 0)
@@ -25,10 +25,8 @@ def progress_line(progress: keyed.Progress, total: int) -> str:
         watermark = "none yet"
     else:
         watermark = f"{_EPOCH + timedelta(milliseconds=progress.watermark):%Y-%m-%d %H:%M}"
-    width = len(f"{total:,}")
-    return (
-        f"batch {progress.batch_id:>4}   {rows:>{width},} of {total:,} rows   watermark {watermark:<16}   late {late:,}"
-    )
+    read = f"{rows:,}" if total is None else f"{rows:>{len(f'{total:,}')},} of {total:,}"
+    return f"batch {progress.batch_id:>4}   {read} rows   watermark {watermark:<16}   late {late:,}"
 
 
 def read_results(folder: Path) -> pa.Table:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.support.terminal import Job, free_port
 from tests.support.waiting import until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
@@ -39,67 +35,6 @@ def browser():
         chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-class Job:
-    """The main job in a terminal of its own."""
-
-    def __init__(self, output: Path, *options: str, port: int | None = None) -> None:
-        self.port = port or free_port()
-        self.output = output
-        self.address = f"http://127.0.0.1:{self.port}"
-        self.printed = ""
-        master, terminal = os.openpty()
-        command = [sys.executable, "-m", "examples.top_n", "--output", str(output), "--port", str(self.port), *options]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, process_group=0, close_fds=True
-        )
-        os.close(terminal)
-        self._reader = threading.Thread(target=self._read, args=(master,), daemon=True)
-        self._reader.start()
-
-    def _read(self, master: int) -> None:
-        # A terminal whose program has ended gives an error.
-        try:
-            while data := os.read(master, 65536):
-                self.printed += data.decode(errors="replace")
-        except OSError:
-            pass
-        os.close(master)
-
-    def has_printed(self, text: str) -> None:
-        """Wait until the program has printed a text."""
-        until(lambda: text in self.printed or self.process.poll() is not None, seconds=240)
-        assert text in self.printed, self.printed
-
-    def serves(self) -> None:
-        """Wait until the page is there."""
-
-        def answers() -> bool:
-            assert self.process.poll() is None, self.printed
-            try:
-                return bool(json.load(urllib.request.urlopen(f"{self.address}/status", timeout=30))["batch"])
-            except OSError:
-                return False
-
-        until(answers, seconds=240)
-
-    def kill(self) -> None:
-        """Kill the program and all that it has started, as `kill -9` does."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def interrupt(self) -> int:
-        """Press Ctrl-C; give the exit status."""
-        os.killpg(self.process.pid, signal.SIGINT)
-        return self.process.wait(120)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,135 @@
+"""The job over a Kafka topic of JSON: rankings, late rows and changelogs go back to topics of their own.
+
+Of a topic ``sales`` these are ``sales-top``, ``sales-late``, ``sales-count-by-item-changelog`` and
+``sales-rank-per-window-changelog``. Spark writes results at least once: their keys, the window and the rank, say what a
+later record replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyspark
+
+import keyed
+from examples.top_n.functions import LATE
+from examples.top_n.job import OnProgress, Settings, top_n
+from examples.top_n.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:"
+
+
+@attrs.frozen
+class Topic:
+    """A topic whose records are JSON objects.
+
+    Args:
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        name: The topic.
+        item_column: The field that is counted, as text.
+        time_column: The field with the event time: ISO 8601 text, or an integer in milliseconds since the epoch.
+    """
+
+    bootstrap: str
+    name: str
+    item_column: str
+    time_column: str
+
+    @property
+    def about(self) -> str:
+        """The topic and the field that is counted."""
+        return f"topic {self.name} at {self.bootstrap}, by {self.item_column}"
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this data from other data; the brokers may move."""
+        return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
+
+    def changelog(self, operator: str) -> keyed.Changelog:
+        """The changelog of an operator."""
+        return keyed.KafkaChangelog(f"{self.name}-{operator}-changelog", bootstrap=self.bootstrap)
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """The records as rows of ``item`` and ``event_time``; what a record lacks is null."""
+        from pyspark.sql.functions import coalesce, col, get_json_object, timestamp_millis, try_to_timestamp
+
+        raw = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", self.name)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        record = col("value").cast("string")
+        time = get_json_object(record, f"$['{self.time_column}']")
+        return raw.select(
+            get_json_object(record, f"$['{self.item_column}']").alias("item"),
+            coalesce(timestamp_millis(time.try_cast("bigint")), try_to_timestamp(time)).alias("event_time"),
+        )
+
+    def writer(self, suffix: str, key: str) -> Callable[[DataFrame, int], None]:
+        """A sink that writes rows as JSON to a topic beside this one.
+
+        Args:
+            suffix: What is put behind the name.
+            key: SQL of the records' key.
+        """
+
+        def write(rows: DataFrame, _: int) -> None:
+            (
+                rows.selectExpr(f"{key} AS key", "to_json(struct(*)) AS value")
+                .write.format("kafka")
+                .option("kafka.bootstrap.servers", self.bootstrap)
+                .option("topic", f"{self.name}-{suffix}")
+                .save()
+            )
+
+        return write
+
+
+def run_over_topic(
+    topic: Topic,
+    settings: Settings,
+    workspace: Workspace,
+    on_progress: OnProgress,
+    *,
+    config: Mapping[str, str],
+    goes_on: bool,
+) -> None:
+    """Run the job over what is in the topic, and over what comes.
+
+    Args:
+        topic: The topic.
+        settings: What to compute.
+        workspace: Where the checkpoint is.
+        on_progress: Called after each batch.
+        config: Settings of Spark. Without ``spark.jars`` and ``spark.jars.packages`` Spark fetches its own connector.
+        goes_on: Whether to wait for more until the program is stopped; otherwise it ends with what is there.
+
+    Raises:
+        keyed.KeyedError: The query failed, or Spark cannot be started.
+    """
+    if not config.keys() & {"spark.jars", "spark.jars.packages"}:
+        config = {**config, "spark.jars.packages": _CONNECTOR + pyspark.__version__}
+    spark = keyed.spark_session("top_n", config=config)
+    try:
+        ranking, late = top_n(topic.rows(spark), settings, topic.changelog)
+        outputs = [
+            ranking.to(topic.writer("top", "concat_ws('/', window_start, rank)")),
+            late.to(topic.writer(str(LATE.name), "item")),
+        ]
+        checkpoint = str(workspace.checkpoint)
+        if goes_on:
+            query = keyed.start(*outputs, checkpoint=checkpoint, on_progress=on_progress)
+            try:
+                query.await_termination()
+            finally:
+                query.stop()
+        else:
+            keyed.run(*outputs, checkpoint=checkpoint, on_progress=on_progress)
+    finally:
+        spark.stop()

@@ -1,0 +1,131 @@
+"""The main job over a Kafka topic: producer, topic, job on Spark, changelogs, tables, page; the broker bounced."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import tomllib
+from collections import Counter
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+
+from examples.send_sales import main as send_sales
+from examples.send_sales import parser as sales_parser
+from examples.top_n.__main__ import _parser as top_n_parser
+from examples.top_n.__main__ import main
+from examples.top_n.datasets import Sales
+from tests.keyed.changelog.kafka.topics import create, messages, produce
+from tests.support.jars import CONNECTOR, fetch
+from tests.support.kafka import Broker
+from tests.support.terminal import ROOT, Job
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A broker of our own, which may be killed."""
+    started = Broker(tmp_path / "kafka")
+    started.start()
+    yield started
+    started.stop()
+
+
+def expected(sales: list[dict[str, Any]], n: int) -> dict[str, list[tuple[str, int]]]:
+    """The n best of each hour, by its start."""
+    counts = Counter((sale["at"][:13], sale["product"]) for sale in sales)
+    found: dict[str, list[tuple[str, int]]] = {}
+    for (hour, product), count in sorted(counts.items(), key=lambda each: (each[0][0], -each[1], each[0][1])):
+        found.setdefault(hour, []).append((product, count))
+    return {hour: best[:n] for hour, best in found.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, broker):
+    (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
+    sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
+    last = {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
+    create(broker.bootstrap, "sales", 1)
+
+    def send(some: list[Any]) -> None:
+        produce(broker.bootstrap, "sales", [(b"", json.dumps(sale).encode()) for sale in some])
+
+    create(broker.bootstrap, "other", 1)
+    assert send_sales(["--bootstrap", broker.bootstrap, "--topic", "other", "--rows", "4000", "--seed", "3"]) == 0
+    assert [json.loads(message.value()) for message in messages(broker.bootstrap, "other")] == sales
+    send([*sales[:2_000], {"product": "without a time"}, {"at": "2026-11-02T00:00:00Z"}])
+    jars = ",".join(map(str, fetch(CONNECTOR)))
+    options = ["--source", "kafka", "--bootstrap", broker.bootstrap, "--topic", "sales", "--item-column", "product"]
+    options += ["--time-column", "at", "--n", "5", "--delay-minutes", "1440", "--conf", f"spark.jars={jars}"]
+    job = Job(tmp_path / "out", *options)
+    try:
+        job.serves()
+        until(lambda: job.asks("/status")["job"].get("Rows") == 2_000, told=lambda: job.printed)
+        assert job.asks("/status")["job"]["Bad rows"] == 2
+        broker.kill()
+        broker.start()
+        send([*sales[2_000:], last])
+        until(lambda: job.asks("/status")["job"].get("Rows") == 4_001, told=lambda: job.printed, seconds=240)
+        best = expected(sales, 5)
+
+        def table() -> dict[str, list[tuple[str, int]]]:
+            found = {}
+            for hour in (min(best), max(best)):
+                start = dt.datetime.fromisoformat(f"{hour}:00:00+00:00")
+                key = json.dumps([each.isoformat() for each in (start, start + dt.timedelta(hours=1))])
+                ranking = job.asks(f"/tables/ranking/keys/{quote(key, safe='')}")["value"]
+                found[hour] = [(row["item"], row["count"]) for row in ranking]
+            return found
+
+        until(lambda: table() == {hour: best[hour] for hour in (min(best), max(best))}, told=lambda: str(table()))
+    finally:
+        assert job.interrupt() == 0, job.printed
+    assert "Traceback" not in job.printed
+    written: dict[tuple[str, int], tuple[str, int]] = {}
+    for message in messages(broker.bootstrap, "sales-top"):
+        row = json.loads(message.value())
+        written[row["window_start"][:13], row["rank"]] = row["item"], row["count"]
+    assert written == {
+        (hour, rank): each for hour, ranking in best.items() for rank, each in enumerate(ranking, start=1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--topic", "sales"], "--source kafka needs --bootstrap and --time-column and --item-column"),
+        (
+            ["--topic", "t", "--bootstrap", "x:1", "--item-column", "i", "--time-column", "t", "--runtime", "local"],
+            "is read by Spark",
+        ),
+        (["--conf", "spark.jars"], "'spark.jars' is not NAME=VALUE"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--output", str(tmp_path / "out"), "--source", "kafka", *options])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_composition_is_yaml_whose_flags_there_are():
+    composition = yaml.safe_load((ROOT / "examples" / "docker-compose.yaml").read_text())
+    programs = {"examples.top_n": top_n_parser(), "examples.send_sales": sales_parser()}
+    commands = [service["command"] for service in composition["services"].values() if "command" in service]
+    assert {module for module, *_ in commands} == programs.keys()
+    for module, *arguments in commands:
+        programs[module].parse_args(arguments)
+    for service in composition["services"].values():
+        if "build" in service:
+            assert (ROOT / "examples" / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "examples" / "Dockerfile").read_text(), re.MULTILINE)
+    assert all((ROOT / name).exists() for line in copied for name in line.split())
+    extras = re.search(r"\[([a-z,]+)\]", (ROOT / "examples" / "Dockerfile").read_text().split("RUN")[1])
+    assert extras
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras[1].split(",")) <= declared.keys()
