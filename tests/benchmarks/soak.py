@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import psutil
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
 from keyed.recovery import verify_changelog
+from tests.support.waiting import until
 
 KEYS = 1000
 ROWS_A_BATCH = 2000
@@ -111,18 +113,30 @@ def live(folder: Path, runtime: str, seconds: float) -> None:
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    time.sleep(seconds)
-    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    memory = sum(each.memory_info().rss for each in tree) >> 20
-    descriptors = sum(each.num_fds() for each in tree)
-    if process.poll() is not None:
-        raise SystemExit(f"the job has ended: {(folder / 'log').read_text()[-3000:]}")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    written = len(list((folder / "out").glob("part-*")))
+    before, memory, descriptors = written(folder), 0, 0
+    try:
+        # Spark takes long to start, and a life that does nothing shows nothing.
+        until(lambda: written(folder) > before or process.poll() is not None, seconds=300)
+        time.sleep(seconds)
+        for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+            # Workers come and go.
+            with suppress(psutil.Error):
+                memory += each.memory_info().rss >> 20
+                descriptors += each.num_fds()
+        if process.poll() is not None:
+            raise SystemExit(f"the job has ended: {(folder / 'log').read_text()[-3000:]}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     names = ("changelog", "checkpoint", "stores", "tmp")
     files = [sum(len(found) for _, _, found in os.walk(folder / name)) for name in names]
-    say(f"{written:7} {memory:10} {descriptors:12} {files[0]:17} {files[1]:11} {files[2]:7} {files[3]:10}")
+    say(f"{written(folder):7} {memory:10} {descriptors:12} {files[0]:17} {files[1]:11} {files[2]:7} {files[3]:10}")
+
+
+def written(folder: Path) -> int:
+    """How many files the sink has."""
+    return len(list((folder / "out").glob("part-*")))
 
 
 def check(folder: Path) -> None:
