@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +20,7 @@ from tests.support.kafka import ADDRESS, Broker, NoBroker
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
@@ -155,3 +157,31 @@ def _without(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        _without("there is no Chromium: apt-get install chromium")
+    with sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page in the browser, whose errors are those of the test."""
+    problems: list[str] = []
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield opened
+    context.close()
+    # A browser tells of each answer that is an error, or that does not come, by itself.
+    assert [problem for problem in problems if not problem.startswith("Failed to load resource")] == []

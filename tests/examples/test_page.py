@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -16,25 +15,11 @@ import pytest
 from tests.support.terminal import Job, free_port
 from tests.support.waiting import until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = os.environ.get("KEYED_PICTURES")
 EVIL = "<img src=x onerror=\"document.title='evil'\">"
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Start the machine's Chromium, without a window."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        reason = "there is no Chromium: apt-get install chromium"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +37,6 @@ def flights(tmp_path_factory) -> Iterator[Job]:
 def top(flights) -> pd.DataFrame:
     """The rankings as the job has written them."""
     return pd.read_parquet(flights.output / "top")
-
-
-@pytest.fixture
-def page(browser):
-    """A page whose errors are those of the test."""
-    problems: list[str] = []
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    opened = context.new_page()
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    yield opened
-    context.close()
-    # A browser tells of each answer that is an error, or that does not come, by itself.
-    assert [problem for problem in problems if not problem.startswith("Failed to load resource")] == []
 
 
 def rows_of(page) -> list[tuple[int, str, int]]:
