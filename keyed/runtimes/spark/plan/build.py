@@ -269,7 +269,8 @@ def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: 
     frame = worked.selectExpr(*columns, NOTE)
     # One aggregate, because Spark interprets each of them for every row; who reads the progress takes the marks apart.
     mark = f"CASE WHEN startswith({NOTE}, X'4D') THEN CAST(substring({NOTE}, 2) AS STRING) END"
-    marks = F.expr(f"collect_list({mark})").alias("marks")
+    # As one text: what Spark 4.0 gives of an array is no Python object.
+    marks = F.expr(f"concat('[', concat_ws(',', collect_list({mark})), ']')").alias("marks")
     name = f"{OBSERVED}{operator}"
     if frame.isStreaming:
         return frame.observe(name, marks)

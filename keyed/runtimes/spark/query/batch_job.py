@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from keyed.errors import DefinitionError
@@ -56,7 +57,8 @@ class BatchJob(Job):
                 writer.write(plan.frame, 0)
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, f"{self.title}{writer.place}")
-        observed = {name: summed(observation.get["marks"]) for name, observation in plan.observations.items()}
+        marks = {name: observation.get["marks"] for name, observation in plan.observations.items()}
+        observed = {name: summed(json.loads(text)) for name, text in marks.items()}
         progress = self._progress(0, None, observed)
         self.tell(progress)
         return RunResult(self.values({0}), 1, progress.metrics, self.restored)

@@ -1,6 +1,6 @@
 """The counters of a Spark query, out of the marks of its key groups that Spark observes in each batch.
 
-An operator's observed metric ``keyed.<operator>`` has one field, ``marks``: the `GroupMark` of each key group as JSON.
+An operator's observed metric ``keyed.<operator>`` has one field, ``marks``: the `GroupMark` of each key group, as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def operator_commits(progress: Any) -> dict[str, int]:
     Returns:
         By operator; those that did not run in the batch are left out.
     """
-    return {name: min(json.loads(mark)["commit"] for mark in marks) for name, marks in _marks(progress).items()}
+    return {name: min(mark["commit"] for mark in marks) for name, marks in _marks(progress).items()}
 
 
 def next_work(progress: Any, exported: Container[str]) -> int | None:
@@ -54,7 +54,7 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
     """
     found = []
     for operator, marks in _marks(progress).items():
-        for mark in map(json.loads, marks):
+        for mark in marks:
             if mark["changed"] and operator in exported:
                 found.append(mark["clock"])
             elif mark["due"] is not None:
@@ -62,7 +62,7 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
     return min(found, default=None)
 
 
-def _marks(progress: Any) -> dict[str, list[str]]:
+def _marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
     """The marks of each operator's key groups in a batch."""
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
     found = {}
@@ -73,16 +73,16 @@ def _marks(progress: Any) -> dict[str, list[str]]:
                 # Spark Connect gives the row in parts.
                 names = [field["name"] for field in fields["schema"]["fields"]]
                 fields = dict(zip(names, fields["values"], strict=True))
-            if marks := fields.get("marks"):
-                found[name.removeprefix(OBSERVED)] = list(marks)
+            if marks := json.loads(fields.get("marks") or "[]"):
+                found[name.removeprefix(OBSERVED)] = marks
     return found
 
 
-def summed(marks: Iterable[str]) -> dict[str, int]:
+def summed(marks: Iterable[dict[str, Any]]) -> dict[str, int]:
     """The marks of an operator's key groups as one."""
     total: dict[str, int] = {}
     watermark, processing_time = MAX_TIMESTAMP, MIN_TIMESTAMP
-    for mark in map(json.loads, marks):
+    for mark in marks:
         watermark = min(watermark, mark["watermark"])
         processing_time = max(processing_time, mark["clock"])
         for name, value in mark["metrics"].items():

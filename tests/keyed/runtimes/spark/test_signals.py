@@ -17,6 +17,14 @@ from tests.support.waiting import until
 ROOT = Path(__file__).parents[4]
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """SIGINT is heard, also where the tests run in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def come(number):
     os.kill(os.getpid(), number)
 

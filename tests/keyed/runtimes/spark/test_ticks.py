@@ -193,7 +193,7 @@ def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):
 
 def report(**marks):
     rows = {
-        f"keyed.{operator}": {"marks": [json.dumps({"clock": 5, "changed": c, "due": d}) for c, d in each]}
+        f"keyed.{operator}": {"marks": json.dumps([{"clock": 5, "changed": c, "due": d} for c, d in each])}
         for operator, each in marks.items()
     }
     return {"observedMetrics": rows}
