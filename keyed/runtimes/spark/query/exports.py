@@ -14,7 +14,7 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
-from keyed.runtimes.spark.query.metrics import operator_commits
+from keyed.runtimes.spark.query.metrics import is_quiet, operator_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ class Exports:
             self._positions.log(batch - 1)
 
     def flush(self) -> None:
-        """Export the last batch, which nothing will undo any more.
+        """Export the last batch, which nothing will undo any more, if there is something in it.
 
         Raises:
             ChangelogError: It cannot be written.
@@ -106,10 +106,11 @@ class Exports:
         batch = self._folder.last_commit()
         if batch is None:
             return
-        if self._report(batch) is None:
+        report = self._report(batch)
+        if report is None:
             # Not of a batch that this program has run, or has heard the end of.
             spark_flush(self._session, self._checkpoint, self._changelogs)
-        else:
+        elif not self._was_idle(report):
             self.before_batch(batch + 1)
             # Spark counts the operators from the last one.
             last = {
@@ -117,6 +118,11 @@ class Exports:
                 for number, name in enumerate(reversed(self._operators))
             }
             export_last(self._session, self._checkpoint, last, self._changelogs)
+
+    def _was_idle(self, report: Mapping[str, Any]) -> bool:
+        """Whether a batch of nothing but a tick has done no more than export the one before it."""
+        sources = report["sources"][:-1] if self._ticks else report["sources"]
+        return is_quiet(report, self._changelogs) and not any(source["numInputRows"] for source in sources)
 
     def _report(self, batch: int) -> Mapping[str, Any] | None:
         """Spark's report of a batch, ``None`` if it has none."""

@@ -62,6 +62,21 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
     return min(found, default=None)
 
 
+def is_quiet(progress: Any, exported: Container[str]) -> bool:
+    """Whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
+
+    Args:
+        progress: The progress report of the batch.
+        exported: The operators that have a changelog.
+    """
+    return not any(
+        mark["changed"] or mark["watermark"] == MAX_TIMESTAMP
+        for operator, marks in _marks(progress).items()
+        if operator in exported
+        for mark in marks
+    )
+
+
 def _marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
     """The marks of each operator's key groups in a batch."""
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics

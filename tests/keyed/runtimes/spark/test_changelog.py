@@ -229,18 +229,20 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
 
 
 @pytest.mark.smoke
-def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path):
+def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path, monkeypatch):
     changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "ck"
     write_files(tmp_path, [0])
     counted = count(files_source(spark, tmp_path / "in"), changelog=changelog)
     query = counted.start(tmp_path / "out", checkpoint=checkpoint, trigger="100 milliseconds")
     until(lambda: (query.progress is not None and len(query.batches) >= 2) or not query.is_active)
     assert query.is_active
+    # The last batch is a tick's, which exports the one before it and does nothing more: that is not waited for.
+    monkeypatch.setattr("keyed.runtimes.spark.query.exports.export_last", lambda *_: pytest.fail("a flush"))
     query.stop()
     query.stop()
-    assert total(changelog)[0] == committed(checkpoint) >= 2
-    positions = [sequence for sequence, _ in changelog.positions()]
-    assert positions == list(range(1, committed(checkpoint) + 1))
+    assert total(changelog)[0] == committed(checkpoint) - 1 >= 1
+    assert [sequence for sequence, _ in changelog.positions()] == list(range(1, committed(checkpoint)))
+    keyed.spark_flush(spark, checkpoint, {"count": changelog})
     assert_same(spark, checkpoint, changelog, "count")
 
 
