@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+import keyed
 from keyed import CheckpointError, KeyedProcessFunction, UserFunctionError
 from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
-from keyed.runtimes.spark.query.metrics import next_work
+from keyed.runtimes.spark.query.metrics import is_quiet, next_work
 from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.spark.functions import COUNTED, POISON, Count, count, files_source, parquet_rows, write_file
 
@@ -203,6 +204,17 @@ def test_work_is_due_at_the_earliest_timer_and_at_once_for_a_changelog():
     assert next_work(report(a=[(True, None), (False, None)]), ["b"]) is None
     assert next_work(report(a=[(True, 30), (False, 20)], b=[(False, 25)]), ["b"]) == 20
     assert next_work(report(a=[(False, 30)], b=[(True, None)]), ["b"]) == 5
+
+
+def test_a_batch_that_changed_nothing_and_ended_nothing_is_quiet():
+    def marked(**fields):
+        mark = {"clock": 5, "changed": False, "due": None, "watermark": 7} | fields
+        return {"observedMetrics": {f"keyed.{name}": {"marks": [json.dumps(mark)]} for name in "ab"}}
+
+    assert is_quiet(marked(), ["a"])
+    assert not is_quiet(marked(changed=True), ["a"])
+    assert not is_quiet(marked(watermark=keyed.MAX_TIMESTAMP), ["a"])
+    assert is_quiet(marked(changed=True), ["c"])
 
 
 def test_without_ticks_there_is_one_source(spark, tmp_path):
