@@ -209,7 +209,7 @@ def test_work_is_due_at_the_earliest_timer_and_at_once_for_a_changelog():
 def test_a_batch_that_changed_nothing_and_ended_nothing_is_quiet():
     def marked(**fields):
         mark = {"clock": 5, "changed": False, "due": None, "watermark": 7} | fields
-        return {"observedMetrics": {f"keyed.{name}": {"marks": [json.dumps(mark)]} for name in "ab"}}
+        return {"observedMetrics": {f"keyed.{name}": {"marks": json.dumps([mark])} for name in "ab"}}
 
     assert is_quiet(marked(), ["a"])
     assert not is_quiet(marked(changed=True), ["a"])
