@@ -38,8 +38,10 @@ def unpacked(name, tmp_path):
     """The folder of a fixture, and what is expected."""
     folder = tmp_path / name
     with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        # Python has filters from 3.11.4 on; the archives are our own.
-        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        # Python has filters from 3.11.4 on, and warns without one from 3.12 on; the archives are our own.
+        if hasattr(tarfile, "data_filter"):
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
     return folder, json.loads((folder / "expected.json").read_text())
 
 
