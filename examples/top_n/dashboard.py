@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ class Dashboard:
         self._progress: keyed.Progress | None = None
         self._pace: list[tuple[float, int]] = []
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="dashboard")
+        self._thread = threading.Thread(target=self._serve_or_tell, name="dashboard")
         self._thread.start()
 
     def show(self, progress: keyed.Progress) -> None:
@@ -71,6 +72,14 @@ class Dashboard:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _serve_or_tell(self) -> None:
+        try:
+            self._serve()
+        except (keyed.KeyedError, OSError) as error:
+            # The job goes on: its results do not hang on the page.
+            print(f"top_n: there is no page: {error}", file=sys.stderr, flush=True)
+            self._closing.set()
 
     def _serve(self) -> None:
         with ExitStack() as stack:

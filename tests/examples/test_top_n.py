@@ -20,6 +20,7 @@ import pytest
 import keyed
 from examples.top_n.__main__ import main
 from examples.top_n.functions import LATE, Ranked, RankPerWindow
+from tests.support.terminal import Job
 from tests.support.waiting import until
 from windows import Count, TopN, TumblingEventTimeWindows
 
@@ -333,3 +334,17 @@ def test_on_spark_killed_and_run_again_gives_each_row_once(tmp_path, departures)
     printed = finish(start(tmp_path / "out", *options))
     assert "going on where the last run stopped" in printed
     check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=40_000)
+
+
+@pytest.mark.slow
+def test_a_job_whose_tables_cannot_be_kept_says_so_and_ends(tmp_path):
+    dataset = tmp_path / "rides.csv"
+    dataset.write_text("zone,pickup\nA,2020-01-01T00:10:00Z\n")
+    options = ["--runtime", "local", "--dataset", str(dataset), "--time-column", "pickup", "--item-column", "zone"]
+    assert main([*options, "--output", str(tmp_path / "out")]) == 0
+    (tmp_path / "out" / "tables").write_text("in the way")
+    job = Job(tmp_path / "out", *options, "--pace", "0")
+    until(lambda: job.process.poll() is not None, told=lambda: job.printed)
+    assert job.process.returncode == 0
+    assert "top_n: there is no page:" in job.printed
+    assert "Traceback" not in job.printed
