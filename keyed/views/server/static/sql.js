@@ -19,19 +19,23 @@ export function sqlView(examples = examplesFor) {
         h("p", { class: "quiet" }, "One SELECT in DuckDB's dialect. Ctrl+Enter runs it."),
         ready, query, h("div", { class: "bar" }, h("label", {}, "As of batch", asOf), run));
       root.append(form, h("section", { class: "panel", "aria-label": "Result" }, result));
+      let running = new AbortController();
       const submit = () => {
+        // The newest query is the one that is shown, whichever answer comes last.
+        running.abort();
+        const mine = running = new AbortController();
+        result.ariaBusy = "true";
         context.params.query = query.value;
         history.replaceState(null, "", context.link({ view: "sql", query: query.value, as_of: asOf.value }));
-        run.disabled = true;
         filled(result, async () => {
           const began = performance.now();
           const as_of = asOf.value === "" ? null : /^\d+$/.test(asOf.value) ? Number(asOf.value) : asOf.value;
-          const answer = await ask("/sql", { body: { query: query.value, as_of }, signal });
+          const answer = await ask("/sql", { body: { query: query.value, as_of }, signal: AbortSignal.any([signal, mine.signal]) });
           const rows = `${answer.rows.length}${answer.more ? " and more" : ""} rows`;
           return h("div", { class: "stack" },
             h("p", { class: "quiet" }, `${rows}, ${Math.round(performance.now() - began)} ms`),
             tableOf(answer.columns.map(({ name }) => name), answer.rows, "Rows"));
-        }).finally(() => { run.disabled = false; });
+        }).finally(() => { if (mine === running) result.ariaBusy = null; });
       };
       form.addEventListener("submit", (event) => { event.preventDefault(); submit(); });
       query.addEventListener("keydown", (event) => {
