@@ -178,6 +178,7 @@ def page(browser: Browser) -> Iterator[Page]:
     """A page in the browser, whose errors are those of the test."""
     problems: list[str] = []
     context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(300_000)
     opened = context.new_page()
     opened.on("pageerror", lambda error: problems.append(str(error)))
     opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)

@@ -70,7 +70,7 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
         broker.kill()
         broker.start()
         send([*sales[2_000:], last])
-        until(lambda: job.asks("/status")["job"].get("Rows") == 4_001, told=lambda: job.printed, seconds=240)
+        until(lambda: job.asks("/status")["job"].get("Rows") == 4_001, told=lambda: job.printed)
         best = expected(sales, 5)
 
         def table() -> dict[str, list[tuple[str, int]]]:

@@ -54,7 +54,7 @@ class Job:
 
     def has_printed(self, text: str) -> None:
         """Wait until the program has printed a text."""
-        until(lambda: text in self.printed or self.process.poll() is not None, seconds=240)
+        until(lambda: text in self.printed or self.process.poll() is not None)
         assert text in self.printed, self.printed
 
     def asks(self, path: str) -> Any:
@@ -72,7 +72,7 @@ class Job:
             except OSError:
                 return False
 
-        until(answers, seconds=240)
+        until(answers)
 
     def kill(self) -> None:
         """Kill the program and all that it has started, as `kill -9` does."""

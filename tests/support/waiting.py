@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], object], *, seconds: float = 120, told: Callable[[], str] = str) -> None:
+def until(condition: Callable[[], object], *, seconds: float = 300, told: Callable[[], str] = str) -> None:
     """Wait until a condition holds.
 
     Args:

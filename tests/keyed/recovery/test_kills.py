@@ -60,7 +60,7 @@ def killed(life: Life, compact_every: int, seconds: float | None) -> bool:
     started = CONTEXT.Event()
     process = CONTEXT.Process(target=work, args=(life.folder, life.name, compact_every, started))
     process.start()
-    assert started.wait(60)
+    assert started.wait(300)
     process.join(seconds)
     if process.is_alive():
         process.kill()

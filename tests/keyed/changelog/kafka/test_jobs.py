@@ -90,7 +90,7 @@ def test_killed_jobs_end_as_undisturbed_ones(kafka, tmp_path, name, recovered_fr
         started = CONTEXT.Event()
         process = CONTEXT.Process(target=work, args=(life.folder, name, kafka, topics, started))
         process.start()
-        assert started.wait(60)
+        assert started.wait(300)
         process.join(number.uniform(0.2, 4))
         process.kill()
         process.join()

@@ -49,7 +49,7 @@ def test_killed_runs_end_with_what_an_undisturbed_run_writes(tmp_path, undisturb
             started = context.Event()
             process = context.Process(target=work, args=(folder, started))
             process.start()
-            assert started.wait(60)
+            assert started.wait(300)
             # Early in its life more often than late, so that a round takes several kills.
             process.join(random.random() * seconds * 0.7 if kills < KILLS else None)
             if process.is_alive():

@@ -170,7 +170,7 @@ def test_a_batch_that_is_run_again_with_another_result_leaves_log_and_state_the_
     for _ in range(2):
         with pytest.raises(UserFunctionError, match="mishap"):
             drawn.run(checkpoint=checkpoint)
-        # The task that failed had exported the batch before; one of another key group may have been ended before it did.
+        # The task that failed had exported the batch before; one of another key group may have ended before it did.
         exported.append(max(marker.sequence for group in range(2) if (marker := changelog.reader(group).last())))
     result = drawn.run(checkpoint=checkpoint)
     assert exported == [1, 3]

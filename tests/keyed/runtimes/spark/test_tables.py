@@ -17,8 +17,7 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
         def is_there() -> bool:
             return bool(query.tables.batch) and query.tables["seen"].get("a") == (number, number)
 
-        # The first batch of a query takes long on a busy machine.
-        until(is_there, seconds=400)
+        until(is_there)
 
     def started(number: str, **options):
         source = files_source(spark, tmp_path / "in")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keyed
 from keyed.changelog import DirectoryChangelog
+from keyed.runtimes.spark.query import spark_query
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, Count
 
 
@@ -17,6 +18,8 @@ def say(progress: keyed.Progress) -> None:
 
 
 def main(folder: Path) -> None:
+    # On a busy machine the last batch does not get into its changelog within ten seconds.
+    spark_query._PATIENCE = 200
     session = keyed.spark_session("waiting", master="local[2]", config={"spark.local.dir": str(folder / "tmp")})
     source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     counted = (
