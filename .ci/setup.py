@@ -37,7 +37,7 @@ JAVA_CHECK = (
 
 
 def digest() -> str:
-    """A digest of the files that decide what is installed, and of where."""
+    """Return a digest of the files that decide what is installed, and of where."""
     state = hashlib.sha256(str(VENV).encode())
     for source in SOURCES:
         state.update(source.read_bytes())
@@ -45,7 +45,7 @@ def digest() -> str:
 
 
 def works() -> bool:
-    """Whether the environment's Python runs: the one it was made from may be gone."""
+    """Tell whether the environment's Python runs: the one it was made from may be gone."""
     program = "import sys; sys.exit(sys.version_info < (3, 11))"
     try:
         return subprocess.run([PYTHON, "-c", program], check=False, capture_output=True).returncode == 0
@@ -62,7 +62,7 @@ def pip_install(*arguments: str) -> None:
 
 
 def is_made(name: str, wanted: str) -> bool:
-    """Whether the environment has what a stamp says."""
+    """Tell whether the environment has what a stamp says."""
     stamp = VENV / name
     return stamp.exists() and stamp.read_text() == wanted and works()
 

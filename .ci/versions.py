@@ -32,12 +32,12 @@ OPTIONS = ("-n", "2", "--dist", "loadgroup", "-W", "ignore:unclosed:ResourceWarn
 
 
 def name_of(requirement: str) -> str:
-    """The package that a requirement is about."""
+    """Return the package that a requirement is about."""
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
 
 
 def lowest_declared() -> dict[str, str]:
-    """The lowest version of each package that `pyproject.toml` declares with `>=`, without those for developers."""
+    """Return the lowest version of each package that `pyproject.toml` declares with `>=`, without developers' ones."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     declared = [*project["dependencies"], *(each for extra in EXTRAS for each in optional[extra])]
@@ -45,7 +45,7 @@ def lowest_declared() -> dict[str, str]:
 
 
 def constraints(environment: str) -> list[str]:
-    """The versions of an environment, one a line as pip reads them."""
+    """Return the versions of an environment, one a line as pip reads them."""
     if environment == LOWEST:
         changed = {**LOWEST_OF_OTHERS, **lowest_declared()}
         dropped = NOT_PINNED_AT_LOWEST
@@ -57,7 +57,7 @@ def constraints(environment: str) -> list[str]:
 
 
 def prepared(environment: str) -> Path:
-    """The Python of an environment, which is made unless it is there."""
+    """Return the Python of an environment, which is made unless it is there."""
     folder = ENVIRONMENTS / environment
     python, stamp = folder / "bin" / "python", folder / "made-from"
     wanted = constraints(environment)

@@ -106,7 +106,7 @@ NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not t
 
 
 def pages() -> dict[Path, str]:
-    """The text of every page, by path."""
+    """Return the text of every page, by path."""
     keyed = importlib.import_module("keyed")
     titles = {name: list[str]() for name in KEYED}
     constants: list[str] = []
@@ -168,7 +168,7 @@ def _page(title: str, about: str, things: Iterable[tuple[str, str, Any]]) -> str
 
 
 def _entry(path: str, name: str, thing: Any) -> str:
-    """A public name: its heading, signature, docstring and members."""
+    """Return a public name: its heading, signature, docstring and members."""
     parts = [f"## `{name}`"]
     if isinstance(thing, type):
         parts.append(f"`{path}{_signature(thing) if _is_constructed(thing) else ''}`")
@@ -185,7 +185,7 @@ def _entry(path: str, name: str, thing: Any) -> str:
 
 
 def _own_doc(thing: Any) -> str:
-    """The docstring of the thing itself, not one that it inherits or that attrs or NamedTuple made."""
+    """Return the docstring of the thing itself, not one that it inherits or that attrs or NamedTuple made."""
     doc = thing.__dict__.get("__doc__") if isinstance(thing, type) else thing.__doc__
     return inspect.cleandoc(doc or "")
 
@@ -226,7 +226,7 @@ def _members(cls: type) -> list[str]:
 
 
 def _link(name: str, module: str) -> str:
-    """A link to a public class, from the page of a module."""
+    """Return a link to a public class, from the page of a module."""
     cls: Any = getattr(importlib.import_module("keyed"), name, None)
     page = next((page for page, (_, _, modules) in KEYED.items() if cls is not None and cls.__module__ in modules), "")
     if cls is None and name in importlib.import_module("windows").__all__:
@@ -246,7 +246,7 @@ def _member(name: str, member: Any) -> str | None:
 
 
 def _inside(doc: str) -> str:
-    """A docstring inside a list item."""
+    """Return a docstring inside a list item."""
     rendered = _rendered(doc)
     return rendered.replace("\n", "\n  ").replace("\n  \n", "\n\n")
 
@@ -293,14 +293,14 @@ def _default(default: Any) -> str:
 
 
 def _comment_of(name: str) -> str:
-    """The ``#:`` comment of a constant."""
+    """Return the ``#:`` comment of a constant."""
     source = "".join((ROOT / "keyed" / file).read_text() for file in ("durations.py", "sources.py"))
     found = re.search(rf"((?:^#: .*\n)+)^{name} = ", source, re.MULTILINE)
     return re.sub(r"^#: ", "", found[1], flags=re.MULTILINE).strip() if found else ""
 
 
 def _rendered(doc: str) -> str:
-    """A docstring of Google's form as Markdown."""
+    """Return a docstring of Google's form as Markdown."""
     out: list[str] = []
     section = ""
     held: list[str] = []

@@ -17,7 +17,7 @@ from examples.top_n.datasets import Sales
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     result = argparse.ArgumentParser(prog="python -m examples.send_sales", description=__doc__, allow_abbrev=False)
     result.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="brokers, separated by commas")
     result.add_argument("--topic", default="sales", help="the topic (default: %(default)s)")

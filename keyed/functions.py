@@ -32,14 +32,14 @@ class KeyedProcessFunction(Shown):
         return f"{type(self).__name__}()"
 
     def open(self, context: OpenContext) -> None:
-        """Called before the first element of a key group (on Spark, of each micro-batch). State has no key here.
+        """Prepare for the first element of a key group (on Spark, of each micro-batch). State has no key here.
 
         Args:
             context: Gives state by descriptor and names the task.
         """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Called for each element of the stream.
+        """Process an element; called for each element of the stream.
 
         Args:
             value: The element: a row with attribute access, or the source's own object in the local runtime.
@@ -52,7 +52,7 @@ class KeyedProcessFunction(Shown):
         raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
-        """Called when a timer of a key fires. The timer is removed before the call.
+        """Act on a timer of a key that fires. The timer is removed before the call.
 
         Args:
             timestamp: The time for which the timer was set, in milliseconds.
@@ -64,7 +64,7 @@ class KeyedProcessFunction(Shown):
         return None
 
     def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
-        """Called at the end of a micro-batch for each key that had an element in it: once, however many those were.
+        """Act at the end of a micro-batch for each key that had an element in it: once, however many those were.
 
         For results that are wanted once a batch and not with each element. The watermark has been moved, and timers
         have fired. Not called if it is not defined, nor for keys for which only timers fired.
@@ -79,7 +79,7 @@ class KeyedProcessFunction(Shown):
         return None
 
     def close(self) -> None:
-        """Called after the last element of a key group (on Spark, of each micro-batch), also after a failure."""
+        """Release what `open` took, after a key group's last element (on Spark, of each micro-batch) or a failure."""
 
 
 Function = KeyedProcessFunction | VectorizedFunction

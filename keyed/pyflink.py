@@ -435,10 +435,10 @@ class _RichFunction:
     """What functions of one element have: state of the key, which `open` asks for."""
 
     def open(self, runtime_context: keyed.OpenContext) -> None:
-        """Called before the first element of a key group."""
+        """Prepare for the first element of a key group."""
 
     def close(self) -> None:
-        """Called after the last one."""
+        """Release what `open` took, after the last one."""
 
 
 class MapFunction(_RichFunction):

@@ -84,14 +84,14 @@ class VectorizedFunction(Shown):
         return f"{type(self).__name__}()"
 
     def open(self, context: TaskContext) -> None:
-        """Called before the first batch of a key group (on Spark, of each micro-batch). State cannot be used here.
+        """Prepare for the first batch of a key group (on Spark, of each micro-batch). State cannot be used here.
 
         Args:
             context: Names the task.
         """
 
     def process_batch(self, table: pa.Table, ctx: BatchContext, /) -> None:
-        """Called for each micro-batch that has rows for the key group, with all of them.
+        """Process the rows of a micro-batch; called for each that has rows for the key group, with all of them.
 
         It returns nothing: outputs are given to ``ctx.emit`` and ``ctx.output``.
 
@@ -104,7 +104,7 @@ class VectorizedFunction(Shown):
         raise NotImplementedError(f"{type(self).__name__} does not define process_batch")
 
     def on_watermark(self, watermark: int, ctx: BatchContext, /) -> None:
-        """Called after the rows of each micro-batch, and in those without rows when watermark or clock have moved.
+        """Act on time that has passed: after a micro-batch's rows, and without rows when watermark or clock moved.
 
         This is where expired rows are taken out of the state and emitted.
 
@@ -128,7 +128,7 @@ class VectorizedFunction(Shown):
         return table
 
     def close(self) -> None:
-        """Called after the last batch of a key group (on Spark, of each micro-batch), also after a failure."""
+        """Release what `open` took, after a key group's last batch (on Spark, after each micro-batch) or a failure."""
 
 
 def combines(function: object) -> TypeGuard[VectorizedFunction]:

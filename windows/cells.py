@@ -77,7 +77,7 @@ def _add_of(aggregate: AnyAggregate) -> Callable[..., Any]:
 
 
 def _adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
-    """Adding, with one or two aggregates written out: this runs once per element."""
+    """Return what adds, with one or two aggregates written out: this runs once per element."""
     adds = [_add_of(aggregate) for aggregate in aggregates]
     if any(aggregate.timed for aggregate in aggregates):
         return _timed_adder(aggregates)

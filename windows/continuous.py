@@ -194,7 +194,7 @@ class ContinuousColumns(VectorizedFunction):
         self._accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
 
     def _made(self) -> Any:
-        """The logic; made where it runs, since it loads pyarrow."""
+        """Return the logic; made where it runs, since it loads pyarrow."""
         if self._totals is None:
             from windows.vectorized.running_totals import RunningTotals
 

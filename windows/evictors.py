@@ -43,7 +43,7 @@ class Evictor:
     def evict_before(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> list[TimestampedValue]:
-        """Called before the window's function. Only what it returns is given to the function and kept.
+        """Return what is given to the window's function, which is called next, and kept.
 
         Args:
             elements: The elements in the order in which they came.
@@ -56,7 +56,7 @@ class Evictor:
     def evict_after(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> list[TimestampedValue]:
-        """Called after the window's function, with what `evict_before` left. Only what it returns is kept."""
+        """Return what is kept of what `evict_before` left, after the window's function was called."""
         return elements
 
 

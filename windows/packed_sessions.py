@@ -47,7 +47,7 @@ class PackedSessions:
         self.process_element = self._quick_process()
 
     def _quick_process(self) -> Callable[[Any, Context], None]:
-        """Adding an element, with the most frequent case first: without lateness, the key's last session goes on.
+        """Add an element, with the most frequent case first: without lateness, the key's last session goes on.
 
         Then nothing else can change: sessions that are open are not late, earlier ones end before the last one starts,
         and the session's timer stands at or before its end.

@@ -92,7 +92,7 @@ class PaneWindows:
             window -= self._slide
 
     def _ends_now(self, start: int, now: int, element: Any, timestamp: int | None, ctx: Context) -> bool:
-        """In its last millisecond a window in processing time has fired; it fires again with each element alone.
+        """Tell whether a window in processing time is in its last millisecond, when it fires again with each element.
 
         So it is with windows kept one by one, whose state is gone by then. Whether no other window holds the slice.
         """

@@ -55,10 +55,10 @@ class ProcessWindowFunction:
         return f"{type(self).__name__}()"
 
     def open(self, context: OpenContext) -> None:
-        """Called once per task before its first window."""
+        """Prepare the function; called once per task before its first window."""
 
     def process(self, key: Any, context: ProcessWindowContext, elements: Sequence[Any], /) -> Iterable[Any] | None:
-        """Called whenever the window fires.
+        """Process the elements of a window; called whenever it fires.
 
         Args:
             key: The key.
@@ -72,7 +72,7 @@ class ProcessWindowFunction:
         raise NotImplementedError(f"{type(self).__name__} does not define process")
 
     def clear(self, context: ProcessWindowContext) -> None:
-        """Called when the window is cleaned up: clear what is in ``context.window_state``."""
+        """Clear what is in ``context.window_state``; called when the window is cleaned up."""
 
     def close(self) -> None:
-        """Called once per task after its last window."""
+        """Release what `open` took; called once per task after its last window."""

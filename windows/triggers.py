@@ -78,7 +78,7 @@ class Trigger:
     """
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Called for each element after it was added to the window.
+        """Decide about an element; called for each after it was added to the window.
 
         Args:
             element: The element.
@@ -89,11 +89,11 @@ class Trigger:
         raise NotImplementedError(f"{type(self).__name__} does not define on_element")
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Called when an event-time timer of the window fires; also for its cleanup timer."""
+        """Decide when an event-time timer of the window fires; also for its cleanup timer."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Called when a processing-time timer of the window fires; also for its cleanup timer."""
+        """Decide when a processing-time timer of the window fires; also for its cleanup timer."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
@@ -101,11 +101,11 @@ class Trigger:
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        """Called when windows became ``window``; the trigger sets its timers again and merges its state."""
+        """Set the timers again and merge the state; called when windows became ``window``."""
         raise DefinitionError(f"{type(self).__name__} does not support merging windows; define can_merge and on_merge")
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Called when the window goes away: delete the timers that were set and the state."""
+        """Delete the timers that were set and the state; called when the window goes away."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

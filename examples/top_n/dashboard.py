@@ -96,7 +96,6 @@ class Dashboard:
             self._closing.wait()
 
     def _status(self) -> dict[str, Any]:
-        """What the page shows beside the batch."""
         if self._progress is None:
             return {}
         rows, counters = rows_read(self._progress), self._progress.metrics.get(COUNT, {})

@@ -109,11 +109,11 @@ class Sales:
         return f"{self.rows:,} sales of products, seed {self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        """What decides the rows."""
+        """Return what decides the rows."""
         return {"dataset": "sales", "rows": self.rows, "seed": self.seed}
 
     def chunks(self) -> Iterator[Chunk]:
-        """All sales of four weeks, as one chunk."""
+        """Yield all sales of four weeks, as one chunk."""
         random = np.random.default_rng(self.seed)
         products, days, hour = 500, 28, 3_600_000
         # Zipf's law: the second product sells half as often as the first, the third a third, and so on.

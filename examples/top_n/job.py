@@ -44,7 +44,7 @@ class Settings:
 def top_n(
     source: Any, settings: Settings, changelog: Callable[[str], keyed.Changelog]
 ) -> tuple[keyed.Output, keyed.Output]:
-    """The job as a chain of streams.
+    """Return the job as a chain of streams.
 
     Args:
         source: Rows with ``item`` and ``event_time``: a streaming DataFrame, an Arrow table, or any other source.
@@ -124,7 +124,7 @@ def run_locally(
 
 
 def rows_read(progress: keyed.Progress | None) -> int:
-    """Rows that the job has read until now, earlier runs included."""
+    """Return rows that the job has read until now, earlier runs included."""
     return 0 if progress is None else progress.metrics.get(COUNT, {}).get("rows_in", 0)
 
 

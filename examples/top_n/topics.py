@@ -46,15 +46,15 @@ class Topic:
         return f"topic {self.name} at {self.bootstrap}, by {self.item_column}"
 
     def identity(self) -> dict[str, Any]:
-        """What tells this data from other data; the brokers may move."""
+        """Return what tells this data from other data; the brokers may move."""
         return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
 
     def changelog(self, operator: str) -> keyed.Changelog:
-        """The changelog of an operator."""
+        """Return the changelog of an operator."""
         return keyed.KafkaChangelog(f"{self.name}-{operator}-changelog", bootstrap=self.bootstrap)
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The records as rows of ``item`` and ``event_time``; what a record lacks is null."""
+        """Return the records as rows of ``item`` and ``event_time``; what a record lacks is null."""
         from pyspark.sql.functions import coalesce, col, get_json_object, timestamp_millis, try_to_timestamp
 
         raw = (
@@ -72,7 +72,7 @@ class Topic:
         )
 
     def writer(self, suffix: str, key: str) -> Callable[[DataFrame, int], None]:
-        """A sink that writes rows as JSON to a topic beside this one.
+        """Return a sink that writes rows as JSON to a topic beside this one.
 
         Args:
             suffix: What is put behind the name.

@@ -62,7 +62,7 @@ class Workspace:
         return self.output / "tables"
 
     def changelog(self, operator: str) -> keyed.Changelog:
-        """The changelog of an operator."""
+        """Return the changelog of an operator."""
         return keyed.DirectoryChangelog(self.output / "changelog" / operator)
 
     def finish(self) -> None:
@@ -70,7 +70,7 @@ class Workspace:
         self._success.touch()
 
     def is_finished(self) -> bool:
-        """Whether an earlier run has completed the results."""
+        """Tell whether an earlier run has completed the results."""
         return self._success.exists()
 
     @property

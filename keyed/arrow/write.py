@@ -223,7 +223,7 @@ def check_values(values: Sequence[Any], schema: pa.Schema, where: str) -> None:
 
 
 def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callable[[list[Any], Any], Any]) -> list[Any]:
-    """What ``use`` makes of each column's values and type."""
+    """Return what ``use`` makes of each column's values and type."""
     names = schema.names
     try:
         columns = _split(values, names, bare=len(names) == 1)

@@ -112,7 +112,6 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
 
 
 def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
-    """Key groups as operators."""
     operators: dict[str, Inspected] = {}
     for part in parts:
         whole = operators.setdefault(part.operator, part)

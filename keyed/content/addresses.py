@@ -62,7 +62,7 @@ def decode_time(data: bytes, offset: int = 0) -> int:
 
 
 def expiry(data: bytes) -> int | None:
-    """When an entry expires that is due at the encoded time ``data`` begins with; ``None`` if it never does."""
+    """Tell when an entry expires that is due at the encoded time ``data`` begins with; ``None`` if it never does."""
     time = decode_time(data)
     return None if time == MAX_TIMESTAMP else time
 

@@ -169,7 +169,7 @@ def _list_words(array: Any) -> Words:
 
 
 def _polynomial(items: Any, starts: Any, lengths: Any) -> Words:
-    """Per row, length * K + sum of item[i] * K^i over the items from its start."""
+    """Return per row, length * K + sum of item[i] * K^i over the items from its start."""
     words: Words = lengths.astype("uint64") * _K
     if not len(items) or not len(lengths):
         return words

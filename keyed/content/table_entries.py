@@ -131,7 +131,7 @@ class TableEntries:
         return list(zip(prefixes, subs, strict=True))
 
     def _plain(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Columns in types whose Python values msgpack and the codec of keys have."""
+        """Return columns in types whose Python values msgpack and the codec of keys have."""
         import pyarrow as pa
 
         fields = [pa.field(name, _plain_type(self._schema.field(name).type)) for name in names]

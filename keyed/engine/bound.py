@@ -126,7 +126,7 @@ class BoundState:
                 self._lasting_views.pop(namespace, None)
 
     def namespace(self, namespace: Any) -> Any:
-        """This state under ``namespace``, one object per namespace and batch."""
+        """Return this state under ``namespace``, one object per namespace and batch."""
         if namespace is None and self._namespace == NO_NAMESPACE:
             return self
         # Python takes 1, 1.0 and True for the same dictionary key, also inside tuples; as namespaces they differ.
@@ -159,7 +159,7 @@ class BoundState:
         return found
 
     def bound_views(self) -> Iterator[Any]:
-        """This state and its namespaces that were touched."""
+        """Yield this state and its namespaces that were touched."""
         yield self
         yield from self._views.values()
 

@@ -86,7 +86,7 @@ class Registry:
             raise EncodingError(f"operator {self._spec.name!r}, key group {self._group}: {error}") from error
 
     def described(self) -> dict[str, Any]:
-        """Descriptions with ids, as they are stored."""
+        """Return descriptions with ids, as they are stored."""
         return {name: {"id": self._ids[name], "schema": schema.to_json()} for name, schema in self._schemas.items()}
 
     def _bind(self, declaration: State) -> Any:

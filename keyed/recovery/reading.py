@@ -192,7 +192,7 @@ class _Decoders:
         return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
 
     def rows(self, commit: Commit, table: TableDelta) -> Iterator[StateChange]:
-        """Changed rows of a table."""
+        """Yield changed rows of a table."""
         state = self._states.get(table.state_id)
         if state is None:
             return

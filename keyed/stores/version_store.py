@@ -151,12 +151,12 @@ class Extent:
         return self.batch_of(self.newest)
 
     def batch_of(self, commit: int) -> int:
-        """The number of a commit's batch in its changelog."""
+        """Return the number of a commit's batch in its changelog."""
         era = next(era for era in reversed(self.eras) if era.commit <= commit)
         return era.batch + commit - era.commit
 
     def commit_of(self, batch: int, log_id: str | None = None) -> int | None:
-        """The commit that is a batch, the newest one if there are several; ``None`` if there is none.
+        """Return the commit that is a batch, the newest one if there are several; ``None`` if there is none.
 
         Args:
             batch: Number of the batch.
@@ -257,7 +257,7 @@ class VersionStore:
         return self._extent
 
     def batch(self, commit: int) -> VersionedBatch:
-        """What is known of a batch from the oldest to the newest.
+        """Return what is known of a batch from the oldest to the newest.
 
         Raises:
             LocalStoreError: The store is damaged.
@@ -275,7 +275,7 @@ class VersionStore:
         return found
 
     def batches(self, newest_first: bool = False) -> Iterator[VersionedBatch]:
-        """What is known of the batches from the oldest to the newest."""
+        """Yield what is known of the batches from the oldest to the newest."""
         extent = self._extent
         if extent is None:
             return
@@ -289,11 +289,11 @@ class VersionStore:
             yield _decoded(record, f"{self._database.path}, {key!r}")
 
     def get(self, address: bytes, commit: int) -> bytes | None:
-        """The value at an address (prefix and sub) as a commit left it."""
+        """Return the value at an address (prefix and sub) as a commit left it."""
         return self._value(address, self._look_up(b"L" + address), commit)
 
     def get_many(self, addresses: Sequence[bytes], commit: int) -> list[bytes | None]:
-        """The values at addresses, in their order."""
+        """Return the values at addresses, in their order."""
         values: list[bytes | None] = []
         append, number_of, size = values.append, _NUMBER.unpack_from, _HEAD.size
         for start in range(0, len(addresses), _AT_A_TIME):
@@ -312,7 +312,7 @@ class VersionStore:
     def scan(
         self, first: bytes, end: bytes, commit: int, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """The (prefix, sub, value) from address ``first`` to before ``end``, in their order, as a commit left them."""
+        """Yield (prefix, sub, value) from address ``first`` to before ``end``, in order, as a commit left them."""
         unpack, size = _HEAD.unpack_from, _HEAD.size
         for key, record in self._database.range(b"L" + first, b"L" + end, reverse=reverse):
             if len(record) >= size:
@@ -328,7 +328,7 @@ class VersionStore:
                 yield key[1 : 1 + length], key[1 + length :], version[_LENGTH.size :]
 
     def change(self, address: bytes, commit: int) -> tuple[bytes, bytes, bytes | None, bytes | None] | None:
-        """The (prefix, sub, value before, value after) of an entry that a commit changed; ``None`` if it did not."""
+        """Return (prefix, sub, value before, value after) of an entry that a commit changed; ``None`` if it did not."""
         latest = self._look_up(b"L" + address)
         before, after = (self._record(address, latest, number) for number in (commit - 1, commit))
         if before == after:
@@ -338,7 +338,7 @@ class VersionStore:
         return address[:length], address[length:], old, new
 
     def group(self, index: int, parallelism: int, commit: int) -> Iterator[Change]:
-        """The entries of one of so many key groups, as a commit left them."""
+        """Yield the entries of one of so many key groups, as a commit left them."""
         extent = self._extent
         assert extent is not None
         common, least = math.gcd(extent.buckets, parallelism), _LAST - commit
@@ -355,7 +355,7 @@ class VersionStore:
                         yield prefix, head[length:], record[_LENGTH.size :]
 
     def history(self, address: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """The (commit, value) of an entry's versions, the newest first: ``None`` where it was removed.
+        """Yield the (commit, value) of an entry's versions, the newest first: ``None`` where it was removed.
 
         The last of them is at or before the oldest commit, if the entry was there then.
         """
@@ -370,19 +370,19 @@ class VersionStore:
                 return
 
     def changed(self, commit: int, first: bytes, end: bytes) -> list[bytes]:
-        """The addresses from ``first`` to before ``end`` that a commit changed, in order; it is not the oldest one."""
+        """Return the addresses from ``first`` to before ``end`` that a commit changed, in order; not for the oldest."""
         found: set[bytes] = set()
         for _, record in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
             found.update(address for address in _decode_addresses(record) if first <= address < end)
         return sorted(found)
 
     def _value(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
-        """The value at an address as a commit left it, where ``latest`` is the record of its latest version."""
+        """Return the value at an address as a commit left it, where ``latest`` is the record of its latest version."""
         record = self._record(address, latest, commit)
         return None if record is None else record[_LENGTH.size :]
 
     def _record(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
-        """The record of the version that a commit left, as it is under V; ``None`` if there was no entry."""
+        """Return the record of the version that a commit left, as it is under V; ``None`` if there was no entry."""
         if latest is None:
             return None
         if _NUMBER.unpack_from(latest)[0] <= commit:
@@ -390,16 +390,16 @@ class VersionStore:
         return self._version(address, commit) or None
 
     def _version(self, address: bytes, commit: int) -> bytes | None:
-        """The record of the newest version that is not younger than a commit."""
+        """Return the record of the newest version that is not younger than a commit."""
         return next((record for _, record in self._versions_of(address, commit)), None)
 
     def _versions_of(self, address: bytes, commit: int) -> Iterator[tuple[bytes, bytes]]:
-        """The keys and records of the versions that are not younger than a commit, the newest first."""
+        """Return the keys and records of the versions that are not younger than a commit, the newest first."""
         head = self._head(address)
         return self._database.range(head + _pack(_LAST - commit), successor(head))
 
     def _head(self, address: bytes) -> bytes:
-        """What the keys of an entry's versions begin with."""
+        """Return what the keys of an entry's versions begin with."""
         return _BUCKET.pack(b"V", _bucket(address, self._buckets)) + address
 
     def _look_up(self, key: bytes) -> bytes | None:
@@ -498,7 +498,7 @@ class VersionStore:
         self._parts = 0
 
     def successor(self) -> VersionStore:
-        """A new, empty store in the same folder, in place of this one, which is to be closed and deleted."""
+        """Return a new, empty store in the same folder, in place of this one, which is to be closed and deleted."""
         new = VersionStore.__new__(VersionStore)
         new.path, new.damage = self.path, ""
         new._open(self._number + 1)  # noqa: SLF001 - another store of this class
@@ -609,7 +609,7 @@ class VersionReader(VersionStore):
 
 
 def _bucket(address: bytes, buckets: int) -> int:
-    """The bucket of an entry: the key group of its key."""
+    """Return the bucket of an entry: the key group of its key."""
     return group_of(key_hash(key_of(address)), buckets) if buckets > 1 else 0
 
 
@@ -620,7 +620,7 @@ def _new_batch() -> WriteBatch:
 
 
 def _numbers(path: Path) -> list[int]:
-    """The numbers of the databases in a store's folder, in order."""
+    """Return the numbers of the databases in a store's folder, in order."""
     names = (folder.name.removeprefix(_SUBFOLDER) for folder in path.glob(f"{_SUBFOLDER}*"))
     return sorted(int(name) for name in names if name.isdigit())
 

@@ -43,7 +43,7 @@ def normalised_column(column: Any) -> Any:
 
 
 def _family(type_: Any) -> object:
-    """Types that convert into each other without a change of meaning."""
+    """Return types that convert into each other without a change of meaning."""
     types = pa.types
     if types.is_timestamp(type_):
         return "timestamp", type_.tz is None

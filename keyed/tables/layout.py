@@ -90,7 +90,7 @@ class Layout:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
     def completed(self, table: pa.Table) -> pa.Table:
-        """Stored rows with all columns in their order; those that were added since are null."""
+        """Return stored rows with all columns in their order; those that were added since are null."""
         if table.schema.equals(self.schema):
             return table
         found = set(table.column_names)
@@ -101,7 +101,7 @@ class Layout:
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def shown(self, table: pa.Table) -> pa.Table:
-        """Stored rows without the hidden column."""
+        """Return stored rows without the hidden column."""
         return table if len(self.visible) == len(self.schema) else table.select(self.visible)
 
     def fingerprint(self, stream_keys: int) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Overlay:
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _candidates(self, delta: pa.Table) -> tuple[Positions, pa.Table]:
-        """Stored rows, at least those with keys that are in ``delta``."""
+        """Return stored rows, at least those with keys that are in ``delta``."""
         if self._live <= _WHOLE * delta.num_rows:
             return self._select(None)
         keys = list(self._layout.keys)
@@ -142,11 +142,10 @@ class Overlay:
         return np.concatenate(places), pa.concat_tables(tables)
 
     def _mask(self, predicate: Sequence[Range] | pc.Expression | None) -> Any:
-        """For which fresh rows a predicate holds."""
         return mask_of(predicate if predicate is not None else (), self._fresh)
 
     def _find(self, keys: pa.Table, *, fresh: bool = True) -> tuple[Positions, Positions]:
-        """For each key its stored row and its fresh row, −1 where there is none; at most one of them is there."""
+        """Tell for each key its stored row and its fresh row, −1 where there is none; at most one of them is there."""
         names = self._layout.keys
         hashes = row_hashes(keys, names)
         order = np.argsort(hashes, kind="stable")

@@ -130,7 +130,7 @@ def _bounds(operator: str, value: int) -> tuple[int, int]:
 
 
 def mask_of(predicate: Sequence[Range] | pc.Expression, table: pa.Table) -> Mask:
-    """For which rows a predicate holds."""
+    """Tell for which rows a predicate holds."""
     if isinstance(predicate, pc.Expression):
         rows = table.append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
         mask: Mask = np.zeros(table.num_rows, dtype="bool")

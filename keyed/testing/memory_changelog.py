@@ -112,7 +112,7 @@ class _Writer:
         return commit
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 @attrs.frozen

@@ -101,7 +101,7 @@ class EntryReader:
             self._take(type_)
 
     def _row_decoder(self) -> Callable[[bytes], Any]:
-        """What decodes the columns of a table that are not its key; takes care of those of the key beside it."""
+        """Return what decodes the columns of a table that are not its key; takes care of those of the key beside it."""
         import pyarrow as pa
 
         value = self.schema.value
@@ -155,7 +155,7 @@ class EntryReader:
         return f"{format_type(self.schema.key)} -> {value}" if self.schema.kind == "map" else value
 
     def prefix(self, key: Any, namespace: Any) -> bytes:
-        """The prefix of the entries of a key.
+        """Return the prefix of the entries of a key.
 
         Raises:
             EncodingError: The key or namespace cannot be one.
@@ -163,16 +163,16 @@ class EntryReader:
         return self.prefix_maker(namespace)(key)
 
     def key_head(self, key: Any) -> bytes:
-        """What the addresses of all entries of a key begin with, whatever the namespace."""
+        """Return what the addresses of all entries of a key begin with, whatever the namespace."""
         return self.range[0] + encode_key(key)
 
     def prefix_maker(self, namespace: Any) -> Callable[[Any], bytes]:
-        """What makes the prefixes of many keys."""
+        """Return what makes the prefixes of many keys."""
         head, tail = self.range[0], encode_key(namespace)
         return lambda key: head + encode_key(key) + tail
 
     def bounds(self, prefix: Any, from_: Any, to: Any) -> tuple[bytes, bytes]:
-        """The first address of the entries of a range of keys, and the one behind the last.
+        """Return the first address of the entries of a range of keys, and the one behind the last.
 
         Args:
             prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
@@ -190,7 +190,7 @@ class EntryReader:
         return first, end
 
     def window_bounds(self, example: Entry, from_: int, to: int) -> tuple[bytes, bytes]:
-        """The addresses between which a key's windows are that start at a time or later, and before another one.
+        """Return the addresses between which a key's windows are that start at a time or later, and before another one.
 
         Args:
             example: An entry of the key.
@@ -208,7 +208,7 @@ class EntryReader:
         return self.range
 
     def sub(self, entry: Any) -> bytes:
-        """The sub of an entry.
+        """Return the sub of an entry.
 
         Raises:
             EncodingError: It cannot be an entry of this state.
@@ -226,11 +226,11 @@ class EntryReader:
         return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
 
     def decode_sub(self, sub: bytes) -> Any:
-        """Which entry of the state a sub is."""
+        """Tell which entry of the state a sub is."""
         return self._decode_sub(sub) if self.has_entries else None
 
     def expires(self, value: bytes) -> int | None:
-        """When a stored value's time to live ends, if it has one."""
+        """Tell when a stored value's time to live ends, if it has one."""
         return None if self.clock is None else expiry(value)
 
     def values(self, values: list[bytes | None]) -> list[Any]:
@@ -248,7 +248,7 @@ class EntryReader:
 
 
 def key_prefix(prefix: Any) -> bytes:
-    """What the encodings of all keys begin with that begin with ``prefix``.
+    """Return what the encodings of all keys begin with that begin with ``prefix``.
 
     Args:
         prefix: Text, bytes, or the first parts of keys that are tuples, of which the last may be cut off as well.
@@ -268,7 +268,7 @@ def key_prefix(prefix: Any) -> bytes:
 
 
 def _bound(key: Any) -> bytes:
-    """The encoding of a key, or of the first parts of one."""
+    """Return the encoding of a key, or of the first parts of one."""
     encoded = encode_key(key)
     # Without its end a tuple comes before all that it begins, and so it does with it: the end is the least byte.
     return encoded[:-1] if isinstance(key, tuple) else encoded

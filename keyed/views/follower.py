@@ -67,11 +67,11 @@ class Held:
             store.close(delete=True)
 
     def is_held(self) -> bool:
-        """Whether a snapshot holds the store in use."""
+        """Tell whether a snapshot holds the store in use."""
         return any(held is self.store for held, _ in self._counts)
 
     def least(self, default: int) -> int:
-        """The oldest commit of the store in use that a snapshot holds."""
+        """Return the oldest commit of the store in use that a snapshot holds."""
         with self._lock:
             return min((commit for held, commit in self._counts if held is self.store), default=default)
 
@@ -171,7 +171,7 @@ class Follower:
             return records
 
     def lag(self) -> Lag:
-        """How far the store is behind the changelog.
+        """Tell how far the store is behind the changelog.
 
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
@@ -276,14 +276,14 @@ class Follower:
         return records
 
     def _changes(self, commit: Commit, blocks: Blocks) -> Iterator[list[Change]]:
-        """The changes of a commit; rows of tables as entries."""
+        """Return the changes of a commit; rows of tables as entries."""
         where = f"commit {commit.sequence} of key group {commit.group} of a changelog"
         if commit.states != self._states:
             self._states, self._tables = commit.states, tables_of(commit.states, where)
         return (entries_of(block, self._tables, where) for block in blocks)
 
     def _oldest(self, store: VersionStore, newest: VersionedBatch) -> int:
-        """The oldest commit that is kept when ``newest`` is the newest."""
+        """Return the oldest commit that is kept when ``newest`` is the newest."""
         extent = store.extent
         if extent is None:
             return newest.commit
@@ -339,7 +339,7 @@ def _is_behind(new: Extent | None, old: Extent | None) -> bool:
 
 
 def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
-    """What the markers of all key groups say of their batch."""
+    """Return what the markers of all key groups say of their batch."""
     return VersionedBatch(
         commit=number,
         batch=markers[0].sequence,
@@ -354,7 +354,7 @@ def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
 
 
 def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Change]:
-    """What makes one state, in the order of addresses, into another one."""
+    """Yield what makes one state, in the order of addresses, into another one."""
     before, after = next(old, None), next(new, None)
     while before is not None or after is not None:
         if after is None or (before is not None and before[0] + before[1] < after[0] + after[1]):
@@ -371,7 +371,7 @@ def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Chang
 
 
 def _behind(reader: ChangelogReader, at: int) -> tuple[int, int]:
-    """The records after a sequence, and the milliseconds of processing time from it to the newest commit."""
+    """Return the records after a sequence, and the milliseconds of processing time from it to the newest commit."""
     last = reader.last()
     if last is None or last.sequence <= at:
         return 0, 0

@@ -16,12 +16,12 @@ _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date
 
 
 def as_json(answer: Any) -> bytes:
-    """An answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects."""
+    """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects."""
     return msgspec.json.encode(answer, enc_hook=repr)
 
 
 def windows_of(text: str) -> tuple[Any, Any]:
-    """The times ``FROM/TO``, each milliseconds or an ISO 8601 time, as `StateTable.scan` takes them.
+    """Return the times ``FROM/TO``, each milliseconds or an ISO 8601 time, as `StateTable.scan` takes them.
 
     Raises:
         DefinitionError: It is none of that.
@@ -42,7 +42,7 @@ def _time(text: str) -> Any:
 
 
 def key_of(text: str, example: Any, parameter: str) -> Any:
-    """The key, or first part of one, that a request names.
+    """Return the key, or first part of one, that a request names.
 
     Args:
         text: Text for keys that are text; JSON for all others, of keys with several parts a list.

@@ -80,7 +80,7 @@ class Operator:
 
     @contextmanager
     def view(self, commit: int) -> Iterator[View]:
-        """The state that a commit left, which stays as it is while the context is open.
+        """Open the state that a commit left, which stays as it is while the context is open.
 
         Raises:
             HistoryCompacted: It is not kept any more.
@@ -101,7 +101,7 @@ class Operator:
             held.give_back(store, commit)
 
     def commit_of(self, batch: int) -> int:
-        """The commit that is a batch.
+        """Return the commit that is a batch.
 
         Raises:
             HistoryCompacted: It is not kept any more.
@@ -119,7 +119,7 @@ class Operator:
         return commit
 
     def commit_at(self, time: datetime) -> int:
-        """The newest commit whose processing time is not after ``time``.
+        """Return the newest commit whose processing time is not after ``time``.
 
         Raises:
             HistoryCompacted: There is none any more.
@@ -146,7 +146,7 @@ class Operator:
         )
 
     def reader(self, state: str, states: Mapping[str, Any]) -> EntryReader:
-        """What reads a state as a batch describes it."""
+        """Return what reads a state as a batch describes it."""
         described = states[state]
         known = self._readers.get(state)
         if known is None or known[0] != described:
@@ -197,7 +197,7 @@ class View:
         )
 
     def reader(self, state: str) -> EntryReader:
-        """What reads a state."""
+        """Return what reads a state."""
         states = self.at.states
         if state not in states:
             raise TableNotFound(
@@ -207,7 +207,7 @@ class View:
         return self.operator.reader(state, states)
 
     def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
-        """A stored value, unless it has expired by the clocks of the batch."""
+        """Return a stored value, unless it has expired by the clocks of the batch."""
         if value is None or reader.clock is None:
             return value
         clock = self.at.processing_time if reader.clock == "processing_time" else self.at.watermark
@@ -215,7 +215,7 @@ class View:
         return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
 
     def changes(self, state: str) -> list[Changed]:
-        """What the batch changed in a state, by address. All who follow the state share the list."""
+        """Return what the batch changed in a state, by address. All who follow the state share the list."""
         known, number = self.operator.changes, self.at.commit
         found = known.get((self.store, number, state))
         if found is None:
@@ -236,7 +236,7 @@ class View:
         return found
 
     def versions(self, reader: EntryReader, prefix: bytes) -> Iterator[VersionedRecord[Any]]:
-        """The versions of a key in a versioned state, the newest first, without deletions."""
+        """Yield the versions of a key in a versioned state, the newest first, without deletions."""
         valid_to = None
         for _, sub, value in self.scan(reader, prefix, successor(prefix)):
             timestamp, version = reader.decode_sub(sub), reader.value(value)
@@ -245,7 +245,7 @@ class View:
             valid_to = timestamp
 
     def version(self, reader: EntryReader, prefix: bytes, as_of: int | None) -> VersionedRecord[Any] | None:
-        """What `VersionedState.get` would give."""
+        """Return what `VersionedState.get` would give."""
         found = self.versions(reader, prefix)
         if as_of is None:
             newest = next(found, None)
@@ -260,7 +260,7 @@ class View:
     def scan(
         self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """The live (prefix, sub, value) of a range of addresses."""
+        """Yield the live (prefix, sub, value) of a range of addresses."""
         for prefix, sub, value in self.store.scan(first, end, self.at.commit, reverse=reverse):
             if self.live(reader, value) is not None:
                 yield prefix, sub, value

@@ -42,7 +42,7 @@ class Bound:
 
 
 def bounds_of(filter: pc.Expression | None, schema: pa.Schema) -> dict[str, Bound]:
-    """The bounds that a filter puts on columns, by name. Only text, integers and bytes are looked at."""
+    """Return the bounds that a filter puts on columns, by name. Only text, integers and bytes are looked at."""
     bounds: dict[str, Bound] = {}
     if filter is None:
         return bounds
@@ -74,7 +74,7 @@ def _narrow(bound: Bound, values: list[Any]) -> None:
 
 
 def _conjuncts(expression: dict[int, list[Any]], functions: dict[int, str]) -> Iterator[tuple[int, str, Any]]:
-    """The (column, comparison, constant) that all rows meet; of a list of constants ``equal`` and a list."""
+    """Yield the (column, comparison, constant) that all rows meet; of a list of constants ``equal`` and a list."""
     if 3 in expression:
         call = _fields(expression[3][0])
         name = functions[_number(call, 1)]
@@ -102,7 +102,7 @@ def _conjuncts(expression: dict[int, list[Any]], functions: dict[int, str]) -> I
 
 
 def _column(expression: dict[int, list[Any]]) -> int:
-    """The number of the column that a field reference names."""
+    """Return the number of the column that a field reference names."""
     reference = _fields(expression[2][0])
     segment = _fields(reference[1][0])
     field = _fields(segment[2][0])
@@ -112,7 +112,7 @@ def _column(expression: dict[int, list[Any]]) -> int:
 
 
 def _literal(literal: dict[int, list[Any]]) -> Any:
-    """Text, an integer or bytes."""
+    """Return text, an integer or bytes."""
     if 12 in literal:
         return literal[12][0].decode()
     if 13 in literal:
@@ -130,7 +130,7 @@ def _number(fields: dict[int, list[Any]], number: int) -> int:
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
-    """The fields of a protocol buffer: numbers of varints, bytes of everything else."""
+    """Return the fields of a protocol buffer: numbers of varints, bytes of everything else."""
     fields: dict[int, list[Any]] = {}
     at = 0
     while at < len(data):

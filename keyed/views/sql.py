@@ -72,7 +72,6 @@ _free: list[_Connection] = []
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory for this process."""
     import duckdb
 
     return duckdb.connect(config=dict(SETTINGS))

@@ -223,14 +223,14 @@ class _Columns:
             add(name, _arrow_type(type_), make)
 
     def entries(self, view: View, bounds: dict[str, Bound]) -> Iterator[Entry]:
-        """The entries of the keys within bounds."""
+        """Yield the entries of the keys within bounds."""
         reader = self.reader
         for first, end in self._ranges(bounds):
             entries = (reader.entry(*address) for address in view.scan(reader, first, end))
             yield from _versions(entries) if reader.schema.kind == "versioned" else entries
 
     def _ranges(self, bounds: dict[str, Bound]) -> Iterator[tuple[bytes, bytes]]:
-        """The ranges of addresses that hold the keys within bounds."""
+        """Yield the ranges of addresses that hold the keys within bounds."""
         reader = self.reader
         known: list[list[Any]] = []
         for name, type_ in zip(self.key_names, self.key_types, strict=True):
@@ -262,7 +262,7 @@ class _Columns:
         return head, head + b"\xff" * 9
 
     def batch(self, entries: list[Entry]) -> pa.RecordBatch:
-        """Rows out of entries.
+        """Return rows out of entries.
 
         Raises:
             EncodingError: A value is out of the range of its column's type.
@@ -279,7 +279,7 @@ class _Columns:
 
 
 def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """The versions that are no deletions, with the time that each is valid to beside the one from which it is."""
+    """Yield the versions that are no deletions, with the time that each is valid to beside the one from which it is."""
     newer = None
     for entry in entries:
         same = newer is not None and (newer.key, newer.namespace) == (entry.key, entry.namespace)
@@ -290,7 +290,7 @@ def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.DataType]]:
-    """Names and types of the key columns, as the first key that there is has them."""
+    """Return names and types of the key columns, as the first key that there is has them."""
     schema = reader.schema
     if schema.kind == "table":
         stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
@@ -322,7 +322,7 @@ def _namespace(entry: Entry) -> str | None:
 
 
 def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:
-    """The fields of a class with their types; ``None`` of other types."""
+    """Return the fields of a class with their types; ``None`` of other types."""
     if isinstance(fingerprint, dict) and fingerprint["kind"] == "fields":
         return [(name, field["type"]) for name, field in fingerprint["fields"].items()]
     if isinstance(fingerprint, dict) and fingerprint["kind"] == "array":
@@ -331,7 +331,7 @@ def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:
 
 
 def _arrow_type(fingerprint: Any) -> pa.DataType:
-    """The Arrow type of a declared type; text, which is JSON, for what Arrow lacks."""
+    """Return the Arrow type of a declared type; text, which is JSON, for what Arrow lacks."""
     if isinstance(fingerprint, str):
         return _LEAVES.get(fingerprint, pa.string())
     fields = _fields_of(fingerprint)
@@ -357,7 +357,7 @@ def _arrow_type(fingerprint: Any) -> pa.DataType:
 
 
 def _converter(fingerprint: Any) -> Callable[[Any], Any]:
-    """What makes values of a declared type into those that Arrow takes for its type."""
+    """Return what makes values of a declared type into those that Arrow takes for its type."""
     type_ = _arrow_type(fingerprint)
     if fingerprint == "UUID":
         return _as_text
@@ -382,7 +382,7 @@ def _is_text(fingerprint: Any) -> bool:
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """A value as Arrow takes it for a type: classes as dicts, tuples as structs."""
+    """Return a value as Arrow takes it for a type: classes as dicts, tuples as structs."""
     if value is None:
         return None
     types = pa.types

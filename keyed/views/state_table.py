@@ -115,7 +115,7 @@ class StateTable:
         self.operator = operator
 
     def get(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
-        """What the state holds for a key.
+        """Return what the state holds for a key.
 
         Args:
             key: The key, as it was given to ``key_by``: one value, or a tuple of several.
@@ -164,7 +164,7 @@ class StateTable:
         return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}
 
     def get_many(self, keys: Iterable[Any], *, namespace: Any = None, as_of: AsOf = None) -> list[Any]:
-        """What the state holds for keys, in their order: `get` for each, from one batch.
+        """Return what the state holds for keys, in their order: `get` for each, from one batch.
 
         Raises:
             DefinitionError: The state has several entries a key.
@@ -192,7 +192,7 @@ class StateTable:
         as_of: AsOf = None,
         reverse: bool = False,
     ) -> Scan:
-        """The entries of a key or of a range of keys, in their order.
+        """Yield the entries of a key or of a range of keys, in their order.
 
         Args:
             key: Only this key.
@@ -250,7 +250,7 @@ class StateTable:
         return Scan(entries(), limit, position)
 
     def history(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None) -> list[Version]:
-        """What became of an entry, the newest version first, as far back as the history is kept.
+        """Return what became of an entry, the newest version first, as far back as the history is kept.
 
         Raises:
             DefinitionError: The state has several entries a key, and none is named.
@@ -290,7 +290,7 @@ class StateTable:
             return view.reader(self.name).types
 
     def first(self) -> Entry | None:
-        """The entry with the least key; ``None`` if the table is empty."""
+        """Return the entry with the least key; ``None`` if the table is empty."""
         with self._view(None) as view:
             reader = view.reader(self.name)
             first = next(view.store.scan(*reader.range, view.at.commit), None)
@@ -323,13 +323,13 @@ class StateTable:
         return Subscription(self.name, self._feed, within, after)
 
     def dataset(self) -> StateDataset:
-        """The table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``."""
+        """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``."""
         from keyed.views.state_dataset import StateDataset
 
         return StateDataset(self.name, self._view)
 
     def __len__(self) -> int:
-        """The number of entries. It is counted: the time is in proportion to it."""
+        """Return the number of entries. It is counted: the time is in proportion to it."""
         with self._view(None) as view:
             reader = view.reader(self.name)
             return sum(1 for _ in view.scan(reader, *reader.range))
@@ -366,7 +366,7 @@ class TimersTable:
         self.operator = operator
 
     def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
-        """The pending timers of a key, by domain and time."""
+        """Return the pending timers of a key, by domain and time."""
         encoded = encode_key(key)
         with self._view(as_of) as view:
             found = []
@@ -376,7 +376,7 @@ class TimersTable:
         return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
-        """All pending timers: those in event time, then those in processing time, by key."""
+        """Yield all pending timers: those in event time, then those in processing time, by key."""
         with self._view(as_of) as view:
             for kind in _DOMAINS:
                 for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.at.commit):
@@ -401,7 +401,7 @@ def timer_of(prefix: bytes, sub: bytes, value: bytes) -> Timer:
 
 
 def _window_start(entry: Entry) -> float:
-    """When the window of an entry starts, in milliseconds.
+    """Tell when the window of an entry starts, in milliseconds.
 
     Raises:
         DefinitionError: It is of no window.

@@ -45,15 +45,15 @@ class _Tables(Mapping[str, StateTable]):
 
     @abstractmethod
     def _viewing(self, operator: Operator) -> Viewing:
-        """What opens an operator's state for an answer."""
+        """Return what opens an operator's state for an answer."""
 
     def _feed(self, operator: Operator) -> Feed | None:
-        """Where changes come from; ``None`` where none come."""
+        """Tell where changes come from; ``None`` where none come."""
         return None
 
     @abstractmethod
     def _all(self) -> AbstractContextManager[Snapshot]:
-        """All tables as one batch left them."""
+        """Return all tables as one batch left them."""
 
     def _names(self) -> dict[str, tuple[Operator, str]]:
         """Where each table is. A name that several operators have is ``operator.state``."""
@@ -115,7 +115,7 @@ class _Tables(Mapping[str, StateTable]):
         return self.timers_of(next(iter(self._operators)))
 
     def timers_of(self, operator: str) -> TimersTable:
-        """The pending timers of an operator."""
+        """Return the pending timers of an operator."""
         if operator not in self._operators:
             raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
         return TimersTable(operator, self._viewing(self._operators[operator]))
@@ -195,7 +195,7 @@ class StateTables(_Tables):
         return self.snapshot()
 
     def _commit(self, operator: Operator, as_of: AsOf) -> int:
-        """The commit of an operator that an answer is taken from."""
+        """Return the commit of an operator that an answer is taken from."""
         if as_of is None:
             return operator.extent.newest if len(self._operators) == 1 else self._level()[operator.name]
         if isinstance(as_of, datetime):
@@ -208,7 +208,7 @@ class StateTables(_Tables):
         return operator.commit_of(as_of)
 
     def _level(self) -> dict[str, int]:
-        """The newest commits of one batch, by operator."""
+        """Return the newest commits of one batch, by operator."""
         operators = self._operators
         batch = min(operator.extent.batch for operator in operators.values())
         while True:
@@ -328,7 +328,7 @@ class StateTables(_Tables):
         return True
 
     def snapshot(self, as_of: AsOf = None) -> Snapshot:
-        """The tables as the newest batch, or an older one, left them; to be closed, best by ``with``.
+        """Return the tables as the newest batch, or an older one, left them; to be closed, best by ``with``.
 
         Raises:
             HistoryCompacted: The batch is older than the history that is kept.
@@ -341,7 +341,7 @@ class StateTables(_Tables):
         )
 
     def lag(self) -> Lag:
-        """How far the tables are behind their changelogs.
+        """Tell how far the tables are behind their changelogs.
 
         Raises:
             DefinitionError: The tables are only read here: the program that keeps them level knows.
@@ -505,7 +505,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 def _operator_folders(root: Path) -> list[Path]:
-    """The folders of operators in a folder of tables."""
+    """Return the folders of operators in a folder of tables."""
     found = sorted(root.iterdir()) if root.is_dir() else ()
     return [folder for folder in found if folder.is_dir() and _NAME.fullmatch(folder.name)]
 

@@ -138,7 +138,7 @@ class Subscription(Iterator[Change]):
             self._at = Token.of(after)
 
     def take(self, timeout: float | None = None) -> list[Change]:
-        """The next changes: those of one batch, or a part of the snapshot.
+        """Return the next changes: those of one batch, or a part of the snapshot.
 
         Args:
             timeout: Seconds to wait for them; for ever if ``None``.
@@ -197,7 +197,7 @@ class Subscription(Iterator[Change]):
         return True
 
     def _is_there(self, at: Token) -> bool:
-        """Whether what follows a token can be read, or never will."""
+        """Tell whether what follows a token can be read, or never will."""
         try:
             return self._next(at) <= self._feed.shown()
         except HistoryCompacted:
@@ -207,7 +207,7 @@ class Subscription(Iterator[Change]):
             return False
 
     def _next(self, at: Token) -> int:
-        """The commit that has what follows a token; that of the token itself if there is more of it.
+        """Return the commit that has what follows a token; that of the token itself if there is more of it.
 
         Raises:
             HistoryCompacted: The token's batch is not kept.

@@ -105,7 +105,7 @@ class Fold:
         return [accumulator.result(own) for accumulator, own in self._split(parts)]
 
     def running(self, parts: Parts, segments: Any, wanted: Any) -> Parts:
-        """For each wanted row: what it and those before it in its segment merge to.
+        """Return for each wanted row what it and those before it in its segment merge to.
 
         Args:
             parts: Parts of rows.
@@ -143,7 +143,6 @@ class Fold:
         return self.merged(columns, Groups(group, count))
 
     def _split(self, parts: Sequence[Any]) -> list[tuple[Accumulator, Parts]]:
-        """Each accumulator with its parts."""
         pairs, at = [], 0
         for accumulator in self._accumulators:
             end = at + len(accumulator.parts)

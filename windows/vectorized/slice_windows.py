@@ -90,7 +90,7 @@ class SliceWindows:
         return table.drop_columns([_ROWS])
 
     def _reduced(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
-        """Rows, of which single ones matter, reduced to their slices."""
+        """Return rows, of which single ones matter, reduced to their slices."""
         times = self._tables.times(table)
         starts = self._slices.starts(times)
         is_inside = times - starts < self._slices.span
@@ -202,7 +202,7 @@ class SliceWindows:
         self._tables.emit(ctx, taken(keys, first), windows, windows + slices.size, parts)
 
     def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
-        """Each row fires those of its windows that have ended and are kept, with what they hold by then."""
+        """Fire for each row those of its windows that have ended and are kept, with what they hold by then."""
         slices = self._slices
         rows, windows = slices.windows(starts, watermark - self._lateness, watermark)
         if not len(rows):

@@ -82,7 +82,7 @@ class Segment:
         yield end
 
     def _bodies(self) -> Iterator[tuple[int, int, object]]:
-        """Kind, number of records and body of each block."""
+        """Yield kind, number of records and body of each block."""
         for block in self._blocks:
             self._sorted = self._sorted and self._follows(block)
             yield from encode_block(block)
@@ -151,7 +151,7 @@ class SegmentFile:
         return decode_block(kind, body, where)
 
     def _read_end(self) -> tuple[int, int, int] | None:
-        """Offset of the marker, checksum and flags; ``None`` if the file is torn."""
+        """Return offset of the marker, checksum and flags; ``None`` if the file is torn."""
         at = max(self._file.size - _TAIL_BYTES, 0)
         tail = self._file.read(at, _TAIL_BYTES)
         try:

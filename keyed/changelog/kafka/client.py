@@ -159,7 +159,7 @@ class Trouble:
         self._said = ""
 
     def tell(self, error: Any) -> None:
-        """Called with each such error. Most of them pass."""
+        """Note an error of no one call. Most of them pass."""
         # That all brokers are down follows on the error that says why.
         if not self._said or error.name() != "_ALL_BROKERS_DOWN":
             self._said = f" (the client said: {error.str()})"

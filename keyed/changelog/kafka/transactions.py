@@ -104,7 +104,7 @@ class Transactions:
                 )
 
     def _reported(self, error: Any, message: Any) -> None:
-        """Called for each message that was delivered, or given up."""
+        """Take a report; called for each message that was delivered, or given up."""
         if error is None:
             self._offset = message.offset()
         elif self._failed is None or self._failed.name() in _TAKEN_BACK:

@@ -169,7 +169,7 @@ def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], 
 
 
 def _tracker(position: LocalPosition, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
-    """Follows what is consumed, from where the source stands.
+    """Return what follows what is consumed, from where the source stands.
 
     Raises:
         CheckpointError: The source does not begin with the rows that were consumed.

@@ -45,7 +45,7 @@ class Access:
     hosts: tuple[str, ...] = _LOOPBACK
 
     def tables_of(self, token: str | None) -> frozenset[str] | None:
-        """The tables that a token opens; ``None`` if it opens nothing."""
+        """Return the tables that a token opens; ``None`` if it opens nothing."""
         if not self.tokens:
             return frozenset((ALL_TABLES,))
         found = None
@@ -56,7 +56,7 @@ class Access:
         return found
 
     def session_of(self, token: str) -> str | None:
-        """What a browser keeps in place of a token that opens something, for `SESSION_SECONDS`; otherwise ``None``.
+        """Return what a browser keeps in place of a token, for `SESSION_SECONDS`; ``None`` if that opens nothing.
 
         It is signed with the token and does not hold it; it stays good when the server is started again.
         """
@@ -66,7 +66,7 @@ class Access:
         return f"{end}.{_signature(token, end)}"
 
     def tables_of_session(self, session: str) -> frozenset[str] | None:
-        """The tables that a browser's session opens; ``None`` if it opens nothing."""
+        """Return the tables that a browser's session opens; ``None`` if it opens nothing."""
         end, _, signature = session.partition(".")
         if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
             return None
@@ -77,11 +77,11 @@ class Access:
         return found
 
     def is_host(self, header: str | None) -> bool:
-        """Whether a request may have this ``Host``."""
+        """Tell whether a request may have this ``Host``."""
         return header is not None and _name_of(header) in self.hosts
 
     def is_origin(self, header: str | None) -> bool:
-        """Whether a request may have this ``Origin``; one without may."""
+        """Tell whether a request may have this ``Origin``; one without may."""
         if header is None:
             return True
         scheme, _, host = header.partition("://")
@@ -89,7 +89,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's alone."""
+    """Tell whether an address is this machine's alone."""
     return host in _LOOPBACK
 
 
@@ -98,7 +98,7 @@ def _signature(token: str, end: str) -> str:
 
 
 def _name_of(host: str) -> str:
-    """The name or address in a ``Host``, without port and brackets."""
+    """Return the name or address in a ``Host``, without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host

@@ -333,7 +333,7 @@ class _Server:
     # What requests have in common ---------------------------------------------------------------------------------
 
     def route(self, path: str, answer: Callable[[Request], Awaitable[ASGIApp]], method: str = "GET") -> Route:
-        """A route whose errors are answered."""
+        """Return a route whose errors are answered."""
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
@@ -357,7 +357,6 @@ class _Server:
         return Route(path, _Endpoint(endpoint), methods=[method])
 
     def _tables_open_to(self, request: Request) -> frozenset[str]:
-        """The tables that a request may ask for."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         open_to = self.access.tables_of(token.strip() if kind.casefold() == "bearer" else None)
         if open_to is None and _COOKIE in request.cookies:
@@ -445,7 +444,7 @@ def make_app(
     page: bool | Path = False,
     status: Callable[[], Mapping[str, Any]] = dict,
 ) -> Starlette:
-    """The ASGI application that serves tables. `serve` runs it with uvicorn.
+    """Return the ASGI application that serves tables. `serve` runs it with uvicorn.
 
     Args:
         tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
@@ -488,7 +487,7 @@ def make_app(
 
 
 async def _answer(work: Callable[[], Any]) -> Response:
-    """The answer that a function gives in a thread, so that others are answered meanwhile."""
+    """Return the answer that a function gives in a thread, so that others are answered meanwhile."""
     body = await run_in_threadpool(lambda: as_json(work()))
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
@@ -498,7 +497,7 @@ def _error(status: int, kind: str, message: str) -> Response:
 
 
 def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[Any, Any, Any]:
-    """The key, entry and namespace that a request names."""
+    """Return the key, entry and namespace that a request names."""
     first = table.first()
     key = key_of(request.path_params["key"], first and first.key, "key")
     entry = key_of(query["entry"], first and first.entry, "entry") if "entry" in query else NOT_GIVEN

@@ -80,7 +80,7 @@ class Events(Protocol):
         ...
 
     def take(self) -> bytes:
-        """The next events; nothing if there is none until the next batch."""
+        """Return the next events; nothing if there is none until the next batch."""
         ...
 
 
@@ -100,7 +100,7 @@ class ChangeEvents:
         return self._subscription.resets
 
     def take(self) -> bytes:
-        """The next changes, each an event ``snapshot`` or ``change``."""
+        """Return the next changes, each an event ``snapshot`` or ``change``."""
         events = []
         for change in self._subscription.take(0.0):
             fields = attrs.asdict(change, recurse=False)
@@ -124,7 +124,7 @@ class BatchEvents:
         self._told = 0
 
     def take(self) -> bytes:
-        """The newest batch as an event ``batch``, unless it was told already."""
+        """Return the newest batch as an event ``batch``, unless it was told already."""
         batch = self._batch()
         if batch == self._told:
             return b""

@@ -29,7 +29,7 @@ _HEADERS = [
 
 
 def page_routes(page: bool | Path) -> list[BaseRoute]:
-    """The routes of a page, the parts that all pages share among them; none without a page.
+    """Return the routes of a page, the parts that all pages share among them; none without a page.
 
     Raises:
         DefinitionError: The folder holds no ``index.html``.

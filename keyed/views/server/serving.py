@@ -84,7 +84,7 @@ def _prepared(
     page: bool | Path,
     status: Callable[[], Mapping[str, Any]],
 ) -> tuple[uvicorn.Server, socket.socket, str]:
-    """A server, the socket that it is to listen at, and the address of that."""
+    """Return a server, the socket that it is to listen at, and the address of that."""
     access = access or Access()
     if not is_loopback(host) and not access.tokens:
         raise DefinitionError(

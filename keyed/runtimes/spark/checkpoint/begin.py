@@ -61,7 +61,7 @@ class Begin:
 
 
 def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True) -> Begin | None:
-    """How a query begins.
+    """Return how a query begins, written down before it does.
 
     Args:
         folder: The checkpoint.
@@ -104,7 +104,7 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
 
 
 def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin:
-    """How a query begins whose key groups load the state that changelogs hold at a cut.
+    """Write down and return how a query begins whose key groups load the state that changelogs hold at a cut.
 
     Args:
         folder: The checkpoint.
@@ -138,7 +138,7 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
 
 
 def read_begin(folder: CheckpointFolder) -> Begin | None:
-    """How the query of a checkpoint began; ``None`` if `run` and `start` have never seen it.
+    """Tell how the query of a checkpoint began; ``None`` if `run` and `start` have never seen it.
 
     Raises:
         CorruptionError: The record is damaged.
@@ -147,7 +147,7 @@ def read_begin(folder: CheckpointFolder) -> Begin | None:
 
 
 def begun(session: SparkSession, checkpoint: str) -> Begin:
-    """How a query began whose checkpoint's file system this program does not reach: its sinks go by that."""
+    """Tell how a query began whose checkpoint's file system this program does not reach: its sinks go by that."""
     from pyspark.errors import PySparkException
 
     try:

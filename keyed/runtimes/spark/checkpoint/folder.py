@@ -33,7 +33,7 @@ _VERSION = "v1"
 
 
 def open_checkpoint(path: str) -> CheckpointFolder | None:
-    """The files of a checkpoint; ``None`` if this program does not reach its file system.
+    """Return the files of a checkpoint; ``None`` if this program does not reach its file system.
 
     Args:
         path: The checkpoint's folder.
@@ -52,7 +52,7 @@ def open_checkpoint(path: str) -> CheckpointFolder | None:
 
 
 def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
-    """The files of a checkpoint of a session's query; ``None`` if this program does not reach them.
+    """Return the files of a checkpoint of a session's query; ``None`` if this program does not reach them.
 
     Over Spark Connect the server may be anywhere, and without a scheme a path may be one of any file system.
 
@@ -78,7 +78,7 @@ class CheckpointFolder:
     _root: str
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file, ``None`` if there is none.
+        """Return the content of a file, ``None`` if there is none.
 
         Raises:
             CheckpointError: It cannot be read.
@@ -92,7 +92,7 @@ class CheckpointFolder:
             raise self._failed("read", name, error) from error
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder of the checkpoint.
+        """Return the names of the files in a folder of the checkpoint.
 
         Raises:
             CheckpointError: It cannot be read.
@@ -137,7 +137,7 @@ class CheckpointFolder:
             raise self._failed("delete", name, error) from error
 
     def offsets(self, batch: int) -> list[str] | None:
-        """The lines of the sources after a batch, ``None`` if they are not there any more.
+        """Return the lines of the sources after a batch, ``None`` if they are not there any more.
 
         Raises:
             CheckpointError: They cannot be read, or Spark has written them in another way.
@@ -154,7 +154,7 @@ class CheckpointFolder:
         return lines
 
     def last_commit(self) -> int | None:
-        """Id of the last batch that is done."""
+        """Return the id of the last batch that is done."""
         return max((int(name) for name in self.names("commits") if name.isdigit()), default=None)
 
     def _failed(self, what: str, name: str, error: OSError) -> CheckpointError:

@@ -85,7 +85,7 @@ class KeptFiles:
                 self._changelog.forget([name for range_ in some for name in self._names[source].pop(range_)])
 
     def _newest(self, source: int) -> list[_Range]:
-        """The newest record, and those before it that are not larger."""
+        """Return the newest record, and those before it that are not larger."""
         ranges = sorted(self._names[source], reverse=True)
         return list(takewhile(lambda range_: _tier(range_) <= _tier(ranges[0]), ranges))
 
@@ -137,13 +137,13 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
 
 
 def _file_batch(line: str) -> int | None:
-    """The number of a file source's last batch, out of its line in the offset log; ``None`` for other sources."""
+    """Return the number of a file source's last batch, from its line in the offset log; ``None`` for other sources."""
     match = _OFFSET.fullmatch(line.strip())
     return None if match is None else int(match[1])
 
 
 def _logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list[_Entry]:
-    """The entries of some batches in the log of a file source."""
+    """Return the entries of some batches in the log of a file source."""
     names = folder.names(f"sources/{source}")
     wanted = set(range(first, last + 1))
     alone = {batch for batch in wanted if str(batch) in names}
@@ -171,7 +171,7 @@ def _logged(folder: CheckpointFolder, source: int, first: int, last: int) -> lis
 
 
 def _kept(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]]]:
-    """What a changelog keeps of the logs: by source and batches from and to, the entries where it has all parts."""
+    """Return what a changelog keeps of the logs: the entries, by source and batches, where it has all parts."""
     parts: dict[tuple[int, _Range], dict[int, list[_Entry]]] = defaultdict(dict)
     expected: dict[tuple[int, _Range], int] = {}
     for name, data in changelog.kept():
@@ -203,5 +203,5 @@ def _names(source: int, range_: _Range, parts: int) -> list[str]:
 
 
 def _tier(range_: _Range) -> int:
-    """How large a record is: how often that many batches can be divided by the number that is folded."""
+    """Tell how large a record is: how often that many batches can be divided by the number that is folded."""
     return int(math.log(range_[1] - range_[0] + 1, _FOLDED) + 1e-9)

@@ -194,7 +194,7 @@ def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[],
 
 @contextmanager
 def _whole(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable[[], Any]]:
-    """What builds the group's local store out of all its rows, when it is asked for the first time."""
+    """Open what builds the group's local store out of all its rows, when it is asked for the first time."""
     with ScratchFolder("flush") as folder:
         replicas: list[Replica] = []
 

@@ -39,7 +39,7 @@ _RECORD: RecordFormat[SparkPosition] = RecordFormat(_KIND, 2, SparkPosition)
 
 
 def encode_position(position: SparkPosition) -> bytes:
-    """The record of a position."""
+    """Return the record of a position."""
     return _RECORD.encode(position)
 
 
@@ -124,7 +124,7 @@ class PositionLog:
         changelog.put_position(sequence, encode_position(position))
 
     def _at(self, operator: str, changelog: Changelog, sequence: int) -> SparkPosition | None:
-        """The position of a sequence that the changelog has."""
+        """Return the position of a sequence that the changelog has."""
         if operator in self._last:
             number, position = self._last[operator]
             return position if number == sequence else None

@@ -68,7 +68,7 @@ def check_path(checkpoint: str) -> None:
 
 
 def state_operators(session: SparkSession, checkpoint: str) -> list[StateOperator]:
-    """The keyed operators of a checkpoint; none while no batch was committed.
+    """Return the keyed operators of a checkpoint; none while no batch was committed.
 
     Args:
         session: The session.
@@ -92,7 +92,7 @@ def state_operators(session: SparkSession, checkpoint: str) -> list[StateOperato
 
 
 def checked_parallelism(session: SparkSession, checkpoint: str, asked: int | None, *, here: bool) -> int | None:
-    """The number of key groups that a query on this checkpoint has.
+    """Return the number of key groups that a query on this checkpoint has.
 
     Args:
         session: The session.
@@ -116,7 +116,7 @@ def checked_parallelism(session: SparkSession, checkpoint: str, asked: int | Non
 
 
 def _parallelism(session: SparkSession, checkpoint: str, *, here: bool) -> int | None:
-    """The number of state partitions that a checkpoint was written with, ``None`` for a new one."""
+    """Return the number of state partitions that a checkpoint was written with, ``None`` for a new one."""
     folder = local_folder(checkpoint) if here else None
     if folder is not None and not (folder / "commits").is_dir():
         return None
@@ -149,7 +149,7 @@ class Chosen:
 
 
 def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperator, GroupMeta]:
-    """The meta record of one key group of each operator of a checkpoint, after the last batch that was committed.
+    """Return the meta record of one key group of each operator of a checkpoint, after the last committed batch.
 
     Raises:
         CheckpointError: It cannot be read, or has no operator of keyed.
@@ -212,7 +212,7 @@ def for_groups(
 
 
 def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:
-    """The rows of the key groups' logs: ``operator int, keygroup int, row long, record binary``.
+    """Return the rows of the key groups' logs: ``operator int, keygroup int, row long, record binary``.
 
     Row 0 is the meta record. Rows come in any order.
     """
@@ -237,12 +237,12 @@ def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:
 
 
 def _newest(records: Iterable[bytes]) -> GroupMeta:
-    """The newest of the meta records that a batch wrote: the first batch of a restored group writes two."""
+    """Return the newest of the meta records that a batch wrote: the first batch of a restored group writes two."""
     return max((decode_meta(record, "checkpoint, meta record") for record in records), key=lambda meta: meta.commit)
 
 
 def _variables(properties: str) -> list[dict[str, Any]]:
-    """The state variables of an operator as Spark describes it; none for those that are not like ours."""
+    """Return the state variables of an operator as Spark describes it; none for those that are not like ours."""
     found: list[dict[str, Any]] = json.loads(properties or "{}").get("stateVariables", [])
     return found
 

@@ -30,7 +30,7 @@ _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 def ticks_of(session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> Ticks | None:
-    """The ticks of a checkpoint; ``None`` for one of a query that has a tick at each trigger.
+    """Return the ticks of a checkpoint; ``None`` for one of a query that has a tick at each trigger.
 
     Args:
         session: The session.
@@ -64,7 +64,7 @@ class Ticks:
         self._folder = folder
 
     def frame(self) -> DataFrame:
-        """The ticks as a stream, once one was written."""
+        """Return the ticks as a stream, once one was written."""
         # Names of ticks are forgotten after a day, and with them files that are older than that.
         reader = self._session.readStream.format("text").option("maxFileAge", "1d")
         if self._folder is None:
@@ -123,14 +123,14 @@ class Ticks:
 
 
 def _last_source_here(folder: CheckpointFolder) -> str:
-    """Where the last source stands after the last batch, done or not; empty before the first."""
+    """Tell where the last source stands after the last batch, done or not; empty before the first."""
     batches = [int(name) for name in folder.names("offsets") if name.isdigit()]
     sources = folder.offsets(max(batches)) if batches else None
     return sources[-1] if sources else ""
 
 
 def _last_source(session: SparkSession, checkpoint: str) -> str:
-    """Where the last source of some batch stands, in a checkpoint that only Spark reaches; empty before the first."""
+    """Tell where the last source of some batch stands, if only Spark reaches the checkpoint; empty before any."""
     from pyspark.errors import PySparkException
 
     try:

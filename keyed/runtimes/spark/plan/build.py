@@ -58,7 +58,7 @@ class Route:
     parcel: Parcel | None = None
 
     def frame(self, whole: DataFrame) -> DataFrame:
-        """The output out of the whole output of the plan."""
+        """Return the output out of the whole output of the plan."""
         columns = [quoted(name) for name in self.schema.names]
         if self.chunks is None:
             return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
@@ -84,7 +84,7 @@ class Plan:
 
 
 def parallelism_of(last: Stage) -> int | None:
-    """The number of key groups that a chain asks for, ``None`` if it does not.
+    """Return the number of key groups that a chain asks for, ``None`` if it does not.
 
     Raises:
         DefinitionError: Its stages ask for different numbers.
@@ -186,7 +186,7 @@ def build(
 
 
 def _input_schemas(chain: list[Stage]) -> list[Schema]:
-    """The columns that each stage reads.
+    """Return the columns that each stage reads.
 
     Raises:
         OutputDefinitionError: A stage that is read by another one has no output type.
@@ -207,7 +207,7 @@ def _main_schema(stage: Stage, reason: str) -> Schema:
 
 
 def _side_schema(stage: Stage, tag: Any, columns: Schema) -> Schema:
-    """The columns of a side output: those of its type, or of the stage's input."""
+    """Return the columns of a side output: those of its type, or of the stage's input."""
     schema: Schema = tag.schema or columns
     _check(schema, f"operator {stage.name!r}, side output {tag.name!r}")
     return schema
@@ -234,7 +234,7 @@ def _emitter(index: int, stage: Stage, columns: Schema, wanted: Sequence[Output]
 
 
 def _bad_rows(source: Source, wanted: Sequence[Output], first: Stage) -> str | None:
-    """The output for bad rows: ``None`` refuses them, an empty one drops them."""
+    """Return the output for bad rows: ``None`` refuses them, an empty one drops them."""
     tag = source.on_bad_row
     if tag is None:
         return None
@@ -243,7 +243,7 @@ def _bad_rows(source: Source, wanted: Sequence[Output], first: Stage) -> str | N
 
 
 def _forwarded(chain: list[Stage], index: int, wanted: Sequence[Output]) -> str | None:
-    """The id under which the rows that stage ``index`` reads are passed on, if someone else reads them too."""
+    """Return the id under which the rows that stage ``index`` reads are passed on, if someone else reads them too."""
     before = chain[index - 1] if index else None
     if before is not None and any(output.stage is before and output.tag is None for output in wanted):
         return output_id(index - 1, None)
@@ -260,7 +260,7 @@ def _route(chain: list[Stage], schemas: list[Schema], output: Output, parcel: Pa
 
 
 def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: dict[str, Observation]) -> DataFrame:
-    """The stage's output with its columns as they are meant, and with its metrics observed."""
+    """Return the stage's output with its columns as they are meant, and with its metrics observed."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -14,7 +14,7 @@ _MASK = 0xFFFFFFFF
 
 
 def spark_hash(value: int) -> int:
-    """Spark's ``hash(CAST(value AS INT))``, a signed 32-bit integer."""
+    """Return Spark's ``hash(CAST(value AS INT))``, a signed 32-bit integer."""
     mixed = _rotate((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     hashed = _rotate(42 ^ mixed, 13) * 5 + 0xE6546B64 & _MASK
     hashed ^= 4
@@ -26,7 +26,7 @@ def spark_hash(value: int) -> int:
 
 @lru_cache(maxsize=64)
 def group_ids(parallelism: int) -> tuple[int, ...]:
-    """The id of each of ``parallelism`` key groups, by index of the group."""
+    """Return the id of each of ``parallelism`` key groups, by index of the group."""
     found: dict[int, int] = {}
     candidate = 0
     while len(found) < parallelism:

@@ -24,7 +24,7 @@ _TIMES = ("timestamp", "bigint", "int")
 
 
 def schema_of_frame(frame: DataFrame) -> Schema:
-    """The columns of a source.
+    """Return the columns of a source.
 
     Raises:
         DefinitionError: No columns, a name that occurs twice, or one that is reserved.
@@ -42,7 +42,7 @@ def schema_of_frame(frame: DataFrame) -> Schema:
 
 
 def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
-    """The key columns of a stage.
+    """Return the key columns of a stage.
 
     Raises:
         DefinitionError: The keys are a function, or a column is unknown.
@@ -61,7 +61,7 @@ def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
 
 
 def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: str | None = None) -> str:
-    """The SQL expression of the key's hash; null where a part of the key is null, and for bad rows.
+    """Return the SQL expression of the key's hash; null where a part of the key is null, and for bad rows.
 
     Args:
         keys: The key columns.
@@ -82,7 +82,7 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: s
 
 
 def time_column(source: Source, schema: Schema) -> str | None:
-    """The column with the event time, a timestamp or milliseconds; ``None`` without event time.
+    """Return the column with the event time, a timestamp or milliseconds; ``None`` without event time.
 
     Raises:
         DefinitionError: The column is unknown or cannot be used.
@@ -105,7 +105,7 @@ def time_column(source: Source, schema: Schema) -> str | None:
 
 
 def too_far_ahead(source: Source, schema: Schema) -> str | None:
-    """The SQL condition of rows whose timestamp is too far ahead of the batch's processing time; ``None`` for none."""
+    """Return the SQL condition of rows whose timestamp is too far ahead of the clock; ``None`` for none."""
     name = source.timestamp
     if not isinstance(name, str) or source.max_ahead_ms is None:
         return None
@@ -121,7 +121,7 @@ def too_far_ahead(source: Source, schema: Schema) -> str | None:
 def packed_ticks(
     source: Source, parallelism: int, *, end: bool, needed: bool = False, files: DataFrame | None = None
 ) -> DataFrame | None:
-    """A row for every key group when a tick comes, packed already: it wakes the groups, and can end the input.
+    """Return a row for every key group when a tick comes, packed already: it wakes the groups, and can end the input.
 
     Args:
         source: The source. A batch DataFrame always ends its input.

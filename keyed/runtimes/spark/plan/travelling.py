@@ -46,7 +46,7 @@ def check_travels(function: object, operator: str) -> None:
 
 
 def _trouble(value: object) -> str | None:
-    """Why a value cannot be pickled; ``None`` if it can."""
+    """Tell why a value cannot be pickled; ``None`` if it can."""
     from pyspark import cloudpickle
 
     try:
@@ -57,7 +57,7 @@ def _trouble(value: object) -> str | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value is pickled with, as far as the user has a name for it, and how a message names it."""
+    """Yield what a value is pickled with, as far as the user has a name for it, and how a message names it."""
     if isinstance(value, MethodType | staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, FunctionType):

@@ -63,7 +63,7 @@ class Exports:
             )
 
     def starting(self, record: Begin) -> None:
-        """A query is about to start that has begun so."""
+        """Take note that a query is about to start that has begun so."""
         self._query = None
         self._started.clear()
         if self._folder is not None:
@@ -77,7 +77,7 @@ class Exports:
             )
 
     def started(self, query: StreamingQuery, parallelism: int) -> None:
-        """It has started with so many key groups, or its first batch has already."""
+        """Take note that it has started with so many key groups, or its first batch has already."""
         self._query = query
         self._parallelism = parallelism
         self._started.set()
@@ -120,12 +120,12 @@ class Exports:
             export_last(self._session, self._checkpoint, last, self._changelogs)
 
     def _was_idle(self, report: Mapping[str, Any]) -> bool:
-        """Whether a batch of nothing but a tick has done no more than export the one before it."""
+        """Tell whether a batch of nothing but a tick has done no more than export the one before it."""
         sources = report["sources"][:-1] if self._ticks else report["sources"]
         return is_quiet(report, self._changelogs) and not any(source["numInputRows"] for source in sources)
 
     def _report(self, batch: int) -> Mapping[str, Any] | None:
-        """Spark's report of a batch, ``None`` if it has none."""
+        """Return Spark's report of a batch, ``None`` if it has none."""
         if self._query is None:
             return None
         reports = (self._query.lastProgress, *reversed(self._query.recentProgress))
@@ -133,7 +133,7 @@ class Exports:
         return next((r for r in reports if r and r["batchId"] == batch and "addBatch" in r["durationMs"]), None)
 
     def _sequences(self, batch: int) -> Mapping[str, int]:
-        """The sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it.
+        """Return the sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it.
 
         Raises:
             ChangelogDiverged: A changelog is not this checkpoint's.

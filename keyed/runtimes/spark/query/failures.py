@@ -67,7 +67,7 @@ def raise_translated(error: BaseException, query: str) -> NoReturn:
 
 
 def translated(error: BaseException, query: str) -> KeyedError:
-    """The typed error for what a query failed with.
+    """Return the typed error for what a query failed with.
 
     Args:
         error: What Spark raised.
@@ -94,7 +94,7 @@ def translated(error: BaseException, query: str) -> KeyedError:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether the JVM ends or has ended before this process: it gets the signals of a terminal or process group too."""
+    """Tell whether the JVM ends or has ended before this process: it gets the signals of a process group too."""
     if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
         return True
     return _is_sparks(error) and "Cannot call methods on a stopped SparkContext" in str(error)
@@ -105,7 +105,7 @@ def _is_sparks(error: BaseException) -> bool:
 
 
 def _users_lines(text: str) -> str:
-    """The user's calls in the traceback of the exception that ours, with which ``text`` ends, was raised from."""
+    """Return the user's calls in the traceback of what our exception, with which ``text`` ends, was raised from."""
     before, cause, _ = text.rpartition(_FOLLOWING)
     if not cause:
         return ""
@@ -114,7 +114,7 @@ def _users_lines(text: str) -> str:
 
 
 def _sinks_lines(error: BaseException) -> str:
-    """The calls of a user's sink on the way to an error that Spark raised in this program."""
+    """Return the calls of a user's sink on the way to an error that Spark raised in this program."""
     frames = list(traceback.extract_tb(error.__traceback__))
     writer = max((number for number, frame in enumerate(frames) if frame.filename.endswith(_WRITER)), default=None)
     after = [] if writer is None else frames[writer + 1 :]
@@ -123,7 +123,7 @@ def _sinks_lines(error: BaseException) -> str:
 
 
 def _essence(error: BaseException, text: str) -> str:
-    """The part of a long message that says something: the last Python traceback, the first cause, or the beginning."""
+    """Return what says something in a long message: the last Python traceback, the first cause, or the beginning."""
     # What follows is the query's plan and the JVM's stack.
     text = re.split(r"^(?:=== Streaming Query ===|Driver stacktrace|JVM stacktrace)", text, flags=re.MULTILINE)[0]
     causes = _CAUSE.findall(text)

@@ -72,7 +72,7 @@ class Job:
         return None if self._cut is None else Restored(self._cut.sequence, with_position=False)
 
     def values(self, batches: set[int]) -> list[Any]:
-        """What the collecting sinks got in these batches."""
+        """Return what the collecting sinks got in these batches."""
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         return [value for sink in sinks for batch in sorted(batches) for value in sink.batches.get(batch, ())]
 
@@ -89,7 +89,7 @@ class Job:
             self._on_progress(progress)
 
     def _progress(self, batch_id: int, rows: int | None, observed: Mapping[str, dict[str, int]]) -> Progress:
-        """What is told of a batch; where the number of its rows is not known, that of a first batch."""
+        """Return what is told of a batch; where the number of its rows is not known, that of a first batch."""
         metrics = {stage.name: dict(observed.get(stage.name, {})) for stage in self._last.chain}
         clocks = {
             name: (counters.pop("watermark", MIN_TIMESTAMP), counters.pop("processing_time", 0))
@@ -101,7 +101,7 @@ class Job:
         return Progress(batch_id, rows, watermark, processing_time, metrics)
 
     def _built(self, parallelism: int, **options: Any) -> Plan:
-        """The plan with so many key groups; see `build` for the options."""
+        """Return the plan with so many key groups; see `build` for the options."""
         return build(
             self._last,
             [bound.output for bound in self._outputs],
@@ -118,7 +118,7 @@ def _log_restored(progress: RestoreProgress) -> None:
 
 
 def frame_of(output: Output) -> DataFrame:
-    """An output as a DataFrame of its own, for the user to write or go on with."""
+    """Return an output as a DataFrame of its own, for the user to write or go on with."""
     stage = output.stage
     session = session_of(stage)
     parallelism = parallelism_of(stage) or partitions_of(session)
@@ -139,7 +139,7 @@ def frame_of(output: Output) -> DataFrame:
 
 
 def session_of(stage: Stage) -> SparkSession:
-    """The session of a chain's source.
+    """Return the session of a chain's source.
 
     Raises:
         SessionError: It lacks what keyed needs.
@@ -151,12 +151,12 @@ def session_of(stage: Stage) -> SparkSession:
 
 
 def restore_points(last: Stage) -> dict[str, RestorePoint]:
-    """What the operators of a chain are restored from, by name."""
+    """Return what the operators of a chain are restored from, by name."""
     return {stage.name: stage.restore_from for stage in last.chain if stage.restore_from is not None}
 
 
 def _prepared(changelogs: Mapping[str, Changelog], parallelism: int, cut: Cut | None) -> dict[str, str]:
-    """The identity of each changelog, which is created if it was not there."""
+    """Return the identity of each changelog, which is created if it was not there."""
     ids = {name: changelog.prepare(name, parallelism).log_id for name, changelog in changelogs.items()}
     for name, restoration in (cut.operators if cut is not None else {}).items():
         if name in changelogs:
@@ -165,7 +165,7 @@ def _prepared(changelogs: Mapping[str, Changelog], parallelism: int, cut: Cut | 
 
 
 def partitions_of(session: SparkSession) -> int:
-    """The number of key groups of a query that does not say."""
+    """Return the number of key groups of a query that does not say."""
     return int(session.conf.get(PARTITIONS) or 200)
 
 

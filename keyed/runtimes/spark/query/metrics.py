@@ -19,7 +19,7 @@ OBSERVED = "keyed."
 
 
 def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[str, dict[str, int]]:
-    """The counters of each operator of a Spark query that was started with plain ``writeStream``.
+    """Return the counters of each operator of a Spark query that was started with plain ``writeStream``.
 
     Args:
         progress: ``query.lastProgress``, or the progress that a ``StreamingQueryListener`` gets.
@@ -31,7 +31,7 @@ def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[
 
 
 def operator_commits(progress: Any) -> dict[str, int]:
-    """The number of the commit that each operator's key groups made in a batch.
+    """Return the number of the commit that each operator's key groups made in a batch.
 
     Args:
         progress: The progress report of the batch.
@@ -43,7 +43,7 @@ def operator_commits(progress: Any) -> dict[str, int]:
 
 
 def next_work(progress: Any, exported: Container[str]) -> int | None:
-    """The processing time at which a query has something to do though no row comes.
+    """Return the processing time at which a query has something to do though no row comes.
 
     Args:
         progress: The progress report of its last batch.
@@ -63,7 +63,7 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
 
 
 def is_quiet(progress: Any, exported: Container[str]) -> bool:
-    """Whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
+    """Tell whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
 
     Args:
         progress: The progress report of the batch.
@@ -78,7 +78,7 @@ def is_quiet(progress: Any, exported: Container[str]) -> bool:
 
 
 def _marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
-    """The marks of each operator's key groups in a batch."""
+    """Return the marks of each operator's key groups in a batch."""
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
     found = {}
     for name, row in observed.items():
@@ -94,7 +94,7 @@ def _marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def summed(marks: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """The marks of an operator's key groups as one."""
+    """Return the marks of an operator's key groups as one."""
     total: dict[str, int] = {}
     watermark, processing_time = MAX_TIMESTAMP, MIN_TIMESTAMP
     for mark in marks:

@@ -36,7 +36,7 @@ _POLL = 0.2
 
 
 def dataframe(output: Output) -> DataFrame:
-    """An output as a DataFrame, for plain Spark to write or go on with."""
+    """Return an output as a DataFrame, for plain Spark to write or go on with."""
     return frame_of(output)
 
 
@@ -73,7 +73,7 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
 
 
 def _restored(job: StreamJob) -> SparkQuery | None:
-    """The query whose one batch gives a checkpoint the state and position of changelogs, if that is to be done."""
+    """Run the one batch that gives a checkpoint the state and position of changelogs, if that is to be done."""
 
     def first_batch(cut: Cut) -> SparkQuery | None:
         job.begin_at(cut)
@@ -157,7 +157,7 @@ class SparkQuery(Shown):
         return self._kept.tables
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Cumulative counters by operator and name, as of the last batch."""
+        """Return cumulative counters by operator and name, as of the last batch."""
         progress = self.progress
         return progress.metrics if progress is not None else {}
 

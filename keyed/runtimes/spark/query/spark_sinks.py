@@ -174,25 +174,25 @@ class SparkFolder:
 
 
 def _spark_id(session: SparkSession, checkpoint: str) -> str:
-    """The id that Spark gave the query when it started."""
+    """Return the id that Spark gave the query when it started."""
     (line,) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
     return str(json.loads(line.value)["id"])
 
 
 def _named(sink: Sink | FolderSink) -> str:
-    """A sink, as a message names it."""
+    """Return a sink, as a message names it."""
     if isinstance(sink, FunctionSink):
         return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
     return f"the Parquet sink {sink.path!r}" if isinstance(sink, ParquetSink | FolderSink) else "a collecting sink"
 
 
 def batch_folder(path: str, batch_id: int) -> str:
-    """The folder of one batch, where a sink has a folder for each."""
+    """Return the folder of one batch, where a sink has a folder for each."""
     return f"{path.rstrip('/')}/batch={batch_id:010d}"
 
 
 def collected(frame: DataFrame) -> list[Any]:
-    """The rows of a DataFrame as `keyed.rows.Row`, with aware UTC times, in the order of its partitions."""
+    """Return the rows of a DataFrame as `keyed.rows.Row`, with aware UTC times, in the order of its partitions."""
     # Bad rows may have what Python has no value for.
     return raw_rows(frame.toArrow())
 

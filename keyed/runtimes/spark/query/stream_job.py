@@ -165,7 +165,7 @@ class StreamJob(Job):
         return query, writer, ticker
 
     def values(self, batches: set[int]) -> list[Any]:
-        """What the collecting sinks got in these batches."""
+        """Return what the collecting sinks got in these batches."""
         for number, bound in enumerate(self._outputs):
             if isinstance(bound.sink, CollectSink) and self._remote:
                 for batch in batches:
@@ -174,7 +174,7 @@ class StreamJob(Job):
         return super().values(batches)
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
-        """Spark's progress of a batch as ours."""
+        """Return Spark's progress of a batch as ours."""
         observed = spark_metrics(progress)
         # The tick was united with the source's rows last.
         sources = progress["sources"][:-1] if self._last.source.ticks else progress["sources"]
@@ -206,5 +206,5 @@ class StreamJob(Job):
         )
 
     def _collecting(self, number: int) -> str:
-        """The folder through which a collecting sink gets its values over Spark Connect."""
+        """Return the folder through which a collecting sink gets its values over Spark Connect."""
         return f"{self._checkpoint.rstrip('/')}/keyed-collected/{number}"

@@ -66,7 +66,7 @@ def trust_workers(session: SparkSession) -> None:
 
 
 def is_remote(session: Any) -> bool:
-    """Whether a session is one of Spark Connect."""
+    """Tell whether a session is one of Spark Connect."""
     return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
 
 
@@ -114,7 +114,6 @@ def _wrong_workers(session: SparkSession) -> list[str]:
 
 
 def _wrong_versions(found: Mapping[str, str]) -> list[str]:
-    """What versions do not serve."""
     serve = dict(_SERVE)
     spark = _numbers(found["pyspark"])
     for since, least in _PROTOBUF.items():
@@ -137,7 +136,7 @@ def _dotted(version: _Version) -> str:
 
 
 def _numbers(text: str) -> _Version:
-    """The leading numbers of a version: ``4.3.0.dev1`` gives (4, 3, 0)."""
+    """Return the leading numbers of a version: ``4.3.0.dev1`` gives (4, 3, 0)."""
     numbers = []
     for part in text.split("."):
         if not part.isdigit():
@@ -150,7 +149,7 @@ def _numbers(text: str) -> _Version:
 
 
 def _installed() -> dict[str, str]:
-    """The version of each package here; empty if it is not there."""
+    """Return the version of each package here; empty if it is not there."""
     from importlib.metadata import PackageNotFoundError, version
 
     import pyspark
@@ -165,7 +164,7 @@ def _installed() -> dict[str, str]:
 
 
 def _asking(*, for_keyed: bool) -> Any:
-    """What asks a worker for its packages, as a function that travels by value."""
+    """Return what asks a worker for its packages, as a function that travels by value."""
     installed = _installed
 
     def ask(batches: Iterator[Any]) -> Iterator[Any]:

@@ -130,7 +130,6 @@ def carried(parcel: Parcel | None, content: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _parcel_of(*packages: str) -> Parcel:
-    """All sources of some packages."""
     sources: dict[str, tuple[bool, str]] = {}
     for package in packages:
         root = Path(str(sys.modules[package].__file__)).parent
@@ -143,7 +142,7 @@ def _parcel_of(*packages: str) -> Parcel:
 
 
 def parcel_for(functions: Iterable[object]) -> Parcel:
-    """The parcel for a query over Spark Connect; lets the modules of its functions travel by value from now on."""
+    """Return the parcel for a query over Spark Connect, and let the modules of its functions travel by value."""
     from pyspark import cloudpickle
 
     shipped = [name for name in _SHIPPED if name in sys.modules]

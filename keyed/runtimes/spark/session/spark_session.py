@@ -67,7 +67,7 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """A Spark session with what keyed needs set where the user has not said otherwise; an active one is completed.
+    """Start a Spark session with what keyed needs where the user has not said otherwise, or complete the active one.
 
     Args:
         app_name: Name of the application.
@@ -120,7 +120,7 @@ def spark_session(
 
 
 def is_here(session: SparkSession) -> bool:
-    """Whether Spark runs on this machine alone, on its file system."""
+    """Tell whether Spark runs on this machine alone, on its file system."""
     master = session.conf.get("spark.master", "") or ""
     files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
     return master.startswith("local") and files.startswith("file:")
@@ -154,7 +154,6 @@ def _complete(session: SparkSession, given: Mapping[str, str]) -> None:
 
 
 def _jvm_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The settings that a new JVM is started with."""
     settings = {**_SQL, **(_LOCAL if master.startswith("local") else {}), **given}
     options = settings.get(_JAVA_OPTIONS, "")
     if "-Xss" not in options:
@@ -177,7 +176,7 @@ def _prepare_environment(master: str) -> None:
 
 
 def _holds_modules(path: str) -> bool:
-    """Whether a folder of ``sys.path`` is one of the user's, and not one that any Python of this kind has by itself."""
+    """Tell whether a folder of ``sys.path`` is one of the user's, and not one that any such Python has by itself."""
     folder = Path(path).absolute()
     own = (Path(sys.prefix).absolute(), Path(sys.base_prefix).absolute())
     return folder.is_dir() and not any(folder.is_relative_to(prefix / "lib") for prefix in own)

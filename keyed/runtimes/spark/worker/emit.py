@@ -31,12 +31,12 @@ _FRAME_ROWS = 131_072
 
 
 def wire_type(type_: str) -> str:
-    """The type with which a column leaves the Python worker."""
+    """Return the type with which a column leaves the Python worker."""
     return "bigint" if _is_timestamp(type_) else type_
 
 
 def unwired(name: str, type_: str) -> str:
-    """The SQL expression that turns a column that left the worker back into what it is."""
+    """Return the SQL expression that turns a column that left the worker back into what it is."""
     column = quoted(name)
     return f"timestamp_micros({column}) AS {column}" if _is_timestamp(type_) else column
 
@@ -76,11 +76,11 @@ class Emitter:
         return self.main.columns if self.main is not None else ()
 
     def rows(self) -> EmittedRows:
-        """What takes the main output of a batch."""
+        """Return what takes the main output of a batch."""
         return EmittedRows(self)
 
     def frames(self, result: BatchResult, rows: EmittedRows, passed_on: list[bytes], mark: GroupMark) -> Iterator[Any]:
-        """The pandas frames of a batch: main outputs first, the group's mark last.
+        """Yield the pandas frames of a batch: main outputs first, the group's mark last.
 
         Args:
             result: What the engine gave.
@@ -105,7 +105,7 @@ class Emitter:
         yield self._notes(notes)
 
     def row_frame(self, arrays: list[Any]) -> Any:
-        """Main outputs as a pandas frame.
+        """Return main outputs as a pandas frame.
 
         Args:
             arrays: The columns of the main output, and the timestamps where rows leave with them.
@@ -131,7 +131,7 @@ class Emitter:
         return self.frame(columns)
 
     def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
-        """Main outputs that come as tables, which have the columns of the output, as pandas frames."""
+        """Yield main outputs that come as tables, which have the columns of the output, as pandas frames."""
         import pyarrow as pa
 
         if self.main is None or not emitted.tables:
@@ -142,7 +142,6 @@ class Emitter:
             yield self.row_frame(batch.columns)
 
     def _chunks(self, tag: str, schema: Schema, emitted: Emitted | EmittedTables) -> Iterator[bytes]:
-        """The notes of a side output."""
         import pyarrow as pa
 
         where = f"operator {self.operator!r}, side output {tag!r}"
@@ -159,7 +158,7 @@ class Emitter:
                 yield chunk_note(output_id(self.stage, tag), batch.slice(start, _CHUNK_ROWS))
 
     def frame(self, columns: list[Any]) -> Any:
-        """Columns of pandas as a frame."""
+        """Return columns of pandas as a frame."""
         import pandas as pd
 
         names = [name for name, _ in self._columns]
@@ -193,7 +192,7 @@ class EmittedRows:
         self._parts = []
 
     def frames(self) -> Iterator[Any]:
-        """What was taken, as pandas frames."""
+        """Yield what was taken, as pandas frames."""
         import pyarrow as pa
 
         for start in range(0, len(self._parts), _PARTS_A_FRAME):
@@ -202,7 +201,7 @@ class EmittedRows:
 
 
 def _with_timestamps(table: Any) -> Any:
-    """A table of outputs with the column of timestamps; null where the function gave none."""
+    """Return a table of outputs with the column of timestamps; null where the function gave none."""
     import pyarrow as pa
 
     if TIMESTAMP in table.column_names:
@@ -211,7 +210,7 @@ def _with_timestamps(table: Any) -> Any:
 
 
 def _timestamps(emitted: Emitted) -> Any:
-    """The timestamps of emitted values, spread out by Arrow and not in Python."""
+    """Return the timestamps of emitted values, spread out by Arrow and not in Python."""
     import numpy as np
     import pyarrow as pa
 
@@ -225,7 +224,6 @@ def _timestamps(emitted: Emitted) -> Any:
 
 
 def _wired(array: Any, type_: str) -> Any:
-    """A column as it is handed to pandas."""
     import pandas as pd
     import pyarrow as pa
 

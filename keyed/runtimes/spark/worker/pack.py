@@ -116,7 +116,7 @@ class _Task:
             yield self._flush()
 
     def _flush(self) -> Any:
-        """What has been packed so far, as rows for Spark."""
+        """Return what has been packed so far, as rows for Spark."""
         import pyarrow as pa
 
         groups, payloads = zip(*self._packed, strict=True)
@@ -170,7 +170,7 @@ class _Task:
         self._position += 1
 
     def _checked(self, batch: Any) -> Any:
-        """The rows that are not bad; the others are refused or diverted."""
+        """Return the rows that are not bad; the others are refused or diverted."""
         import numpy as np
         import pyarrow as pa
 
@@ -242,7 +242,6 @@ class _Task:
         self._position += 1
 
     def _combined(self, rows: Any) -> Any:
-        """Rows of one key group as they are sent."""
         packer = self._packer
         if packer.combiner is None:
             return rows
@@ -257,7 +256,7 @@ class _Task:
 
 
 def _highest(times: Any, name: str) -> int | None:
-    """The highest of an event-time column, in milliseconds."""
+    """Return the highest of an event-time column, in milliseconds."""
     import pyarrow.compute as pc
 
     from keyed.arrow.event_times import event_times

@@ -160,7 +160,7 @@ class Processor(StatefulProcessor):
             work.close()
 
     def _meta(self, group: int) -> GroupMeta | None:
-        """The meta record; ``None`` before the first commit, and for a damaged one, which the engine reports."""
+        """Return the meta record; ``None`` before the first commit, and for a damaged one, which the engine reports."""
         with suppress(CorruptionError):
             return self._log.meta(f"key group {group}")
         return None

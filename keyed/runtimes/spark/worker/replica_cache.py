@@ -39,7 +39,7 @@ class _Held:
 
 
 def default_local_dir() -> str:
-    """The folder for local stores where none is given: one per user in the folder for temporary files.
+    """Return the folder for local stores where none is given: one per user in the folder for temporary files.
 
     Raises:
         LocalStoreError: Somebody else has made it: whoever knows the name can.
@@ -70,7 +70,7 @@ class ReplicaCache:
     def replica(
         self, operator: str, group: int, log_id: str, folder: Path | None, *, new: bool = False
     ) -> Iterator[Replica]:
-        """The replica of a key group for one batch.
+        """Open the replica of a key group for one batch.
 
         Args:
             operator: Name of the operator.

@@ -91,7 +91,7 @@ def batch_of(
     upstream: int | None,
     vectorized: bool = False,
 ) -> Batch:
-    """The engine's batch.
+    """Return the engine's batch.
 
     Args:
         incoming: What reached the group.
@@ -135,7 +135,6 @@ def _read(chunks: Iterable[Any]) -> Any:
 
 
 def _table(chunks: Iterable[Any], time: str | None, *, by_time: bool) -> Any:
-    """The rows as a vectorized function gets them."""
     from keyed.tables.batches import in_time_order, with_times
 
     table = with_times(_read(chunks), time)
@@ -145,7 +144,6 @@ def _table(chunks: Iterable[Any], time: str | None, *, by_time: bool) -> Any:
 def _rows(
     chunks: Iterable[Any], keys: Sequence[str], time: str | None, *, by_time: bool
 ) -> Callable[[], Iterable[Chunk]]:
-    """The rows as a row function gets them."""
     from keyed.arrow.event_times import event_times, time_order
 
     table = _read(chunks)

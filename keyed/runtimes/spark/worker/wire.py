@@ -93,7 +93,7 @@ class GroupMark:
 
 
 def encode_mark(mark: TaskMark) -> bytes:
-    """The payload of a task's mark."""
+    """Return the payload of a task's mark."""
     return b"M" + msgspec.msgpack.encode(mark)
 
 
@@ -101,34 +101,34 @@ _decode_mark = msgspec.msgpack.Decoder(TaskMark).decode
 
 
 def decode_mark(payload: bytes) -> TaskMark:
-    """The mark in a payload."""
+    """Return the mark in a payload."""
     return _decode_mark(memoryview(payload)[1:])
 
 
 def encode_payload(kind: bytes, source: int, position: int, content: bytes | pa.RecordBatch) -> bytes:
-    """A payload of rows (``R``, with their Arrow batch) or of a note (``N``)."""
+    """Return a payload of rows (``R``, with their Arrow batch) or of a note (``N``)."""
     head = HEAD.pack(kind, source, position)
     return head + content if isinstance(content, bytes) else write_stream(content, head)
 
 
 def output_id(stage: int, tag: str | None) -> str:
-    """The id of an output of a stage."""
+    """Return the id of an output of a stage."""
     return f"{stage}/{tag or ''}"
 
 
 def chunk_prefix(output: str) -> bytes:
-    """What the notes of an output's chunks start with."""
+    """Return what the notes of an output's chunks start with."""
     name = output.encode()
     return b"S" + _LENGTH.pack(len(name)) + name
 
 
 def chunk_note(output: str, batch: pa.RecordBatch) -> bytes:
-    """The note of a chunk of an output's rows."""
+    """Return the note of a chunk of an output's rows."""
     return write_stream(batch, chunk_prefix(output))
 
 
 def read_chunk(note: bytes) -> Any:
-    """The Arrow table in the note of a chunk."""
+    """Return the Arrow table in the note of a chunk."""
     import pyarrow as pa
 
     (length,) = _LENGTH.unpack_from(note, 1)
@@ -136,7 +136,7 @@ def read_chunk(note: bytes) -> Any:
 
 
 def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
-    """An Arrow IPC stream of one batch, after ``head``."""
+    """Return an Arrow IPC stream of one batch, after ``head``."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

@@ -31,7 +31,7 @@ class WriterCache:
         self._held: dict[tuple[str, int], _Held] = {}
 
     def writer(self, changelog: Changelog, log_id: str, group: int, meta: GroupMeta | None) -> ChangelogWriter:
-        """The writer of a key group, which knows the end of the group's changelog.
+        """Return the writer of a key group, which knows the end of the group's changelog.
 
         Args:
             changelog: The changelog.
@@ -66,7 +66,7 @@ class WriterCache:
 
 
 def _is_level(last: Commit | None, meta: GroupMeta | None) -> bool:
-    """Whether a changelog that ends with ``last`` has all but the last commit of a key group, or all of them."""
+    """Tell whether a changelog that ends with ``last`` has all but the last commit of a key group, or all of them."""
     if last is None or meta is None:
         return last is None and meta is None
     return (last.sequence, last.attempt) in ((meta.commit, meta.attempt), (meta.commit - 1, meta.previous))
