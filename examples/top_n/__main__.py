@@ -117,6 +117,7 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int |
 
 
 def _follow(topic: Topic, settings: Settings, workspace: Workspace, config: dict[str, str], port: int | None) -> None:
+    topic.check()
     again = workspace.claim({**attrs.asdict(settings), **topic.identity()})
     going = "; going on where the last run stopped" if again else ""
     print(f"{topic.about}, windows of {settings.window_minutes} minutes{going}", flush=True)

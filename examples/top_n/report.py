@@ -16,9 +16,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def progress_line(progress: keyed.Progress, total: int | None) -> str:
-    """Return a batch in one line: rows so far, watermark, late rows so far."""
+    """Return a batch in one line: rows so far, watermark, late rows and rows without an item or a time so far."""
     counters = progress.metrics.get(COUNT, {})
-    rows, late = counters.get("rows_in", 0), counters.get("rows_side_output", 0)
+    rows, late, bad = (counters.get(name, 0) for name in ("rows_in", "rows_side_output", "rows_bad"))
     if progress.watermark == keyed.MAX_TIMESTAMP:
         watermark = "end of input"
     elif progress.watermark == keyed.MIN_TIMESTAMP:
@@ -26,7 +26,8 @@ def progress_line(progress: keyed.Progress, total: int | None) -> str:
     else:
         watermark = f"{_EPOCH + timedelta(milliseconds=progress.watermark):%Y-%m-%d %H:%M}"
     read = f"{rows:,}" if total is None else f"{rows:>{len(f'{total:,}')},} of {total:,}"
-    return f"batch {progress.batch_id:>4}   {read} rows   watermark {watermark:<16}   late {late:,}"
+    line = f"batch {progress.batch_id:>4}   {read} rows   watermark {watermark:<16}   late {late:,}"
+    return f"{line}   bad {bad:,}: without item or time" if bad else line
 
 
 def read_results(folder: Path) -> pa.Table:

@@ -14,6 +14,7 @@ import attrs
 import pyspark
 
 import keyed
+from examples.top_n.datasets import DatasetError
 from examples.top_n.functions import LATE
 from examples.top_n.job import OnProgress, Settings, top_n
 from examples.top_n.workspace import Workspace
@@ -48,6 +49,22 @@ class Topic:
     def identity(self) -> dict[str, Any]:
         """Return what tells this data from other data; the brokers may move."""
         return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
+
+    def check(self) -> None:
+        """Ask the brokers for the topic.
+
+        Raises:
+            DatasetError: There is no such topic, or no broker answers.
+        """
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            known = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=10).topics
+        except KafkaException as error:
+            raise DatasetError(f"--bootstrap {self.bootstrap}: no broker answers: {error.args[0].str()}") from error
+        if self.name not in known:
+            raise DatasetError(f"--topic {self.name}: {self.bootstrap} has no such topic; create it first")
 
     def changelog(self, operator: str) -> keyed.Changelog:
         """Return the changelog of an operator."""

@@ -91,6 +91,22 @@ def test_the_latest_window_is_shown_and_one_steps_back(flights, top, page):
     until(lambda: re.search(r"Late rows\s+69", page.locator("#facts").inner_text()))
 
 
+def test_what_was_known_at_a_batch_is_shown(flights, top, page):
+    files = sorted((flights.output / "arrivals").glob("*.parquet"))
+    for batch in (3, 9):
+        rows = pd.concat(pd.read_parquet(file) for file in files[:batch])
+        ended = top[top["window_end"] <= rows["event_time"].max() - pd.Timedelta(minutes=60)]
+        page.goto(f"{flights.address}/?as_of={batch}&item=BOS")
+        shows(page, ranking_of(top, ended["window_start"].max()))
+        assert page.locator(".panel .mono").inner_text().startswith(f"batch {batch} ")
+        counted = rows[(rows["item"] == "BOS") & (rows["event_time"] < ended["window_end"].max())]
+        late = pd.read_parquet(flights.output / "late").merge(counted)
+        page.locator("h3 + p").wait_for()
+        assert page.locator("h3 + p").inner_text().startswith(f"{len(counted) - len(late):,} in ")
+    page.goto(f"{flights.address}/?as_of=1000")
+    page.get_by_text("the newest batch of operator 'rank-per-window' is").wait_for()
+
+
 def test_an_item_is_found_with_its_counts(flights, top, page):
     page.goto(flights.address)
     page.get_by_role("searchbox", name="Item").fill("ATL")
@@ -190,8 +206,24 @@ def test_the_page_is_used_by_keyboard_alone(flights, top, page):
     page.keyboard.type("BOS")
     page.keyboard.press("Enter")
     page.locator(".chart canvas").wait_for()
-    # What is read out: the order of the list is that of the ranks, and each change has words.
-    assert [rank for rank, _, _ in rows_of(page)] == list(range(1, len(rows_of(page)) + 1))
+
+
+def test_the_page_is_read_out_in_words(flights, top, page):
+    start = pd.Timestamp("2013-07-12T20:00Z")
+    before = {item: rank for rank, item, _ in ranking_of(top, str(start - pd.Timedelta(hours=1)))}
+    page.goto(f"{flights.address}/?window={start:%Y-%m-%dT%H:%M:%SZ}")
+    shows(page, ranking_of(top, str(start)))
+    lines = []
+    for rank, item, count in ranking_of(top, str(start)):
+        up = before.get(item, rank) - rank
+        change = "new" if item not in before else f"up {up}" if up > 0 else f"down {-up}" if up else "as before"
+        lines += ["listitem:", f'text: "{rank}"', f'button "{item}"', f"text: {count} {change}"]
+    read = page.get_by_role("list", name="Ranking").aria_snapshot()
+    assert [line.strip().removeprefix("- ") for line in read.splitlines()[1:]] == lines
+    # Whatever can be used has a name.
+    snapshot = page.locator("body").aria_snapshot()
+    assert re.findall(r"- (button|link|textbox|searchbox|combobox)(?::|$)", snapshot, re.MULTILINE) == []
+    assert page.get_by_role("heading", level=1).count() == 1
 
 
 def test_no_item_is_read_as_html(tmp_path, page):

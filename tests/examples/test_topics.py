@@ -46,7 +46,7 @@ def expected(sales: list[dict[str, Any]], n: int) -> dict[str, list[tuple[str, i
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, broker):
+def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, broker, capsys):
     (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
     sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
     last = {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
@@ -62,6 +62,10 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
     jars = ",".join(map(str, fetch(CONNECTOR)))
     options = ["--source", "kafka", "--bootstrap", broker.bootstrap, "--topic", "sales", "--item-column", "product"]
     options += ["--time-column", "at", "--n", "5", "--delay-minutes", "1440", "--conf", f"spark.jars={jars}"]
+    elsewhere = [option if option != "sales" else "nowhere" for option in options]
+    assert main(["--output", str(tmp_path / "out"), *elsewhere]) == 1
+    assert f"--topic nowhere: {broker.bootstrap} has no such topic" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
     job = Job(tmp_path / "out", *options)
     try:
         job.serves()
@@ -86,6 +90,7 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
     finally:
         assert job.interrupt() == 0, job.printed
     assert "Traceback" not in job.printed
+    assert "bad 2: without item or time" in job.printed
     written: dict[tuple[str, int], tuple[str, int]] = {}
     for message in messages(broker.bootstrap, "sales-top"):
         row = json.loads(message.value())
