@@ -38,21 +38,20 @@ _SYNONYMS = {
     "numeric": "decimal",
 }
 _HEAD = re.compile(r"[a-z_]+")
-#: Types of Arrow that have no parameters.
-_OF_ARROW = {
-    "bool": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
+#: Arrow's names of types without parameters.
+ARROW_NAMES: dict[str, Any] = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
     "float": "float",
     "double": "double",
     "string": "string",
-    "large_string": "string",
     "binary": "binary",
-    "large_binary": "binary",
-    "date32[day]": "date",
+    "date": "date32[day]",
 }
+_OF_ARROW = {name: type_ for type_, name in ARROW_NAMES.items()} | {"large_string": "string", "large_binary": "binary"}
 
 
 def simple_name(type_: str) -> str:

@@ -23,14 +23,6 @@ _OLD_NAME = "columnar"
 #: The greatest size, slide or gap, milliseconds: sums of them and of times stay in 64 bits.
 MOST_LENGTH = 2**60
 
-_SYNONYMS = {
-    "byte": "tinyint",
-    "short": "smallint",
-    "integer": "int",
-    "long": "bigint",
-    "real": "float",
-    "timestamp_ltz": "timestamp",
-}
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _FLOATS = ("float", "double")
 #: Types whose values have the same order and equality in Python and in Arrow.
@@ -71,13 +63,8 @@ def check_path(path: str) -> None:
 
 
 def plain_type(type_: str) -> str:
-    """Return a column type under its first name: ``bigint`` for ``long``, ``string`` for ``varchar(3)``."""
-    lower = type_.strip().lower()
-    if lower.startswith(("string", "varchar(", "char(")):
-        return "string"
-    if lower.startswith(("numeric", "dec(")) or lower == "dec":
-        return "decimal" + lower[lower.index("(") :] if "(" in lower else "decimal"
-    return _SYNONYMS.get(lower, lower)
+    """Return the type of a stream's column, with one name for all kinds of text: ``string`` for ``varchar(3)``."""
+    return "string" if type_.startswith(("string", "varchar(", "char(")) else type_
 
 
 def row_reason(

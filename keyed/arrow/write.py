@@ -38,7 +38,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from keyed.column_types import INTEGERS, simple_name
+from keyed.column_types import ARROW_NAMES, INTEGERS, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, parse_ddl, split_top_level
 from keyed.rows import Row
@@ -52,18 +52,6 @@ _FEW = 16_384
 _DECIMAL = re.compile(r"decimal(?:\((\d+)(?:,\s*(-?\d+))?\))?")
 _TEXT = re.compile(r"(?:string|(?:char|varchar)\(\d+\))(?: collate \S+)?")
 _INTERVAL = re.compile(r"interval (?:day|hour|minute|second)(?: to (?:hour|minute|second))?")
-_SIMPLE = {
-    "boolean": "bool_",
-    "tinyint": "int8",
-    "smallint": "int16",
-    "int": "int32",
-    "bigint": "int64",
-    "float": "float32",
-    "double": "float64",
-    "binary": "binary",
-    "date": "date32",
-    "void": "null",
-}
 
 
 class _MisfitError(Exception):
@@ -104,9 +92,11 @@ def arrow_type(type_: str, where: str = "type") -> pa.DataType:
 
     text = type_.strip()
     lower = simple_name(text).lower()
-    if lower in _SIMPLE:
-        simple: pa.DataType = getattr(pa, _SIMPLE[lower])()
+    if lower in ARROW_NAMES:
+        simple: pa.DataType = pa.type_for_alias(ARROW_NAMES[lower])
         return simple
+    if lower == "void":
+        return pa.null()
     if _TEXT.fullmatch(lower):
         return pa.string()
     if lower == "timestamp":
