@@ -47,6 +47,11 @@ class NoJars(Exception):
     """The libraries are neither in the cache nor to be had."""
 
 
+def cache_folder() -> Path:
+    """Where what tests fetch is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyed"
+
+
 def fetch(libraries: str) -> list[Path]:
     """The files of a set of libraries, in order of their names.
 
@@ -56,7 +61,7 @@ def fetch(libraries: str) -> list[Path]:
     Raises:
         NoJars: They are not in the cache and cannot be fetched.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyed"
+    cache = cache_folder()
     folder = cache / f"jars-{hashlib.sha256(libraries.encode()).hexdigest()[:16]}"
     try:
         if not folder.exists():
