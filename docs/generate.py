@@ -11,6 +11,7 @@ import enum
 import importlib
 import inspect
 import re
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ForwardRef
@@ -80,6 +81,14 @@ BESIDE = {
         ("keyed.changelog.directory.compaction", "Compacted"),
     ),
     "testing.md": (
+        *(
+            ("keyed.testing.strategies", name)
+            for name in ("batches", "rows", "skewed", "steps", "streams", "two_streams", "values")
+        ),
+        *(
+            ("keyed.testing.scripts", name)
+            for name in ("Crash", "End", "ProcessingTime", "Rescale", "Rows", "Watermark")
+        ),
         ("keyed.testing.changelog_conformance", "ChangelogConformance"),
         ("keyed.testing.store_conformance", "LocalStoreConformance"),
     ),
@@ -191,7 +200,12 @@ def _own_doc(thing: Any) -> str:
 
 
 def _is_constructed(cls: type) -> bool:
-    if cls.__module__ in MADE_BY_CALLS or issubclass(cls, enum.Enum) or getattr(cls, "_is_protocol", False):
+    if (
+        cls.__module__ in MADE_BY_CALLS
+        or issubclass(cls, enum.Enum)
+        or typing.is_typeddict(cls)
+        or getattr(cls, "_is_protocol", False)
+    ):
         return False
     if issubclass(cls, BaseException):
         return "__init__" in vars(cls)

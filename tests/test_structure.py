@@ -64,6 +64,7 @@ MAY_IMPORT = {
         "keyed",
         *TYPES,
         "api",
+        "arrow",
         "content",
         "tables",
         "engine",
@@ -71,12 +72,13 @@ MAY_IMPORT = {
         "recovery",
         "runtimes",
         "changelog",
+        "views",
     },
     "pyflink": {*BASE, "keyed"},
     "cli": {*API, "keyed", "content", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
-IMPORTS_BY_NAME = {"keyed": "keyed.", "keyed.streams": "keyed.runtimes."}
+IMPORTS_BY_NAME = {"keyed": "keyed.", "keyed.testing": "keyed.testing.", "keyed.streams": "keyed.runtimes."}
 # Modules that are read by name and are no packages, so that an `__all__` says what of them is public.
 PUBLIC_MODULES = {"keyed.errors", "keyed.pyflink"}
 # PyFlink has keyed functions and windows under one roof. Nothing imports this module, so there is no circle.

@@ -43,6 +43,7 @@ from keyed.errors import (
 )
 from keyed.ids import random_id
 from keyed.operators import OperatorSpec
+from keyed.state import State
 from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)
@@ -135,6 +136,11 @@ class KeyGroup:
         """Return the counters as they are committed; none before the first commit."""
         meta = self._log.meta(self._where)
         return {} if meta is None else meta.counters
+
+    def declarations(self) -> dict[str, State]:
+        """Return the declarations of the states by name; none before the function is opened."""
+        bound = self._registry.bound if self._registry is not None else {}
+        return {name: state.declaration for name, state in bound.items()}
 
     def flush(self) -> None:
         """Export the last commit, which nothing will undo any more, to the changelog.

@@ -1,6 +1,63 @@
-"""What users test their functions with: a harness with hand-driven clocks, conformance suites. Needs no pytest."""
+"""What users test their functions with.
+
+The harness, with hand-driven clocks, needs neither pytest nor Hypothesis. Properties and strategies need the extra
+``keyed[testing]``, and are loaded when they are first used.
+"""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
 
 from keyed.testing.harness import KeyedTestHarness, Record
 from keyed.testing.memory_changelog import MemoryChangelog
 
-__all__ = ["KeyedTestHarness", "MemoryChangelog", "Record"]
+if TYPE_CHECKING:
+    from keyed.testing.properties import (
+        Falsified,
+        PropertyOptions,
+        assert_batch_split_invariant,
+        assert_deterministic,
+        assert_matches,
+        assert_recovery_invisible,
+        assert_rescale_invisible,
+        assert_runtimes_agree,
+        assert_state_bounded,
+    )
+
+_ON_DEMAND = dict.fromkeys(
+    (
+        "Falsified",
+        "PropertyOptions",
+        "assert_batch_split_invariant",
+        "assert_deterministic",
+        "assert_matches",
+        "assert_recovery_invisible",
+        "assert_rescale_invisible",
+        "assert_runtimes_agree",
+        "assert_state_bounded",
+    ),
+    "properties",
+)
+
+__all__ = [
+    "Falsified",
+    "KeyedTestHarness",
+    "MemoryChangelog",
+    "PropertyOptions",
+    "Record",
+    "assert_batch_split_invariant",
+    "assert_deterministic",
+    "assert_matches",
+    "assert_recovery_invisible",
+    "assert_rescale_invisible",
+    "assert_runtimes_agree",
+    "assert_state_bounded",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        value = getattr(importlib.import_module(f"keyed.testing.{_ON_DEMAND[name]}"), name)
+        setattr(sys.modules[__name__], name, value)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+import attrs
+
+from keyed.arrow.read import column_values
 from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key, encode_key, key_type
@@ -22,7 +25,7 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError, TimestampError
-from keyed.functions import Function, check_function
+from keyed.functions import Function, check_function, declared_states
 from keyed.operators import OperatorSpec, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
@@ -30,12 +33,15 @@ from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
 from keyed.runtimes.local.local_rows import element_of, key_getter
 from keyed.shown import Shown
+from keyed.state import State
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.memory_changelog import MemoryChangelog
+from keyed.testing.states import state_by_key
 from keyed.ttl import TimeDomain
-from keyed.vectorized import VectorizedFunction, combines
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction, combines
+from keyed.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,11 +53,12 @@ _NO_TIME = "is not an int in the range of int64; give milliseconds since the epo
 
 
 class Record(NamedTuple):
-    """An output.
+    """An output, or a row of the input, with its timestamp.
 
     Attributes:
-        value: What the function emitted.
-        timestamp: That of the element or of the event timer, or the one that was given; ``None`` otherwise.
+        value: What the function emitted, or is given.
+        timestamp: Of an output that of the element or of the event timer, or the one that was given; ``None``
+            otherwise.
     """
 
     value: Any
@@ -62,7 +69,7 @@ class KeyedTestHarness(Shown):
     """Runs a function over elements that a test gives it, one commit per call.
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
-    move them.
+    move them, unless ``watermark`` says how the watermark follows the elements.
 
     Args:
         function: The function under test.
@@ -72,6 +79,7 @@ class KeyedTestHarness(Shown):
         parallelism: Number of key groups.
         changelog: Where each call's changes go when it has committed them.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
+        watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`).
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
@@ -87,13 +95,15 @@ class KeyedTestHarness(Shown):
         parallelism: int = 1,
         changelog: Changelog | None = None,
         restore_from: Changelog | RestorePoint | None = None,
+        watermark: WatermarkStrategy | None = None,
     ) -> None:
         check_function(function)
         if backend not in ("memory", "rocksdb"):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
+        delay = None if watermark is None else watermark.delay_ms
         self._spec = OperatorSpec(
-            _OPERATOR, function, True, None, "arrival", parallelism, _key_columns(function, key), changelog=changelog
+            _OPERATOR, function, True, delay, "arrival", parallelism, _key_columns(function, key), changelog=changelog
         )
         self._key = key if callable(key) else key_getter(self._spec.keys) if key else (lambda value: value)
         self._backend = backend
@@ -121,7 +131,7 @@ class KeyedTestHarness(Shown):
     # Driving ----------------------------------------------------------------------------------------------------
 
     def process(self, value: Any, timestamp: int | None = None) -> None:
-        """Process one element at once and commit. The watermark does not move.
+        """Process one element at once and commit. Without a strategy the watermark does not move.
 
         Args:
             value: The element.
@@ -157,7 +167,7 @@ class KeyedTestHarness(Shown):
         self._run(rows)
 
     def process_batch(self, table: pa.Table, timestamps: str | None = None) -> None:
-        """Process rows with a vectorized function as one micro-batch and commit. The watermark does not move.
+        """Process rows with a vectorized function as one micro-batch and commit, as `process` does.
 
         Args:
             table: The rows. If the function defines ``combine``, they go through it.
@@ -180,7 +190,9 @@ class KeyedTestHarness(Shown):
             table = combined(function, table, keys, self._spec.name)
         groups = group_indices(table, keys, len(self._groups))
         batches = [self._batch([], rows=in_time_order(table.filter(groups == i))) for i in range(len(self._groups))]
+        highest = max(column_values(table[TIMESTAMP_COLUMN]), default=None) if timestamps is not None else None
         for batch in batches:
+            batch.max_timestamp = highest
             batch.key_type = key_type(first_key(table, keys)) if table.num_rows else ""
         batches[0].rows_combined = came - table.num_rows
         self._commit(batches)
@@ -242,6 +254,11 @@ class KeyedTestHarness(Shown):
             )
         return self._records(name)
 
+    @property
+    def side_outputs(self) -> list[str]:
+        """The names of the side outputs to which something went."""
+        return sorted(self._side_outputs)
+
     def pending_timers(self, key: Any = None) -> list[Timer]:
         """Return the pending timers, of one key or of all: by timestamp, domain, key and name."""
         timers = []
@@ -253,6 +270,36 @@ class KeyedTestHarness(Shown):
         timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
         wanted = None if key is None else encode_key(key)
         return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
+
+    def state(self, name: str, namespace: Any = None) -> dict[Any, Any]:
+        """Return what is committed of a state, by key, in order of keys.
+
+        A value or accumulator is there as ``value()`` or ``get()`` has it, a list as a list, a map as a dictionary in
+        key order, a versioned state as one by timestamp, a table as a list of its rows. A key without any is left out.
+
+        Args:
+            name: Name of the state.
+            namespace: The namespace beside the key.
+
+        Raises:
+            DefinitionError: The function has no such state.
+        """
+        found: dict[Any, Any] = {}
+        names: set[str] = set(self._declared())
+        for group in self._groups:
+            meta, store = group.committed()
+            if meta is not None and name in meta.states:
+                found |= state_by_key(store, meta.states[name], self._declared(group).get(name), namespace)
+            names |= set(meta.states if meta is not None else ())
+        if name not in names:
+            raise DefinitionError(f"state {name!r}: there is none; there are {', '.join(sorted(names)) or 'none'}")
+        return {key: found[key] for key in sorted(found, key=encode_key)}
+
+    @property
+    def state_names(self) -> list[str]:
+        """The names of the states, those that ``open`` obtains included as soon as an element has come."""
+        described = [group.committed()[0] for group in self._groups]
+        return sorted({*self._declared(), *(name for meta in described if meta for name in meta.states)})
 
     def state_entries(self) -> int:
         """Count the live state entries: values, list elements, map entries and rows, of all keys and namespaces."""
@@ -295,6 +342,7 @@ class KeyedTestHarness(Shown):
         key: Callable[[Any], Any] | str | Sequence[str] | None = None,
         backend: Backend = "memory",
         parallelism: int = 1,
+        watermark: WatermarkStrategy | None = None,
     ) -> Self:
         """Make a harness that goes on from a snapshot, also at another parallelism.
 
@@ -304,16 +352,52 @@ class KeyedTestHarness(Shown):
         """
         changelog = MemoryChangelog()
         _export(snapshot, function, changelog)
-        harness = cls(function, key=key, backend=backend, parallelism=parallelism)
+        harness = cls(function, key=key, backend=backend, parallelism=parallelism, watermark=watermark)
         if changelog.header() is not None:
             harness._restore(RestorePoint(changelog))
         return harness
 
-    def crash_and_recover(self) -> None:
-        """Drop all that is not committed and the local stores, and recover from the log."""
+    def crash_and_recover(self, function: Function | None = None) -> None:
+        """Drop all that is not committed and the local stores, and recover from the log.
+
+        Args:
+            function: What goes on: the function as it was before it ran, as a new process would have it, or a changed
+                one. By default the same object.
+
+        Raises:
+            StateSchemaChanged: At the next call, if the function's states do not fit what is committed.
+        """
+        if function is not None:
+            check_function(function)
+            self._spec = attrs.evolve(self._spec, function=function)
         self._commits.rollback()
         self._stop()
         self._start()
+
+    def rescale(self, parallelism: int, function: Function | None = None) -> None:
+        """Go on with another number of key groups, from what is committed.
+
+        Args:
+            parallelism: Number of key groups.
+            function: What goes on, as in `crash_and_recover`.
+
+        Raises:
+            DefinitionError: There is a changelog, which is of one number of key groups.
+            StateSchemaChanged: The function's states do not fit what is committed.
+        """
+        if self._spec.changelog is not None:
+            raise DefinitionError(
+                "rescale: the changelog is of one number of key groups; give restore_from= it instead"
+            )
+        check_parallelism(parallelism)
+        changelog = MemoryChangelog()
+        _export(self.snapshot(), self._spec.function, changelog)
+        self._commits.close()
+        self._commits = MemoryCommitStore()
+        self._spec = attrs.evolve(self._spec, parallelism=parallelism)
+        self.crash_and_recover(function)
+        if changelog.header() is not None:
+            self._restore(RestorePoint(changelog))
 
     def close(self) -> None:
         """Close the function and the local stores."""
@@ -337,17 +421,19 @@ class KeyedTestHarness(Shown):
 
     def _run(self, rows: list[tuple[Any, int | None]]) -> None:
         routed: list[list[tuple[Any, Any, int | None]]] = [[] for _ in self._groups]
+        highest = max((timestamp for _, timestamp in rows if timestamp is not None), default=None)
         for value, timestamp in rows:
             key = self._key_types.check(self._key(value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
             routed[index].append((key, value, timestamp))
-        self._commit([self._batch(group) for group in routed])
+        self._commit([self._batch(group, highest=highest) for group in routed])
 
     def _batch(
         self,
         elements: list[tuple[Any, Any, int | None]],
         *,
         rows: pa.Table | None = None,
+        highest: int | None = None,
         watermark: int | None = None,
         end: bool = False,
     ) -> Batch:
@@ -355,6 +441,7 @@ class KeyedTestHarness(Shown):
         return Batch(
             lambda: [(keys, timestamps, values)],
             lambda: rows,
+            max_timestamp=highest,
             upstream_watermark=watermark,
             processing_time=self._processing_time,
             end_of_input=end,
@@ -371,6 +458,8 @@ class KeyedTestHarness(Shown):
             self._commits.rollback()
             raise
         self._finish()
+        if self._spec.delay_ms is not None:
+            self._watermark = min(result.watermark for result in results)
         for result in results:
             self._take(None, result.main)
             for tag, emitted in result.side.items():
@@ -388,6 +477,11 @@ class KeyedTestHarness(Shown):
         """Return what was emitted to an output, taken out."""
         emitted = self._tables.pop(tag, EmittedTables())
         return self._output.pop(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
+
+    def _declared(self, group: KeyGroup | None = None) -> dict[str, State]:
+        """Return the declarations of states by name: those of the class, and those that a group has obtained."""
+        found = {name: state for name, (_, state) in declared_states(self._spec.function).items()}
+        return found if group is None else found | group.declarations()
 
     def _entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         for group in self._groups:

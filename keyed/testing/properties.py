@@ -1,0 +1,535 @@
+"""Ready properties of keyed functions: each is tried on many small inputs, and says what it proved or how it failed.
+
+All of them take the function, a strategy of streams (`keyed.testing.strategies.streams`, or any strategy of lists of
+rows), and the keywords of `PropertyOptions`. They need the extra ``keyed[testing]``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import attrs
+from hypothesis import HealthCheck, Phase, Verbosity, assume, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
+
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import DefinitionError
+from keyed.functions import Function
+from keyed.outputs import schema_of
+from keyed.state import State
+from keyed.testing import chosen
+from keyed.testing.harness import Record
+from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Script, Watermark, difference
+from keyed.testing.strategies import batches, steps
+from keyed.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PLAIN = (int, float, str, bytes, bytearray, list, dict, set, tuple, type(None))
+
+
+class PropertyOptions(TypedDict, total=False):
+    """The keywords of all properties.
+
+    Attributes:
+        key: Key of a row, as in `KeyedTestHarness`.
+        watermark: How the watermark follows the rows, as in `keyed.stream`; by default as if they came in order.
+        examples: How many inputs are tried; by default as many as Hypothesis' settings say.
+        seed: What chooses them; by default ``--keyed-seed``, or another one each time.
+    """
+
+    key: Key
+    watermark: WatermarkStrategy | None
+    examples: int | None
+    seed: int | None
+
+
+class Falsified(AssertionError):
+    """A property does not hold.
+
+    Attributes:
+        rows: The rows of the smallest example that was found.
+        test: A test that shows it, as Python code.
+        seed: What repeats the search.
+    """
+
+    def __init__(self, why: str, rows: Sequence[Record], test: str, seed: int) -> None:
+        many = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        super().__init__(f"{why}\nSmallest example, {many} (found with --keyed-seed={seed}), as a test:\n\n{test}")
+        self.rows = list(rows)
+        self.test = test
+        self.seed = seed
+
+
+@attrs.define
+class _Failure(Exception):
+    """What an example shows."""
+
+    why: str
+    rows: Sequence[Record]
+    lines: Sequence[str]
+
+
+def _prove(
+    name: str, proved: str, function: Function, example: SearchStrategy[Any], check: Callable[[Any], None], options: Any
+) -> str:
+    """Try examples, and return the sentence that says what they have shown.
+
+    Args:
+        name: Name of the test to be printed.
+        proved: The sentence.
+        function: The function, whose class is as it was at first before each example.
+        example: What is drawn.
+        check: Raises a `_Failure`.
+        options: `PropertyOptions`.
+
+    Raises:
+        Falsified: An example failed.
+    """
+    number = options.get("seed")
+    if number is None:
+        number = random.getrandbits(32) if chosen.seed is None else chosen.seed
+    examples = options.get("examples") or settings().max_examples
+    found: list[_Failure] = []
+    classes = _Classes(function)
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+        print_blob=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(example)
+    def tried(drawn: Any) -> None:
+        with classes.as_at_first():
+            try:
+                check(drawn)
+            except _Failure as failure:
+                found.append(failure)
+                raise
+
+    try:
+        tried()
+    except (_Failure, Flaky):
+        # What failed once and not again is no less a fault: the least example that failed is shown.
+        last = min(reversed(found), key=lambda failure: (len(failure.rows), len(failure.lines)))
+        test = "\n".join([f"def test_{name}():", *(f"    {line}" for line in last.lines)])
+        raise Falsified(last.why, last.rows, test, number) from None
+    return f"{type(function).__name__}: {proved}, in {examples} examples (--keyed-seed={number})"
+
+
+class _Classes:
+    """What the classes of a function hold beside methods and states, to be put back before each example."""
+
+    def __init__(self, function: Function) -> None:
+        self._kept = [
+            (cls, {name: deepcopy(value) for name, value in vars(cls).items() if self._is_data(name, value)})
+            for cls in type(function).__mro__
+            if not cls.__module__.startswith(("keyed.", "windows.", "builtins"))
+        ]
+
+    @staticmethod
+    def _is_data(name: str, value: Any) -> bool:
+        return not name.startswith("__") and not isinstance(value, State) and isinstance(value, _PLAIN)
+
+    @contextmanager
+    def as_at_first(self) -> Iterator[None]:
+        """Put them back, now and afterwards."""
+        self._put_back()
+        try:
+            yield
+        finally:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for cls, values in self._kept:
+            for name, value in list(vars(cls).items()):
+                if name not in values and self._is_data(name, value):
+                    delattr(cls, name)
+            for name, value in values.items():
+                setattr(cls, name, deepcopy(value))
+
+
+def _script(function: Function, done: Iterable[Any], options: Any, **more: Any) -> Script:
+    watermark = options.get("watermark") or WatermarkStrategy(0)
+    return Script(function, done, options.get("key"), watermark, **more)
+
+
+def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
+    """Return a strategy of records: rows that are none have no timestamp."""
+    return rows.map(lambda drawn: [row if isinstance(row, Record) else Record(row, None) for row in drawn])
+
+
+def _compare(why: str, one: Script, other: Script, seen: str = "") -> None:
+    """Run two scripts.
+
+    Raises:
+        _Failure: They leave something else.
+    """
+    first = one.run()
+    if "error" in first:
+        _fails(one, first["error"])
+    second = other.run()
+    where = difference(first, second)
+    if where is not None:
+        what = where.replace("{}.", "").removeprefix("sorted(").partition(", key")[0]
+        told = f"{why}: {what} is {first.get(where)!r:.300} {seen}, and {second.get(where)!r:.300} otherwise"
+        if where == "error":
+            told, check = f"{why}: it fails then with {second['error']:.500}", []
+        else:
+            check = [f"assert {where.format('other')} == {where.format('one')}"]
+        raise _Failure(told, one.rows, [*one.lines("one"), *other.lines("other"), *check])
+
+
+def _fails(script: Script, error: str) -> None:
+    raise _Failure(f"the function fails: {error:.500}", script.rows, script.lines("harness"))
+
+
+def assert_batch_split_invariant(
+    function: Function, rows: SearchStrategy[Any], **options: Unpack[PropertyOptions]
+) -> str:
+    """Show that outputs, states and timers do not depend on where the input is cut into micro-batches.
+
+    Any deterministic function passes on rows in order. Under disorder those pass whose result does not depend on the
+    order of rows; late rows are told by the batch that they come in, so give none (`docs/explanation/time.md`).
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: It does depend on it.
+    """
+
+    def check(cut: list[Rows]) -> None:
+        whole = [Rows([row for batch in cut for row in batch.rows])] if cut else []
+        _compare(
+            f"{type(function).__name__} depends on where the input is cut into batches",
+            _script(function, whole, options),
+            _script(function, cut, options),
+            "in one batch",
+        )
+
+    return _prove(
+        "cut_into_batches",
+        "outputs, states and timers do not depend on where the input is cut into batches",
+        function,
+        _stream(rows).flatmap(batches),
+        check,
+        options,
+    )
+
+
+def assert_recovery_invisible(
+    function: Function,
+    rows: SearchStrategy[Any],
+    *,
+    backends: Sequence[Any] = ("memory", "rocksdb"),
+    **options: Unpack[PropertyOptions],
+) -> str:
+    """Show that a crash after any step changes nothing: outputs, states and timers are those of an undisturbed run.
+
+    Args:
+        function: The function.
+        rows: The streams.
+        backends: Local stores; the first is tried most.
+        options: As all properties have them.
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: A crash can be seen.
+    """
+
+    def check(drawn: Any) -> None:
+        done, backend = drawn
+        _compare(
+            f"a crash of {type(function).__name__} can be seen",
+            _script(function, [step for step in done if not isinstance(step, Crash)], options, backend=backend),
+            _script(function, done, options, backend=backend),
+            "without a crash",
+        )
+
+    chosen_backend = st.sampled_from([*[backends[0]] * 12, *backends[1:]])
+    example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True)), chosen_backend)
+    return _prove("crash", "crashes after any step change nothing", function, example, check, options)
+
+
+def assert_rescale_invisible(
+    function: Function,
+    rows: SearchStrategy[Any],
+    *,
+    parallelisms: Sequence[int] = (1, 2, 3, 5),
+    **options: Unpack[PropertyOptions],
+) -> str:
+    """Show that another number of key groups, after any step, changes nothing.
+
+    Args:
+        function: The function.
+        rows: The streams.
+        parallelisms: The numbers that are tried.
+        options: As all properties have them.
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: The number of key groups can be seen.
+    """
+
+    def check(done: list[Any]) -> None:
+        _compare(
+            f"rescaling {type(function).__name__} can be seen",
+            _script(function, [step for step in done if not isinstance(step, Rescale)], options),
+            _script(function, done, options),
+            "with one key group",
+        )
+
+    example = _stream(rows).flatmap(lambda stream: steps(stream, parallelisms=parallelisms))
+    return _prove("rescale", "another number of key groups changes nothing", function, example, check, options)
+
+
+def assert_deterministic(function: Function, rows: SearchStrategy[Any], **options: Unpack[PropertyOptions]) -> str:
+    """Show that the same input gives the same again, in the same process and with the same clocks.
+
+    What fails it: chance, the machine's clock, the order of a set, and what outlives a run, as a mutable attribute of
+    the class does, which all keys share.
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: A second run differs.
+    """
+
+    def check(done: list[Any]) -> None:
+        script = _script(function, [*done, End()], options)
+        _compare(f"{type(function).__name__} is not deterministic", script, script, "in one run")
+
+    example = _stream(rows).flatmap(steps)
+    return _prove("same_again", "the same input gives the same again", function, example, check, options)
+
+
+def assert_matches(
+    function: Function,
+    model: Callable[[list[Record]], Iterable[Any]],
+    rows: SearchStrategy[Any],
+    **options: Unpack[PropertyOptions],
+) -> str:
+    """Show that the outputs up to the end of the input are those of a plain Python model, in any order.
+
+    Args:
+        function: The function.
+        model: Called with the rows as they came, each a `Record`; gives the values of all outputs, or a `Record` of
+            those whose timestamp counts.
+        rows: The streams.
+        options: As all properties have them.
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: The outputs differ.
+    """
+
+    def check(cut: list[Rows]) -> None:
+        script = _script(function, [*cut, End()], options)
+        expected = list(model(list(script.rows)))
+        timed = any(isinstance(value, Record) for value in expected)
+        found = script.run()
+        if "error" in found:
+            _fails(script, found["error"])
+        outputs = found["sorted({}.take_output(), key=repr)"]
+        given = sorted(outputs if timed else [record.value for record in outputs], key=repr)
+        expected.sort(key=repr)
+        if given != expected and repr(given) != repr(expected):
+            raise _Failure(
+                f"{type(function).__name__} is not as its model: it gives {given!r:.300}, the model {expected!r:.300}",
+                script.rows,
+                [
+                    *script.lines("harness"),
+                    "outputs = harness.take_output()",
+                    f"outputs = {'outputs' if timed else '[value for value, _ in outputs]'}",
+                    f"assert sorted(outputs, key=repr) == {expected!r}",
+                ],
+            )
+
+    return _prove(
+        "model", "the outputs are those of the model", function, _stream(rows).flatmap(batches), check, options
+    )
+
+
+def assert_state_bounded(
+    function: Function,
+    rows: SearchStrategy[Any],
+    *,
+    silence: Duration,
+    keeps: int = 0,
+    **options: Unpack[PropertyOptions],
+) -> str:
+    """Show that state and timers go when keys fall silent, and when the input ends.
+
+    Args:
+        function: The function.
+        rows: The streams.
+        silence: After how long without rows, in event time and in processing time, a key has to be forgotten.
+        keeps: Entries of state and timers that each key may keep.
+        options: As all properties have them.
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: More stays.
+    """
+    silence_ms = milliseconds_of(silence, "silence")
+
+    def check(cut: list[Rows]) -> None:
+        assume(cut)
+        times = [row.timestamp for batch in cut for row in batch.rows if row.timestamp is not None]
+        silent = [ProcessingTime(silence_ms), *([Watermark(max(times) + silence_ms)] if times else [])]
+        for what, last in ((f"{silence_ms} ms after its last row", silent), ("after the end of the input", [End()])):
+            # Work that clocks have made due is done, and what it made due in turn.
+            script = _script(function, [*cut, *last], options)
+            found = script.run()
+            if "error" in found:
+                _fails(script, found["error"])
+            held = _held(found)
+            for key, entries in held.items():
+                if len(entries) > keeps:
+                    raise _Failure(
+                        f"{type(function).__name__} leaks: key {key!r} has {len(entries)} entries {what}, and may keep "
+                        f"{keeps}: {', '.join(entries):.300}",
+                        script.rows,
+                        [
+                            *script.lines("harness"),
+                            f"assert harness.state_entries() + len(harness.pending_timers()) <= {keeps * len(held)}",
+                        ],
+                    )
+
+    proved = f"a key keeps at most {keeps} entries of state and timers when it is silent for {silence_ms} ms"
+    return _prove("state_is_bounded", proved, function, _stream(rows).flatmap(batches), check, options)
+
+
+def _held(found: dict[str, Any]) -> dict[Any, list[str]]:
+    """Return what each key has, described."""
+    held: dict[Any, list[str]] = {}
+    for expression, value in found.items():
+        if expression.startswith("{}.state("):
+            name = expression[10:-2]
+            for key, state in value.items():
+                parts = state if isinstance(state, Collection) and not isinstance(state, str | bytes) else [state]
+                held.setdefault(key, []).extend(f"{name} {part!r}" for part in parts or [state])
+    for timer in found["{}.pending_timers()"]:
+        held.setdefault(timer.key, []).append(f"timer at {timer.timestamp}")
+    return held
+
+
+def assert_runtimes_agree(
+    function: Function,
+    rows: SearchStrategy[Any],
+    *,
+    timestamp: str | None = None,
+    output: Any = None,
+    schema: str | None = None,
+    spark: SparkSession | None = None,
+    **options: Unpack[PropertyOptions],
+) -> str:
+    """Show that the harness, the local runtime and, with a session, Spark give the same outputs to the input's end.
+
+    Args:
+        function: The function.
+        rows: The streams, of dictionaries.
+        timestamp: Column with the event time.
+        output: Columns of the main output, as `keyed.KeyedStream.process` has it; Spark needs it.
+        schema: Columns of the rows as DDL; Spark needs it.
+        spark: A session. A query costs a second and more, so five examples are tried with it by default.
+        options: As all properties have them; ``key`` names columns.
+
+    Returns:
+        What was proved, in a sentence.
+
+    Raises:
+        Falsified: They differ.
+        DefinitionError: ``key`` names no columns, or Spark lacks a schema.
+    """
+    import keyed
+
+    key = options.get("key")
+    if key is None or callable(key):
+        raise DefinitionError(f"assert_runtimes_agree: key={key!r}: all runtimes know only names of columns")
+    if spark is not None and (schema is None or output is None):
+        raise DefinitionError("assert_runtimes_agree: spark= needs schema= and output=, the columns in and out")
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    watermark = options.get("watermark") if timestamp is not None else None
+    if spark is not None:
+        options.setdefault("examples", 5)
+
+    def local(stream: list[Record], size: int) -> list[Any]:
+        source = keyed.stream([row.value for row in stream], timestamp=timestamp, watermark=watermark)
+        chain = source.key_by(*keys).process(deepcopy(function), output)
+        return list(chain.run(rows_per_batch=size, processing_time=lambda: 0).values)
+
+    def on_spark(stream: list[Record]) -> list[Any]:
+        assert spark is not None
+        assert schema is not None
+        frame = spark.createDataFrame([tuple(row.value.values()) for row in stream], schema)
+        chain = keyed.stream(frame, timestamp=timestamp, watermark=watermark, max_ahead=None)
+        return [tuple(row) for row in chain.key_by(*keys).process(deepcopy(function), output).df.collect()]
+
+    def check(drawn: Any) -> None:
+        stream, size = drawn
+        assume(stream)
+        cut = [Rows(stream[start : start + size]) for start in range(0, len(stream), size)]
+        script = _script(function, [*cut, End()], options)
+        found = script.run()
+        if "error" in found:
+            _fails(script, found["error"])
+        names = schema_of(output).names if output is not None else ()
+        expected = _plain([record.value for record in found["sorted({}.take_output(), key=repr)"]], names)
+        others: dict[str, Callable[[], list[Any]]] = {"the local runtime": lambda: local(stream, size)}
+        if spark is not None:
+            others["Spark"] = lambda: on_spark(stream)
+        for runtime, run in others.items():
+            given = _plain(run(), names)
+            if given != expected:
+                raise _Failure(
+                    f"{type(function).__name__} gives {given!r:.300} on {runtime}, and {expected!r:.300} otherwise",
+                    script.rows,
+                    [
+                        f"rows = {[row.value for row in stream]!r}",
+                        *script.lines("harness"),
+                        f"stream = keyed.stream(rows, timestamp={timestamp!r}, watermark={watermark!r})",
+                        f"result = stream.key_by(*{keys!r}).process({function!r}).run(rows_per_batch={size})",
+                        "assert sorted(result.values) == sorted(value for value, _ in harness.take_output())",
+                    ],
+                )
+
+    example = st.tuples(_stream(rows), st.integers(1, 4))
+    agreeing = "the harness, the local runtime and Spark" if spark is not None else "the harness and the local runtime"
+    return _prove("runtimes", f"{agreeing} give the same outputs", function, example, check, options)
+
+
+def _plain(values: Iterable[Any], names: Sequence[str]) -> list[Any]:
+    """Return outputs as tuples, where they have columns, in order."""
+    found = []
+    for value in values:
+        if isinstance(value, dict):
+            found.append(tuple(value.get(name) for name in names or value))
+        elif attrs.has(type(value)):
+            found.append(attrs.astuple(value))
+        else:
+            found.append(tuple(value) if isinstance(value, list | tuple) else (value,))
+    return sorted(found, key=repr)

@@ -1,0 +1,238 @@
+"""Scripts: what is done to a function step by step, to be run through the harness or printed as a test."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from keyed.errors import KeyedError
+from keyed.functions import Function
+from keyed.shown import named
+from keyed.testing.harness import Backend, KeyedTestHarness, Record
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+from keyed.watermarks import WatermarkStrategy
+
+Key = Callable[[Any], Any] | str | Sequence[str] | None
+
+
+def _records(rows: Iterable[Record]) -> tuple[Record, ...]:
+    return tuple(rows)
+
+
+@attrs.frozen
+class Rows:
+    """One micro-batch.
+
+    Attributes:
+        rows: Its rows in the order of their arrival.
+    """
+
+    rows: tuple[Record, ...] = attrs.field(converter=_records)
+
+    def lines(self, harness: str, function: Function) -> list[str]:
+        """Return the code that does this step to a harness."""
+        if isinstance(function, VectorizedFunction):
+            timed = self.rows[0].timestamp is not None
+            time = f', "{TIMESTAMP_COLUMN}"' if timed else ""
+            return [f"{harness}.process_batch(pa.Table.from_pylist({self._plain()!r}){time})"]
+        calls = [
+            f"{harness}.process({row.value!r}{'' if row.timestamp is None else f', {row.timestamp}'})"
+            for row in self.rows
+        ]
+        return calls if len(calls) == 1 else [f"with {harness}.batch():", *(f"    {call}" for call in calls)]
+
+    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+        """Do the step."""
+        if isinstance(function, VectorizedFunction):
+            import pyarrow as pa
+
+            timed = self.rows[0].timestamp is not None
+            harness.process_batch(pa.Table.from_pylist(self._plain()), TIMESTAMP_COLUMN if timed else None)
+            return
+        with harness.batch():
+            for value, timestamp in self.rows:
+                harness.process(value, timestamp)
+
+    def _plain(self) -> list[dict[str, Any]]:
+        return [
+            row.value if row.timestamp is None else row.value | {TIMESTAMP_COLUMN: row.timestamp} for row in self.rows
+        ]
+
+
+@attrs.frozen
+class Watermark:
+    """The watermark moves.
+
+    Attributes:
+        to: Where to, in milliseconds.
+    """
+
+    to: int
+
+    def lines(self, harness: str, function: Function) -> list[str]:
+        """Return the code that does this step to a harness."""
+        return [f"{harness}.advance_watermark({self.to})"]
+
+    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+        """Do the step."""
+        harness.advance_watermark(self.to)
+
+
+@attrs.frozen
+class ProcessingTime:
+    """The processing time moves.
+
+    Attributes:
+        to: Where to, in milliseconds.
+    """
+
+    to: int
+
+    def lines(self, harness: str, function: Function) -> list[str]:
+        """Return the code that does this step to a harness."""
+        return [f"{harness}.advance_processing_time({self.to})"]
+
+    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+        """Do the step."""
+        harness.advance_processing_time(self.to)
+
+
+@attrs.frozen
+class Crash:
+    """The process dies, and another one goes on from what is committed, with the function as it was at first."""
+
+    def lines(self, harness: str, function: Function) -> list[str]:
+        """Return the code that does this step to a harness."""
+        return [f"{harness}.crash_and_recover({function!r})"]
+
+    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+        """Do the step."""
+        harness.crash_and_recover(copied(function))
+
+
+@attrs.frozen
+class Rescale:
+    """Another number of key groups goes on.
+
+    Attributes:
+        parallelism: How many.
+    """
+
+    parallelism: int
+
+    def lines(self, harness: str, function: Function) -> list[str]:
+        """Return the code that does this step to a harness."""
+        return [f"{harness}.rescale({self.parallelism}, {function!r})"]
+
+    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+        """Do the step."""
+        harness.rescale(self.parallelism, copied(function))
+
+
+@attrs.frozen
+class End:
+    """The input ends."""
+
+    def lines(self, harness: str, function: Function) -> list[str]:
+        """Return the code that does this step to a harness."""
+        return [f"{harness}.end_of_input()"]
+
+    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+        """Do the step."""
+        harness.end_of_input()
+
+
+Step = Rows | Watermark | ProcessingTime | Crash | Rescale | End
+#: What a run has left: the expression that gives it for a harness, and its value.
+Outcome = dict[str, Any]
+
+
+def _steps(steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(steps)
+
+
+@attrs.frozen
+class Script:
+    """A function with what is done to it.
+
+    Attributes:
+        function: The function. Each run has a copy of its own.
+        steps: What is done, in order.
+        key: As `KeyedTestHarness` has it.
+        watermark: As `KeyedTestHarness` has it.
+        backend: As `KeyedTestHarness` has it.
+        parallelism: As `KeyedTestHarness` has it.
+    """
+
+    function: Function
+    steps: tuple[Step, ...] = attrs.field(converter=_steps)
+    key: Key = None
+    watermark: WatermarkStrategy | None = None
+    backend: Backend = "memory"
+    parallelism: int = 1
+
+    @property
+    def rows(self) -> list[Record]:
+        """The rows of all steps."""
+        return [row for step in self.steps if isinstance(step, Rows) for row in step.rows]
+
+    def run(self) -> Outcome:
+        """Run it and return what can be seen afterwards: outputs in no order, states, timers; or the error."""
+        function = copied(self.function)
+        with KeyedTestHarness(
+            function, key=self.key, watermark=self.watermark, backend=self.backend, parallelism=self.parallelism
+        ) as harness:
+            try:
+                for step in self.steps:
+                    step.do(harness, self.function)
+            except KeyedError as error:
+                return {"error": f"{type(error).__name__}: {error}"}
+            return outcome(harness)
+
+    def lines(self, harness: str) -> list[str]:
+        """Return the code of the run, for a variable of this name."""
+        options = [repr(self.function)]
+        if self.key is not None:
+            options.append(f"key={named(self.key) if callable(self.key) else repr(self.key)}")
+        if self.watermark is not None:
+            options.append(f"watermark=bounded_out_of_orderness({self.watermark.delay_ms})")
+        if self.backend != "memory":
+            options.append(f"backend={self.backend!r}")
+        if self.parallelism != 1:
+            options.append(f"parallelism={self.parallelism}")
+        steps = [line for step in self.steps for line in step.lines(harness, self.function)]
+        return [f"{harness} = KeyedTestHarness({', '.join(options)})", *steps]
+
+
+def outcome(harness: KeyedTestHarness) -> Outcome:
+    """Return what can be seen of a harness: its outputs, which are taken, and what is committed."""
+    seen: Outcome = {"sorted({}.take_output(), key=repr)": sorted(harness.take_output(), key=repr)}
+    for tag in harness.side_outputs:
+        seen[f"sorted({{}}.take_side_output(OutputTag({tag!r})), key=repr)"] = sorted(
+            harness.take_side_output(tag), key=repr
+        )
+    for name in harness.state_names:
+        seen[f"{{}}.state({name!r})"] = harness.state(name)
+    seen["{}.pending_timers()"] = harness.pending_timers()
+    return seen
+
+
+def difference(one: Outcome, other: Outcome) -> str | None:
+    """Return the expression in which two outcomes differ, ``None`` if they are the same."""
+    for expression in one | other:
+        left, right = one.get(expression), other.get(expression)
+        # What is not there is as good as empty; and a NaN is not equal to itself, but shown the same.
+        if (left or right) and left != right and repr(left) != repr(right):
+            return expression
+    return None
+
+
+def copied(function: Function) -> Function:
+    """Return the function as a new process would have it; the same one, if it cannot be copied."""
+    try:
+        return copy.deepcopy(function)
+    except Exception:  # noqa: BLE001 - whatever the user's objects raise
+        return function

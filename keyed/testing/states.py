@@ -1,0 +1,49 @@
+"""The committed entries of a state as plain values by key, for assertions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyed.content.local_store import ReadStore
+from keyed.state import State
+from keyed.table_state import TableState
+from keyed.views.entries import EntryReader
+
+
+def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | None, namespace: Any) -> dict[Any, Any]:
+    """Return what a key group has of one state.
+
+    Args:
+        store: The group's entries.
+        described: The state's description with its id, as the group's meta record has it.
+        declared: Its declaration, if it is known: values come back in their classes then.
+        namespace: The namespace beside the key.
+    """
+    if described["schema"]["kind"] == "table":
+        return _rows_by_key(store, described)
+    reader = EntryReader(described, None if isinstance(declared, TableState) else declared)
+    first, end = reader.range
+    found: dict[Any, Any] = {}
+    entries = sorted((prefix, sub, value) for prefix, sub, value in store.items() if first <= prefix < end)
+    for prefix, sub, value in entries:
+        entry = reader.entry(prefix, sub, value)
+        if entry.namespace != namespace:
+            continue
+        if reader.schema.kind == "list":
+            found.setdefault(entry.key, []).append(entry.value)
+        elif reader.has_entries:
+            found.setdefault(entry.key, {})[entry.entry] = entry.value
+        else:
+            found[entry.key] = entry.value
+    return found
+
+
+def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:
+    table, found = store.table(int(described["id"])), dict[Any, Any]()
+    schema = described["schema"]
+    names = schema["key"][: schema["value"]["stream_keys"]]
+    for _, part in () if table is None else table.select(None):
+        for row in part.to_pylist():
+            key = tuple(row[name] for name in names)
+            found.setdefault(key[0] if len(key) == 1 else key, []).append(row)
+    return {key: sorted(rows, key=repr) for key, rows in found.items()}

@@ -1,0 +1,272 @@
+"""Hypothesis strategies for what reaches a keyed function: rows, disorder, batches, clocks, crashes.
+
+What they draw shrinks to few rows, few keys, small numbers and one batch. They need the extra ``keyed[testing]``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import DefinitionError
+from keyed.outputs import parse_ddl, split_top_level
+from keyed.testing.harness import Record
+from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 32}
+_PARAMETERS = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
+
+
+def values(type_: str) -> SearchStrategy[Any]:
+    """Return values of a column type.
+
+    Whole numbers of ``bigint`` stay within 32 bits, so that sums of them stay within 64; floating-point numbers are
+    finite.
+
+    Args:
+        type_: A Spark type as text: ``"bigint"``, ``"array<string>"``.
+
+    Raises:
+        DefinitionError: It is none that is known.
+    """
+    if type_ in _BITS:
+        half = 2 ** (_BITS[type_] - 1)
+        return st.integers(0, 9) | st.integers(-half, half - 1)
+    if nested := _PARAMETERS.match(type_):
+        kind, inner = nested.groups()
+        if kind == "struct":
+            return st.fixed_dictionaries({name: values(of) for name, of in parse_ddl(inner)})
+        parts = [values(part.strip()) for part in split_top_level(inner)]
+        return st.lists(parts[0], max_size=3) if kind == "array" else st.dictionaries(*parts, max_size=3)
+    if decimal := re.fullmatch(r"decimal(?:\((\d+),\s*(\d+)\))?", type_):
+        precision, scale = (int(part) for part in decimal.groups(default="0"))
+        limit = 10 ** min((precision or 10) - scale, 9) - 1
+        return st.decimals(-limit, limit, places=scale)
+    simple: dict[str, SearchStrategy[Any]] = {
+        "string": st.text(max_size=8),
+        "binary": st.binary(max_size=8),
+        "boolean": st.booleans(),
+        "double": st.floats(allow_nan=False, allow_infinity=False),
+        "float": st.floats(allow_nan=False, allow_infinity=False, width=32),
+        "date": st.dates(dt.date(1970, 1, 1), dt.date(2100, 1, 1)),
+        "timestamp": st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1), timezones=st.just(dt.UTC)),  # noqa: DTZ001
+        "timestamp_ntz": st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)),  # noqa: DTZ001
+    }
+    if type_ not in simple:
+        raise DefinitionError(f"column type {type_!r}: there are no values for it; give the column a strategy")
+    return simple[type_]
+
+
+def skewed(*keys: Any) -> SearchStrategy[Any]:
+    """Return keys of which the first is drawn as often as all others together, the second as the rest, and so on."""
+    weights = [2 ** min(len(keys) - 1 - place, 4) for place in range(len(keys))]
+    return st.sampled_from([key for key, weight in zip(keys, weights, strict=True) for _ in range(weight)])
+
+
+def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class or a dataclass.
+
+    Args:
+        schema: ``"user string, amount bigint"``, an attrs class, or a dataclass.
+        columns: Strategies for columns, in place of those for their types: ``user=skewed("ann", "bob")``.
+
+    Raises:
+        DefinitionError: A column is not in the schema, or there are no values for its type.
+    """
+    names = [name for name, _ in parse_ddl(schema)] if isinstance(schema, str) else list(schema.__annotations__)
+    for name in columns:
+        if name not in names:
+            raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(names)}")
+    if not isinstance(schema, str):
+        return st.builds(schema, **columns)
+    return st.fixed_dictionaries(
+        {name: columns[name] if name in columns else values(type_) for name, type_ in parse_ddl(schema)}
+    )
+
+
+@st.composite
+def streams(
+    draw: DrawFn,
+    rows: SearchStrategy[Any],
+    *,
+    timestamp: str | None = None,
+    gap: Duration = 1000,
+    delay: Duration = 0,
+    late: Duration = 0,
+    silence: Duration = 0,
+    duplicates: bool = False,
+    min_size: int = 0,
+    max_size: int = 12,
+) -> list[Record]:
+    """Return a stream: rows with timestamps, in the order of their arrival.
+
+    Several rows often have one timestamp, as in a burst. By default they come in order; the arguments bring what a
+    real source brings.
+
+    Args:
+        draw: Given by Hypothesis.
+        rows: The rows, of `rows` or of any other strategy.
+        timestamp: Column that is to hold the timestamp, in milliseconds or, if it is a datetime, as one.
+        gap: About how much event time is between one row and the next.
+        delay: How far a row may be behind the highest timestamp before it. It is not late by
+            ``bounded_out_of_orderness`` of the same delay.
+        late: How much further behind some rows are: these are late, if their batch begins after those before them.
+        silence: If given, all keys are silent for so long now and then.
+        duplicates: Whether a row may come twice.
+        min_size: The fewest rows, duplicates not counted.
+        max_size: The most rows, duplicates not counted.
+    """
+    gap_ms, delay_ms, late_ms, silence_ms = (
+        milliseconds_of(each, name)
+        for each, name in ((gap, "gap"), (delay, "delay"), (late, "late"), (silence, "silence"))
+    )
+    # One choice for the time and one for what becomes of the row, the first of which is that it is left out: so an
+    # example shrinks row by row, and the others stay where they are.
+    jitters = [0, 0, 0, 1, -1, gap_ms // 2, gap_ms // 3, gap_ms // 7]
+    places = st.integers(0, max_size * len(jitters) - 1)
+    lags = [0, 0, 0]
+    if delay_ms:
+        lags += [1, delay_ms // 3, delay_ms // 2, delay_ms]
+    if late_ms:
+        lags += [delay_ms + 1, delay_ms + late_ms // 2, delay_ms + late_ms]
+    fates: list[tuple[int, int]] = [(1, lag) for lag in lags] + ([(2, lag) for lag in lags[::3]] if duplicates else [])
+    if not min_size:
+        fates.insert(0, (0, 0))
+    silences = st.sampled_from([0, 0, silence_ms]) if silence_ms else st.just(0)
+    drawn = draw(
+        st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=min_size, max_size=max_size)
+    )
+    timed = []
+    for (times, lag), place, quiet, row in drawn:
+        slot, jitter = divmod(place, len(jitters))
+        timed.append((slot * gap_ms + jitters[jitter] + quiet, times, lag, row))
+    found = []
+    for now, times, lag, row in sorted(timed, key=lambda each: each[0]):
+        time = max(now - lag, 0)
+        record = Record(row if timestamp is None else _stamped(row, timestamp, time), time)
+        found += [record] * times
+    return found
+
+
+def _stamped(row: Any, column: str, time: int) -> Any:
+    """Return a row with its timestamp in a column."""
+    old = row[column] if isinstance(row, dict) else getattr(row, column)
+    new = _EPOCH + dt.timedelta(milliseconds=time) if isinstance(old, dt.datetime) else time
+    if isinstance(row, dict):
+        return row | {column: new}
+    return attrs.evolve(row, **{column: new}) if attrs.has(type(row)) else _replaced(row, column, new)
+
+
+def _replaced(row: Any, column: str, value: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(row, **{column: value})
+
+
+@st.composite
+def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
+    """Return a stream cut into micro-batches. Each row in one of its own is the simplest example."""
+    # Said once for all rows, so that rows can be left out of an example without moving the cuts.
+    together = draw(st.booleans())
+    found: list[list[Record]] = []
+    for record in stream:
+        if found and together and not draw(st.booleans()):
+            found[-1].append(record)
+        else:
+            found.append([record])
+    return [Rows(batch) for batch in found]
+
+
+@st.composite
+def steps(
+    draw: DrawFn,
+    stream: Sequence[Record],
+    *,
+    watermarks: bool = False,
+    clocks: bool = True,
+    crashes: bool = False,
+    parallelisms: Sequence[int] = (),
+) -> list[Step]:
+    """Return what is done to a function that gets a stream: its batches, and other steps between them.
+
+    Args:
+        draw: Given by Hypothesis.
+        stream: The rows.
+        watermarks: Whether the watermark moves by itself; later rows may be late then.
+        clocks: Whether the processing time moves.
+        crashes: Whether the process dies between batches.
+        parallelisms: Numbers of key groups to which it may be rescaled.
+    """
+    done: list[Step] = list(draw(batches(stream)))
+    kinds: list[SearchStrategy[Any]] = []
+    if crashes:
+        kinds.append(st.just(Crash()))
+    if parallelisms:
+        kinds.append(st.sampled_from(list(parallelisms)).map(Rescale))
+    moves = st.integers(1, 10_000)
+    if clocks:
+        kinds.append(st.tuples(st.just(ProcessingTime), moves))
+    if watermarks:
+        kinds.append(st.tuples(st.just(Watermark), moves))
+    between = draw(st.lists(st.tuples(st.integers(0, len(done)), st.one_of(kinds)), max_size=4)) if kinds else []
+    for place, step in sorted(between, key=lambda item: -item[0]):
+        done.insert(place, step)
+    return _settled(done)
+
+
+def _settled(done: Sequence[Any]) -> list[Step]:
+    """Return steps whose clocks, given as moves, are at times."""
+    clocks = {ProcessingTime: 0, Watermark: 0}
+    settled: list[Step] = []
+    for step in done:
+        if isinstance(step, tuple):
+            kind, move = step
+            clocks[kind] += move
+            settled.append(kind(clocks[kind]))
+        else:
+            settled.append(step)
+            if isinstance(step, Rows):
+                highest = max((row.timestamp for row in step.rows if row.timestamp is not None), default=0)
+                clocks[Watermark] = max(clocks[Watermark], highest)
+    return settled
+
+
+@st.composite
+def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[Any]) -> list[tuple[int, Any]]:
+    """Return the rows of two streams in one order of arrival, each with the number of its input, 1 or 2.
+
+    Args:
+        draw: Given by Hypothesis.
+        left: The first stream.
+        right: The second one.
+    """
+    inputs = {1: list(draw(left)), 2: list(draw(right))}
+    found = []
+    while inputs[1] or inputs[2]:
+        other = not inputs[1] or (bool(inputs[2]) and draw(st.booleans()))
+        number = 2 if other else 1
+        found.append((number, inputs[number].pop(0)))
+    return found
+
+
+def register(types: Mapping[type, SearchStrategy[Any]] | None = None) -> None:
+    """Tell Hypothesis what ``st.from_type`` gives for the types of this module: called once, when it is loaded."""
+    times = st.integers(0, 10_000)
+    found = types or {
+        Record: st.builds(Record, st.integers(0, 9), times),
+        Watermark: st.builds(Watermark, times),
+        ProcessingTime: st.builds(ProcessingTime, times),
+        Rescale: st.builds(Rescale, st.integers(1, 4)),
+        Crash: st.just(Crash()),
+        End: st.just(End()),
+    }
+    for type_, strategy in found.items():
+        st.register_type_strategy(type_, strategy)

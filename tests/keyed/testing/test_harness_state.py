@@ -1,0 +1,126 @@
+"""What the harness tells of states, of the watermark that follows the elements, and of the next life of a function."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from keyed import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+    VersionedState,
+    bounded_out_of_orderness,
+)
+from keyed.errors import DefinitionError
+from keyed.testing import KeyedTestHarness, Record
+
+
+@attrs.frozen
+class Seen:
+    n: int
+
+
+class Mean(AggregateFunction):
+    def create_accumulator(self):
+        return (0, 0)
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, a, b):
+        return a[0] + b[0], a[1] + b[1]
+
+
+class All(KeyedProcessFunction):
+    value = ValueState(Seen)
+    elements = ListState(int)
+    names = MapState(str, int)
+    total = ReducingState(lambda a, b: a + b, int)
+    mean = AggregatingState(Mean(), tuple[int, int])
+    past = VersionedState(int, history=1000)
+    unused = ValueState(int)
+
+    def process_element(self, value, ctx):
+        _, n = value
+        self.value.update(Seen(n))
+        self.elements.add(n)
+        self.names[str(n)] = n
+        self.total.add(n)
+        self.mean.add(n)
+        self.past.put(n, ctx.timestamp())
+        self.value.namespace("w").update(Seen(-n))
+
+
+@pytest.fixture
+def harness():
+    with KeyedTestHarness(All(), key=lambda value: value[0], parallelism=3) as harness:
+        for n, key in enumerate("bab"):
+            harness.process((key, n), n * 10)
+        yield harness
+
+
+def test_states_are_there_by_name_and_key_in_their_own_types(harness):
+    assert harness.state("value") == {"a": Seen(1), "b": Seen(2)}
+    assert list(harness.state("value")) == ["a", "b"]
+    assert harness.state("elements")["b"] == [0, 2]
+    assert harness.state("names")["b"] == {"0": 0, "2": 2}
+    assert harness.state("total") == {"a": 1, "b": 2}
+    assert harness.state("mean")["b"] == 1.0
+    assert harness.state("past")["b"] == {0: 0, 20: 2}
+    assert harness.state("value", "w") == {"a": Seen(-1), "b": Seen(-2)}
+    assert harness.state("unused") == {}
+
+
+def test_states_are_there_after_a_crash_as_before(harness):
+    before = {name: harness.state(name) for name in harness.state_names}
+    harness.crash_and_recover()
+    assert {name: harness.state(name) for name in harness.state_names} == before
+
+
+def test_a_state_that_is_not_there_is_refused_with_the_names_of_those_that_are(harness):
+    with pytest.raises(DefinitionError, match="'cuont': there is none; there are elements, mean"):
+        harness.state("cuont")
+
+
+class OnTime(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield ctx.timer_service().current_watermark()
+
+
+def test_the_watermark_follows_the_elements_where_a_strategy_says_how():
+    with KeyedTestHarness(OnTime(), watermark=bounded_out_of_orderness(5)) as harness:
+        harness.process("a", 100)
+        assert harness.current_watermark == 94
+        with harness.batch():
+            harness.process("a", 99)
+            harness.process("a", 200)
+        assert harness.take_output() == [Record(94, 100), Record(94, 99), Record(194, 200)]
+        assert harness.current_watermark == 194
+        harness.crash_and_recover()
+        harness.process("a", 201)
+        assert harness.take_output() == [Record(195, 201)]
+
+
+class Forgetful(KeyedProcessFunction):
+    def __init__(self):
+        self.seen: list[str] = []
+
+    def process_element(self, value, ctx):
+        self.seen.append(value)
+        yield len(self.seen)
+
+
+def test_the_next_life_may_have_the_function_as_it_was():
+    with KeyedTestHarness(Forgetful()) as harness:
+        harness.process("a")
+        harness.crash_and_recover(Forgetful())
+        harness.process("a")
+        assert [record.value for record in harness.take_output()] == [1, 1]

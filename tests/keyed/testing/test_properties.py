@@ -1,0 +1,207 @@
+"""The ready properties: they find what is wrong in ten functions, in few rows, and let pass what is right."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from keyed import KeyedProcessFunction, MapState, ValueState, bounded_out_of_orderness
+from keyed.errors import DefinitionError
+from keyed.testing import (
+    Falsified,
+    KeyedTestHarness,
+    Record,
+    assert_batch_split_invariant,
+    assert_deterministic,
+    assert_matches,
+    assert_recovery_invisible,
+    assert_rescale_invisible,
+    assert_runtimes_agree,
+    assert_state_bounded,
+    strategies,
+)
+from tests.keyed.testing import wrong_functions as wrong
+
+ROW = strategies.rows("user string, amount bigint", user=strategies.skewed("ann", "bob"), amount=st.integers(-3, 9))
+IN_ORDER = strategies.streams(ROW, gap=60_000)
+DISORDER = strategies.streams(ROW, gap=1_000, delay=3_000, max_size=8)
+LATE = strategies.streams(ROW, gap=3_000, delay=3_000, late=9_000)
+DELAY = bounded_out_of_orderness(3_000)
+USER = "user"
+
+
+def by_user(records):
+    users: dict[str, list[Record]] = {}
+    for record in records:
+        users.setdefault(record.value["user"], []).append(record)
+    return users.items()
+
+
+def minutes(records):
+    for user, found in by_user(records):
+        ends = [record.timestamp // 60_000 * 60_000 + 60_000 for record in found]
+        yield from ((user, end, ends.count(end)) for end in set(ends))
+
+
+def totals_of_minutes(records):
+    for user, found in by_user(records):
+        for minute in {record.timestamp // 60_000 for record in found}:
+            yield user, sum(r.value["amount"] for r in found if r.timestamp // 60_000 == minute)
+
+
+def counts(records):
+    for user, found in by_user(records):
+        yield from ((user, n + 1) for n in range(len(found)))
+
+
+def sessions(records):
+    for user, found in by_user(records):
+        times = sorted(record.timestamp for record in found)
+        session = [times[0]]
+        for time in times[1:]:
+            if time > session[-1] + 1000:
+                yield user, session[0], session[-1], len(session)
+                session = []
+            session.append(time)
+        yield user, session[0], session[-1], len(session)
+
+
+def sums_seen(records):
+    for user, found in by_user(records):
+        seen, total = [], 0
+        for record in found:
+            total += record.value["amount"]
+            seen.append(total)
+            yield user, seen.count(total)
+
+
+def found(function, prove, *arguments, **options):
+    """What a property finds, always on the same examples: `KEYED_FAULT_SEED` tries others."""
+    with pytest.raises(Falsified) as caught:
+        prove(
+            function, *arguments, key=USER, examples=500, seed=int(os.environ.get("KEYED_FAULT_SEED", "1")), **options
+        )
+    return caught.value
+
+
+FAULTS: dict[type, tuple[Any, ...]] = {
+    wrong.LastAmount: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.SeenUsers: (assert_state_bounded, IN_ORDER, {"silence": 60_000}),
+    wrong.Sampled: (assert_deterministic, IN_ORDER, {}),
+    wrong.Reminder: (assert_matches, totals_of_minutes, IN_ORDER, {}),
+    wrong.Distinct: (assert_deterministic, IN_ORDER, {}),
+    wrong.CountOnSelf: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.DropsLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
+    wrong.Minutes: (assert_matches, minutes, IN_ORDER, {}),
+    wrong.Sessions: (assert_matches, sessions, DISORDER, {"watermark": DELAY}),
+    wrong.Prices: (assert_matches, sums_seen, IN_ORDER, {}),
+}
+
+
+@pytest.mark.parametrize("function", FAULTS, ids=lambda cls: cls.__name__)
+def test_the_fault_of_each_wrong_function_is_found_in_at_most_five_rows(function):
+    *how, options = FAULTS[function]
+    caught = found(function(), *how, **options)
+    assert 1 <= len(caught.rows) <= 5
+    assert function.__name__ in str(caught)
+
+
+class MinuteCounts(KeyedProcessFunction):
+    """Counts by the minute, as it should be: what `wrong.Minutes` does not."""
+
+    counts = MapState(int, int)
+
+    def process_element(self, value, ctx):
+        end = ctx.timestamp() // 60_000 * 60_000 + 60_000
+        self.counts[end] = self.counts.get(end, 0) + 1
+        ctx.timer_service().register_event_time_timer(end - 1)
+
+    def on_timer(self, timestamp, ctx):
+        end = timestamp + 1
+        yield ctx.get_current_key(), end, self.counts[end]
+        del self.counts[end]
+
+
+class Total(KeyedProcessFunction):
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value["amount"])
+        yield value["user"], self.total.value()
+
+
+def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved():
+    function = MinuteCounts()
+    stream = strategies.streams(ROW, gap=60_000, delay=3_000, silence=3_600_000, duplicates=True)
+    told = [
+        assert_batch_split_invariant(function, stream, key=USER, watermark=DELAY),
+        assert_recovery_invisible(function, stream, key=USER, watermark=DELAY),
+        assert_rescale_invisible(function, stream, key=USER, watermark=DELAY),
+        assert_deterministic(function, stream, key=USER, watermark=DELAY),
+        assert_matches(function, minutes, stream, key=USER, watermark=DELAY),
+        assert_state_bounded(function, stream, silence=63_000, key=USER, watermark=DELAY),
+    ]
+    assert all(sentence.startswith("MinuteCounts: ") and "25 examples" in sentence for sentence in told)
+    assert len(set(told)) == len(told)
+
+
+def test_the_harness_and_the_local_runtime_agree():
+    rows = strategies.rows("user string, amount bigint, time bigint", user=strategies.skewed("ann", "bob"))
+    stream = strategies.streams(rows, timestamp="time", gap=60_000, delay=3_000)
+    told = assert_runtimes_agree(MinuteCounts(), stream, timestamp="time", key=USER, watermark=DELAY)
+    assert "the harness and the local runtime give the same outputs" in told
+
+
+def test_runtimes_that_differ_are_told():
+    class Clock(KeyedProcessFunction):
+        runs = 0
+
+        def process_element(self, value, ctx):
+            yield type(self).runs
+            type(self).runs += 1
+
+    with pytest.raises(Falsified, match="on the local runtime") as caught:
+        assert_runtimes_agree(Clock(), st.lists(ROW, max_size=5), key=USER)
+    assert len(caught.value.rows) == 1
+
+
+def test_a_key_that_is_no_column_has_no_runtimes_to_compare():
+    with pytest.raises(DefinitionError, match="names of columns"):
+        assert_runtimes_agree(Total(), IN_ORDER, key=lambda row: row["user"])
+
+
+def test_the_same_seed_finds_the_same_example():
+    one, other = (found(wrong.SeenUsers(), assert_state_bounded, IN_ORDER, silence=1) for _ in range(2))
+    assert str(one) == str(other)
+    assert f"--keyed-seed={one.seed}" in str(one)
+
+
+def test_the_printed_test_fails_as_the_property_did():
+    caught = found(wrong.CountOnSelf(), assert_recovery_invisible, IN_ORDER)
+    names = {"KeyedTestHarness": KeyedTestHarness, "CountOnSelf": wrong.CountOnSelf}
+    exec(caught.test, names | {"bounded_out_of_orderness": bounded_out_of_orderness}, names)
+    with pytest.raises(AssertionError):
+        names["test_crash"]()
+
+
+def test_a_function_that_raises_is_told_with_the_row():
+    class Divides(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield 1 // value["amount"]
+
+    with pytest.raises(Falsified, match="the function fails: UserFunctionError") as caught:
+        assert_deterministic(Divides(), IN_ORDER, key=USER)
+    assert [row.value["amount"] for row in caught.value.rows] == [0]
+
+
+def test_what_a_key_may_keep_is_counted():
+    assert_state_bounded(wrong.SeenUsers(), IN_ORDER, silence=1, keeps=1, key=USER)
+
+
+def test_class_attributes_are_put_back():
+    with pytest.raises(Falsified):
+        assert_deterministic(wrong.Distinct(), IN_ORDER, key=USER)
+    assert wrong.Distinct.known == set()

@@ -1,0 +1,136 @@
+"""Ten functions that are subtly wrong, each as one may be written, and what a reader would say of it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+from keyed import KeyedProcessFunction, ListState, MapState, ValueState
+
+
+class LastAmount(KeyedProcessFunction):
+    """Order-dependence: keeps the amount that came last, and not the one of the highest time."""
+
+    last = ValueState(int)
+
+    def process_element(self, value, ctx):
+        self.last.update(value["amount"])
+
+
+class SeenUsers(KeyedProcessFunction):
+    """Leak: the mark of a key that was seen stays for ever."""
+
+    seen = ValueState(bool, default=False)
+
+    def process_element(self, value, ctx):
+        if not self.seen.value():
+            self.seen.update(True)
+            yield value["user"]
+
+
+class Sampled(KeyedProcessFunction):
+    """Non-determinism: draws who is shown."""
+
+    def process_element(self, value, ctx):
+        if random.random() < 0.5:
+            yield value["user"]
+
+
+class Reminder(KeyedProcessFunction):
+    """A timer in the past: set at the beginning of the minute, so it fires with the next row and not after it."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value["amount"])
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() // 60_000 * 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.total.value()
+        self.total.clear()
+
+
+class Distinct(KeyedProcessFunction):
+    """A mutable attribute of the class: all keys, and all runs of a process, share the set."""
+
+    known: ClassVar[set[Any]] = set()
+
+    def process_element(self, value, ctx):
+        if value["amount"] not in self.known:
+            self.known.add(value["amount"])
+            yield value["user"], value["amount"]
+
+
+class CountOnSelf(KeyedProcessFunction):
+    """State on ``self``: the count begins again when the process does."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def process_element(self, value, ctx):
+        self.counts[value["user"]] = self.counts.get(value["user"], 0) + 1
+        yield value["user"], self.counts[value["user"]]
+
+
+class DropsLate(KeyedProcessFunction):
+    """Late rows are passed over without a word, though each should be counted."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        if ctx.timestamp() <= ctx.timer_service().current_watermark():
+            return
+        self.count.update(self.count.value() + 1)
+        yield value["user"], self.count.value()
+
+
+class Minutes(KeyedProcessFunction):
+    """A window off by one: a row at the very start of a minute counts for the one before."""
+
+    counts = MapState(int, int)
+
+    def process_element(self, value, ctx):
+        end = -(-ctx.timestamp() // 60_000) * 60_000
+        self.counts[end] = self.counts.get(end, 0) + 1
+        ctx.timer_service().register_event_time_timer(end - 1)
+
+    def on_timer(self, timestamp, ctx):
+        end = timestamp + 1
+        if end in self.counts:
+            yield ctx.get_current_key(), end, self.counts[end]
+            del self.counts[end]
+
+
+class Sessions(KeyedProcessFunction):
+    """A wrong merge: of two sessions that a row joins, the count of one is lost."""
+
+    sessions = ListState(tuple[int, int, int])
+
+    def process_element(self, value, ctx):
+        first = last = ctx.timestamp()
+        count, apart = 1, []
+        for start, end, n in self.sessions.get():
+            if start - 1000 <= last and first <= end + 1000:
+                first, last, count = min(first, start), max(last, end), n + 1
+            else:
+                apart.append((start, end, n))
+        self.sessions.update([*apart, (first, last, count)])
+        ctx.timer_service().register_event_time_timer(last + 1000)
+
+    def on_timer(self, timestamp, ctx):
+        for session in self.sessions.get():
+            if session[1] + 1000 == timestamp:
+                yield ctx.get_current_key(), *session
+        self.sessions.update([session for session in self.sessions.get() if session[1] + 1000 != timestamp])
+
+
+class Prices(KeyedProcessFunction):
+    """Float keys: a sum of floats is nearly, and not quite, the key that it was before."""
+
+    counts = MapState(float, int)
+    total = ValueState(float, default=0.0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value["amount"] * 0.1)
+        self.counts[self.total.value()] = self.counts.get(self.total.value(), 0) + 1
+        yield value["user"], self.counts[self.total.value()]
