@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 from keyed.results import Progress
-from keyed.streams import Source
+from keyed.streams import BoundOutput, Source
 
 _log = logging.getLogger(__name__)
 
@@ -21,32 +22,48 @@ class Hints:
 
     Args:
         source: Where its rows come from.
+        outputs: Its outputs that have a sink.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, outputs: Iterable[BoundOutput]) -> None:
         self._source = source
+        self._read: dict[str, set[str]] = defaultdict(set)
+        for bound in outputs:
+            if bound.output.tag is not None:
+                self._read[bound.output.stage.name].add(bound.output.tag.name)
+        self._emitted: dict[str, set[str]] = defaultdict(set)
         self._units_told = source.timestamp is None
         self._dropped_told = source.timestamp is None or source.watermark_given
 
-    def look(self, progress: Progress) -> None:
-        """Look at a batch that was committed."""
-        if not self._units_told:
-            self._look_at_unit(progress.watermark + self._source.watermark.delay_ms + 1)
+    def look(self, progress: Progress, highest: int | None) -> None:
+        """Look at a batch that was committed.
+
+        Args:
+            progress: The batch.
+            highest: The highest timestamp of its rows, ``None`` if it has none.
+        """
+        if not self._units_told and highest is not None and (said := unit_hint(highest)):
+            self._units_told = True
+            _log.warning("timestamp %r is taken for milliseconds%s", self._source.timestamp, said)
         if not self._dropped_told:
             self._look_at_dropped(progress)
 
-    def _look_at_unit(self, highest: int) -> None:
-        unit = unit_of(highest)
-        if unit is not None:
-            self._units_told = True
-            _log.warning(
-                "timestamp %r: %d looks like %s since the epoch, and is taken for milliseconds; give a function or "
-                "column with the value %s",
-                self._source.timestamp,
-                highest,
-                unit,
-                _UNITS[unit][1],
-            )
+    def emitted(self, operator: str, side_outputs: Iterable[str]) -> None:
+        """Take note of the side outputs to which an operator has emitted."""
+        self._emitted[operator].update(side_outputs)
+
+    def end(self) -> None:
+        """Say where a side output with a sink got no rows, and others did: it is likely a name written wrongly."""
+        for operator, read in self._read.items():
+            emitted = self._emitted[operator]
+            if (empty := read - emitted) and (unread := emitted - read):
+                _log.warning(
+                    "operator %r: nothing went to the side output %s, and what went to %s has no sink; look at the "
+                    "names",
+                    operator,
+                    _listed(empty),
+                    _listed(unread),
+                )
 
     def _look_at_dropped(self, progress: Progress) -> None:
         for name, counters in progress.metrics.items():
@@ -63,23 +80,13 @@ class Hints:
                 return
 
 
-def unit_of(timestamp: int) -> str | None:
-    """Return the unit that an integer time plainly has, where that is not milliseconds."""
-    return next((unit for unit, (many, _) in _UNITS.items() if timestamp // many in _SECONDS), None)
+def unit_hint(timestamp: int) -> str:
+    """Say which unit an integer time plainly has, where that is not milliseconds; empty where it may be."""
+    for unit, (many, remedy) in _UNITS.items():
+        if timestamp // many in _SECONDS:
+            return f": {timestamp} looks like {unit} since the epoch; give a function or column with the value {remedy}"
+    return ""
 
 
-def tell_unread(operator: str, empty: Collection[str], unread: Collection[str]) -> None:
-    """Say that side outputs with a sink got no rows, and others did: it is likely a name that is written wrongly.
-
-    Args:
-        operator: Name of the operator.
-        empty: Side outputs that have a sink, and got no rows.
-        unread: Side outputs that got rows, and have no sink.
-    """
-    if empty and unread:
-        _log.warning(
-            "operator %r: nothing went to the side output %s, and what went to %s has no sink; look at the names",
-            operator,
-            ", ".join(map(repr, sorted(empty))),
-            ", ".join(map(repr, sorted(unread))),
-        )
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

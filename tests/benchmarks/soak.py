@@ -2,8 +2,11 @@
 
 The job counts per key, with timers, a changelog, a Parquet sink and local stores on disk. It runs as a program of its
 own, which is killed at a moment that chance chooses, and started again on its checkpoint. Before each kill its memory
-and open files are read; after it the files of each folder are counted, and those in the temporary folder. At the end
-the rows that were written are checked: each is to be there once.
+and open files are read; after it the files of each folder are counted, those in the temporary folder, and those of the
+checkpoint's own folders. At the end the rows that were written are checked: each is to be there once.
+
+Spark keeps 100 batches, and clears the files of older ones away once a minute, which is longer than a life here. So
+that it can be seen whether files stay few, it is told to keep ten and to clear away every two seconds.
 """
 
 from __future__ import annotations
@@ -30,6 +33,11 @@ from tests.support.waiting import until
 
 KEYS = 1000
 ROWS_A_BATCH = 2000
+SPARK = {
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+    "spark.sql.streaming.fileSource.log.cleanupDelay": "10s",
+}
 
 
 class Count(KeyedProcessFunction):
@@ -76,7 +84,7 @@ def job(folder: Path, runtime: str) -> None:
     source: Any = Numbers()
     options: dict[str, Any] = {"rows_per_batch": ROWS_A_BATCH}
     if runtime == "spark":
-        session = keyed.spark_session("soak", master="local[2]", parallelism=2)
+        session = keyed.spark_session("soak", master="local[2]", parallelism=2, config=SPARK)
         rate = session.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_A_BATCH)
         source = rate.load().selectExpr(f"value % {KEYS} AS k", "value AS ts")
         options = {"trigger": "200 milliseconds"}
@@ -129,9 +137,17 @@ def live(folder: Path, runtime: str, seconds: float) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    names = ("changelog", "checkpoint", "stores", "tmp")
-    files = [sum(len(found) for _, _, found in os.walk(folder / name)) for name in names]
-    say(f"{written(folder):7} {memory:10} {descriptors:12} {files[0]:17} {files[1]:11} {files[2]:7} {files[3]:10}")
+    files = [count(folder / name) for name in ("changelog", "checkpoint", "stores", "tmp")]
+    parts = ", ".join(
+        f"{part.name} {count(part)}" for part in sorted((folder / "checkpoint").iterdir()) if part.is_dir()
+    )
+    counted = f"{written(folder):7} {memory:10} {descriptors:12} {files[0]:17} {files[1]:11} {files[2]:7} {files[3]:10}"
+    say(f"{counted}  {parts}")
+
+
+def count(folder: Path) -> int:
+    """How many files a folder has, with those in it."""
+    return sum(len(found) for _, _, found in os.walk(folder))
 
 
 def written(folder: Path) -> int:

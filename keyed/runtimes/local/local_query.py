@@ -23,7 +23,7 @@ from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
-from keyed.runtimes.hints import Hints, tell_unread
+from keyed.runtimes.hints import Hints
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
@@ -86,8 +86,7 @@ class LocalQuery(Shown):
         self._error: BaseException | None = None
         self._result: RunResult | None = None
         self._progress: Progress | None = None
-        self._hints = Hints(last.source)
-        self._side_outputs: set[tuple[str, str | None]] = set()
+        self._hints = Hints(last.source, outputs)
 
     # The handle of a started query ------------------------------------------------------------------------------
 
@@ -262,7 +261,7 @@ class LocalQuery(Shown):
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
-        self._tell_unread(operators)
+        self._hints.end()
         return RunResult(values, position.batches - before, metrics, self._restored)
 
     def _export(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
@@ -323,7 +322,9 @@ class LocalQuery(Shown):
                 stage, tag = bound.output.stage, bound.output.tag
                 found = emitted.get((stage.name, tag.name if tag else None))
                 write(bound, found or Emitted(), position.batches)
-            self._side_outputs.update(place for place, found in emitted.items() if place[1] and found.values)
+            for (name, side), found in emitted.items():
+                if side is not None and found.values:
+                    self._hints.emitted(name, [side])
             position.batches += 1
             position.rows += rows.read
             position.ended = position.ended or end
@@ -336,7 +337,7 @@ class LocalQuery(Shown):
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = upstream if upstream is not None else MIN_TIMESTAMP
         self._progress = Progress(position.batches - 1, rows.read, watermark, now, metrics)
-        self._hints.look(self._progress)
+        self._hints.look(self._progress, rows.highest)
         if self._on_progress is not None:
             self._on_progress(self._progress)
 
@@ -368,13 +369,6 @@ class LocalQuery(Shown):
                 "use the same chain and names, or a new checkpoint"
             )
         return position
-
-    def _tell_unread(self, operators: list[LocalOperator]) -> None:
-        """Say where side outputs that got rows have no sink, and others with a sink got none."""
-        for name in [operator.stage.name for operator in operators]:
-            bound = {b.output.tag.name for b in self._outputs if b.output.tag and b.output.stage.name == name}
-            got = {tag for operator, tag in self._side_outputs if operator == name and tag}
-            tell_unread(name, bound - got, got - bound)
 
     def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
         """Return where a new query starts: at the beginning, or with the state and position that changelogs hold."""

@@ -25,6 +25,7 @@ from keyed.engine.batch import Chunk
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
 from keyed.outputs import Schema
 from keyed.rows import row_class
+from keyed.runtimes.hints import unit_hint
 from keyed.shown import shown
 from keyed.streams import Keys, Source, Stage
 
@@ -268,7 +269,7 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
         )
     raise TimestampError(
         f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
-        f"of the processing time; {BAD_ROW_REMEDY}, or give another max_ahead="
+        f"of the processing time{unit_hint(timestamp)}; {BAD_ROW_REMEDY}, or give another max_ahead="
     )
 
 

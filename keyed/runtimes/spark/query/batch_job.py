@@ -57,8 +57,9 @@ class BatchJob(Job):
                 writer.write(plan.frame, 0)
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, f"{self.title}{writer.place}")
-        marks = {name: observation.get["marks"] for name, observation in plan.observations.items()}
-        observed = {name: summed(json.loads(text)) for name, text in marks.items()}
-        progress = self._progress(0, None, observed)
+        marks = {name: json.loads(observation.get["marks"]) for name, observation in plan.observations.items()}
+        progress = self._progress(0, None, {name: summed(each) for name, each in marks.items()})
+        self._hint(progress, marks)
+        self._hints.end()
         self.tell(progress)
         return RunResult(self.values({0}), 1, progress.metrics, self.restored)

@@ -14,6 +14,7 @@ from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, Restored, RestoreProgress
+from keyed.runtimes.hints import Hints
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.sinks import CollectSink
@@ -59,6 +60,7 @@ class Job:
         # What the key groups load, which have no state yet.
         self._cut: Cut | None = None
         self._told = False
+        self._hints = Hints(last.source, outputs)
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
 
     @property
@@ -99,6 +101,16 @@ class Job:
             rows = metrics[self._last.chain[0].name].get("rows_in", 0)
         watermark, processing_time = clocks[self._last.name]
         return Progress(batch_id, rows, watermark, processing_time, metrics)
+
+    def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
+        first, bad_rows = self._last.chain[0].name, self._last.source.on_bad_row
+        for operator, each in marks.items():
+            self._hints.emitted(operator, {name for mark in each for name in mark["side_outputs"]})
+        if bad_rows is not None and progress.metrics[first].get("rows_bad"):
+            self._hints.emitted(first, [bad_rows.name])
+        found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
+        self._hints.look(progress, max(found, default=None))
 
     def _built(self, parallelism: int, **options: Any) -> Plan:
         """Return the plan with so many key groups; see `build` for the options."""

@@ -18,6 +18,26 @@ if TYPE_CHECKING:
 OBSERVED = "keyed."
 
 
+def group_marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the marks of each operator's key groups in a batch.
+
+    Args:
+        progress: The progress report of the batch.
+    """
+    observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
+    found = {}
+    for name, row in observed.items():
+        if name.startswith(OBSERVED):
+            fields = row.asDict() if hasattr(row, "asDict") else dict(row)
+            if fields.keys() == {"schema", "values"}:
+                # Spark Connect gives the row in parts.
+                names = [field["name"] for field in fields["schema"]["fields"]]
+                fields = dict(zip(names, fields["values"], strict=True))
+            if marks := json.loads(fields.get("marks") or "[]"):
+                found[name.removeprefix(OBSERVED)] = marks
+    return found
+
+
 def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[str, dict[str, int]]:
     """Return the counters of each operator of a Spark query that was started with plain ``writeStream``.
 
@@ -27,7 +47,7 @@ def spark_metrics(progress: Mapping[str, Any] | StreamingQueryProgress) -> dict[
     Returns:
         By operator: its counters, ``watermark`` and ``processing_time``.
     """
-    return {name: summed(marks) for name, marks in _marks(progress).items()}
+    return {name: summed(marks) for name, marks in group_marks(progress).items()}
 
 
 def operator_commits(progress: Any) -> dict[str, int]:
@@ -39,7 +59,7 @@ def operator_commits(progress: Any) -> dict[str, int]:
     Returns:
         By operator; those that did not run in the batch are left out.
     """
-    return {name: min(mark["commit"] for mark in marks) for name, marks in _marks(progress).items()}
+    return {name: min(mark["commit"] for mark in marks) for name, marks in group_marks(progress).items()}
 
 
 def next_work(progress: Any, exported: Container[str]) -> int | None:
@@ -53,7 +73,7 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
         Milliseconds, ``None`` if there is nothing to be done.
     """
     found = []
-    for operator, marks in _marks(progress).items():
+    for operator, marks in group_marks(progress).items():
         for mark in marks:
             if mark["changed"] and operator in exported:
                 found.append(mark["clock"])
@@ -71,26 +91,10 @@ def is_quiet(progress: Any, exported: Container[str]) -> bool:
     """
     return not any(
         mark["changed"] or mark["watermark"] == MAX_TIMESTAMP
-        for operator, marks in _marks(progress).items()
+        for operator, marks in group_marks(progress).items()
         if operator in exported
         for mark in marks
     )
-
-
-def _marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
-    """Return the marks of each operator's key groups in a batch."""
-    observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
-    found = {}
-    for name, row in observed.items():
-        if name.startswith(OBSERVED):
-            fields = row.asDict() if hasattr(row, "asDict") else dict(row)
-            if fields.keys() == {"schema", "values"}:
-                # Spark Connect gives the row in parts.
-                names = [field["name"] for field in fields["schema"]["fields"]]
-                fields = dict(zip(names, fields["values"], strict=True))
-            if marks := json.loads(fields.get("marks") or "[]"):
-                found[name.removeprefix(OBSERVED)] = marks
-    return found
 
 
 def summed(marks: Iterable[dict[str, Any]]) -> dict[str, int]:

@@ -53,6 +53,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
             query = SparkQuery(job, {"once": True}, end=True, after=query)
             query.wait()
         job.flush()
+        job.end_hints(())
         kept.finish()
     return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored)
 
@@ -249,6 +250,7 @@ class SparkQuery(Shown):
             if not self._flushed:
                 self._job.flush()
                 self._flushed = True
+                self._job.end_hints(self.query.recentProgress)
                 if self._kept is not None:
                     self._kept.finish()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyed.errors import DefinitionError
@@ -11,7 +11,6 @@ from keyed.options import Options
 from keyed.private_files import make_private
 from keyed.recovery.cut import Cut
 from keyed.results import Progress, Restored
-from keyed.runtimes.hints import Hints
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_parallelism
@@ -20,7 +19,7 @@ from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
-from keyed.runtimes.spark.query.metrics import spark_metrics
+from keyed.runtimes.spark.query.metrics import group_marks, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.ship import carried
@@ -75,7 +74,6 @@ class StreamJob(Job):
             )
         else:
             record = begun(self._session, self._checkpoint)
-        self._hints = Hints(last.source)
         self._begin = record or Begin()
         if record is not None:
             # It was restored before.
@@ -175,13 +173,25 @@ class StreamJob(Job):
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
         """Return Spark's progress of a batch as ours."""
-        observed = spark_metrics(progress)
+        marks = group_marks(progress)
+        observed = {name: summed(each) for name, each in marks.items()}
         # The tick was united with the source's rows last.
         sources = progress["sources"][:-1] if self._last.source.ticks else progress["sources"]
         rows = sum(source["numInputRows"] for source in sources)
         found = self._progress(self.first_batch + progress["batchId"], rows, observed)
-        self._hints.look(found)
+        self._hint(found, marks)
         return found
+
+    def end_hints(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Say what hardly anyone means, once the query has ended.
+
+        Args:
+            reports: Spark's progress of its last batches: nobody may have looked at them while it ran.
+        """
+        for report in reports:
+            if report["observedMetrics"]:
+                self.progress(report)
+        self._hints.end()
 
     def _writer(self, plan: Plan, ticks: Ticks | None, *, restores: bool) -> Writer:
         sinks: list[Sink | FolderSink] = [bound.sink for bound in self._outputs]

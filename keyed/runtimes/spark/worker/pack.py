@@ -17,6 +17,7 @@ from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unre
 from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.errors import RowError, TimestampError
+from keyed.runtimes.hints import unit_hint
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
@@ -206,9 +207,10 @@ class _Task:
             raise TimestampError(f"{where}the timestamp is null {of_row}; {remedy}")
         if (name := unreadable_column(columns)) is not None:
             raise RowError(f"{where}column {name!r} {UNREADABLE} {of_row}; {remedy}")
+        said = unit_hint(_highest(row.column(packer.time), packer.time)) if packer.time is not None else ""
         raise TimestampError(
             f"{where}the timestamp {of_row} is further ahead of the batch's processing time than max_ahead= "
-            f"allows; {remedy}, or give another max_ahead="
+            f"allows{said}; {remedy}, or give another max_ahead="
         )
 
     def _cut(self) -> None:
@@ -255,11 +257,10 @@ class _Task:
         return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
 
 
-def _highest(times: Any, name: str) -> int | None:
+def _highest(times: Any, name: str) -> Any:
     """Return the highest of an event-time column, in milliseconds."""
     import pyarrow.compute as pc
 
     from keyed.arrow.event_times import event_times
 
-    highest: int | None = pc.max(event_times(times, name)).as_py()
-    return highest
+    return pc.max(event_times(times, name)).as_py()

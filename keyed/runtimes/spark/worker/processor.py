@@ -137,6 +137,8 @@ class Processor(StatefulProcessor):
             result.commit,
             result.changed,
             result.due,
+            incoming.max_timestamp,
+            tuple(sorted(result.side)),
         )
         return list(operation.emitter.frames(result, rows_out, incoming.notes, mark))
 

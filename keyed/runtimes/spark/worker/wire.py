@@ -73,6 +73,8 @@ class GroupMark:
         commit: Number of its last commit.
         changed: Whether that has changed anything, which a changelog is given with the next batch.
         due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
+        highest: Highest timestamp of all rows of the batch, ``None`` if there is none.
+        side_outputs: Side outputs to which the group has emitted in the batch, those that nobody reads as well.
     """
 
     group: int
@@ -83,6 +85,8 @@ class GroupMark:
     commit: int = 0
     changed: bool = False
     due: int | None = None
+    highest: int | None = None
+    side_outputs: tuple[str, ...] = ()
 
     def note(self) -> bytes:
         return b"M" + json.dumps(attrs.asdict(self)).encode()

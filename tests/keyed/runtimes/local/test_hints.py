@@ -10,7 +10,7 @@ import keyed
 import windows
 from keyed import DefinitionError, KeyedProcessFunction, OutputTag
 from keyed.rows import row
-from keyed.runtimes.hints import unit_of
+from keyed.runtimes.hints import unit_hint
 from keyed.testing import KeyedTestHarness
 
 LATE = OutputTag("late")
@@ -101,7 +101,8 @@ def test_a_timer_that_would_wait_for_ever_is_refused(name: str | None) -> None:
     ],
 )
 def test_the_unit_of_a_time(time: int, unit: str | None) -> None:
-    assert unit_of(time) == unit
+    assert (f"{time} looks like {unit} since the epoch" if unit else "") in unit_hint(time)
+    assert bool(unit_hint(time)) == bool(unit)
 
 
 def test_times_in_another_unit_are_told_once(caplog: Any) -> None:
@@ -109,5 +110,13 @@ def test_times_in_another_unit_are_told_once(caplog: Any) -> None:
     strategy = keyed.bounded_out_of_orderness(seconds=10)
     output = keyed.stream(rows, timestamp="t", watermark=strategy).key_by("k").process(Diverts())
     (told,) = warnings(caplog, output, rows_per_batch=1)
-    assert told.startswith("timestamp 't': 1700000000 looks like seconds since the epoch, and is taken")
-    assert told.endswith("give a function or column with the value * 1000")
+    assert told == (
+        "timestamp 't' is taken for milliseconds: 1700000000 looks like seconds since the epoch; give a function or "
+        "column with the value * 1000"
+    )
+
+
+def test_times_that_cannot_be_meant_are_refused_with_their_unit() -> None:
+    rows = [row(k=1, t=1_700_000_000_123_456)]
+    with pytest.raises(keyed.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"):
+        keyed.stream(rows, timestamp="t").key_by("k").process(Diverts()).run()
