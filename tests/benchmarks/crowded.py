@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ class Event(NamedTuple):
 
 
 class Filled(keyed.KeyedProcessFunction):
-    """Fills a map, reads one entry, and clears it, a batch each."""
+    """Fills a map, reads one entry, and clears it, a batch each. A batch applies what the one before has written."""
 
     entries = keyed.MapState(int, int)
 
@@ -36,7 +37,7 @@ class Filled(keyed.KeyedProcessFunction):
         if step == "fill":
             for at in range(count):
                 self.entries.put(at, at)
-        elif step == "get":
+        elif step.startswith("get"):
             self.entries.get(count // 2)
         else:
             self.entries.clear()
@@ -52,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for count in map(int, options.counts.split(",")):
         for name, change in _SESSIONS.items():
             print(f"| {name} | {count:,} | {_sessions(count, change) / count * 1e6:.1f} |", flush=True)
-        for step, seconds in _map_steps(count).items():
-            print(f"| map: {step} | {count:,} | {seconds / count * 1e6:.1f} |", flush=True)
+        for store in ("memory", "rocksdb"):
+            for step, seconds in _map_steps(count, store).items():
+                print(f"| map in {store}: {step} | {count:,} | {seconds / count * 1e6:.1f} |", flush=True)
     return 0
 
 
@@ -79,17 +81,19 @@ def _sessions(count: int, change: Callable[[Any], Any]) -> float:
     return time.process_time() - before
 
 
-def _map_steps(count: int) -> dict[str, float]:
-    """CPU seconds of each step."""
+def _map_steps(count: int, store: Any) -> dict[str, float]:
+    """CPU seconds of each step: in memory without a checkpoint, and on disk with one."""
     marks = []
 
     def steps() -> Iterator[tuple[int, str, int]]:
-        for step in ("fill", "get", "clear"):
+        for step in ("fill", "get, the first", "get", "clear", "get, the first after it"):
             marks.append((step, time.process_time()))
             yield 1, step, count
 
-    output = keyed.stream(steps()).key_by(lambda value: value[0]).process(Filled())
-    keyed.run(output.to(keyed.collect_sink()), rows_per_batch=1)
+    output = keyed.stream(steps()).key_by(lambda value: value[0]).process(Filled(), store=store)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = folder if store == "rocksdb" else None
+        keyed.run(output.to(keyed.collect_sink()), checkpoint=checkpoint, rows_per_batch=1)
     ends = [at for _, at in marks[1:]] + [time.process_time()]
     return {step: end - start for (step, start), end in zip(marks, ends, strict=True)}
 
