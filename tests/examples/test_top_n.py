@@ -111,7 +111,7 @@ def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures):
     assert read(tmp_path / "out" / "top")["count"].sum() + len(read(tmp_path / "out" / "late")) == DEPARTED
 
 
-@pytest.mark.parametrize("path", [pytest.param("row", marks=pytest.mark.slow), "vectorized"])
+@pytest.mark.parametrize("path", [pytest.param("row", marks=pytest.mark.long), "vectorized"])
 def test_windows_of_the_library_give_the_same_rankings(tmp_path, departures, path):
     """The job by a tumbling window, by rows and over whole columns."""
     window_count = "item string, window_start timestamp, window_end timestamp, count bigint"

@@ -1,6 +1,6 @@
 """Every decoder of stored bytes, given what no encoder wrote: its documented error, or a value, and nothing runs.
 
-An ordinary run tries 25,000 byte strings, the slow tests 75,000 more; ``KEYED_FUZZ=1000000`` tries as many,
+An ordinary run tries 25,000 byte strings, the long tests 75,000 more; ``KEYED_FUZZ=1000000`` tries as many,
 ``KEYED_SEED`` repeats a run.
 """
 
@@ -239,7 +239,7 @@ def mutated(number: Random, sample: bytes) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))])
 def test_only_the_documented_error(part):
     number = Random(SEED + part)
     decoders = list(DECODERS.items())

@@ -1,8 +1,8 @@
 """Programs in PyFlink's words: written after the Python examples of Flink's documentation, run by `keyed.pyflink`.
 
 Each keeps the shape of its original, in other words and with other data: its classes, calls and types are PyFlink's,
-and only the import lines name keyed. Two are translations: the fraud detector is in Flink's documentation in Java alone,
-and windows with lateness are a fragment there. PyFlink's own example files run as they are in
+and only the import lines name keyed. Two are translations: the fraud detector is in Flink's documentation in Java
+alone, and windows with lateness are a fragment there. PyFlink's own example files run as they are in
 `tests/acceptance/test_pyflink_examples.py`.
 """
 

@@ -70,11 +70,22 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "mid-restore, between two meta records": (loader.Loader, "write_meta", _die),
 }
 AFTER = {"after the position before the export"}
-#: One of each part: writing, compacting, restoring. The others are slow tests.
-FAST = {(point, "changelog") for point in ("mid-record", "mid-compaction, in the new base", "mid-restore")}
+#: One of each part: writing, compacting, restoring.
+FAST = ("mid-record", "mid-compaction, in the new base", "mid-restore")
+
+
+def mark(point: str, recovered_from: str) -> pytest.MarkDecorator | tuple[()]:
+    """Of each point one way to recover is fast or slow, the checkpoint for every second; the other one is long."""
+    if point in FAST:
+        return () if recovered_from == "changelog" else pytest.mark.long
+    is_first = recovered_from == ("checkpoint", "changelog")[[*POINTS].index(point) % 2]
+    return pytest.mark.slow if is_first else pytest.mark.long
+
+
 CRASHES = [
-    pytest.param(*crash, marks=() if crash in FAST else pytest.mark.slow)
-    for crash in ((point, recovered_from) for point in POINTS for recovered_from in ("checkpoint", "changelog"))
+    pytest.param(point, recovered_from, marks=mark(point, recovered_from))
+    for point in POINTS
+    for recovered_from in ("checkpoint", "changelog")
 ]
 
 

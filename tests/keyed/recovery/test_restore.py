@@ -60,7 +60,7 @@ def broken_off(life: Life, batches: int) -> None:
 @pytest.mark.parametrize("name", ORDERLESS)
 @pytest.mark.parametrize(
     ("before", "after"),
-    [pytest.param(4, 2, marks=pytest.mark.slow), (2, 4), pytest.param(3, 5, marks=pytest.mark.slow)],
+    [pytest.param(4, 2, marks=pytest.mark.long), (2, 4), pytest.param(3, 5, marks=pytest.mark.slow)],
 )
 def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
     undisturbed = Life(tmp_path / "undisturbed", name)

@@ -70,7 +70,11 @@ def outputs(output, *, diverts, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "lateness", "diverts"),
-    [pytest.param("tumbling", 0, False, marks=pytest.mark.long), ("hopping", 9, True), ("session", 9, True)],
+    [
+        pytest.param("tumbling", 0, False, marks=pytest.mark.long),
+        ("hopping", 9, True),
+        pytest.param("session", 9, True, marks=pytest.mark.long),
+    ],
 )
 def test_both_paths_on_spark_give_what_the_local_runtime_gives(spark, tmp_path, kind, lateness, diverts):
     folder = tmp_path / "rows"

@@ -78,8 +78,22 @@ def work(folder: Path, name: str, kafka: str, topics: str, started) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recovered_from", ["checkpoint", "changelog"])
-@pytest.mark.parametrize("name", ["functions", "tables", pytest.param("vectorized-sessions", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("name", "recovered_from"),
+    [
+        ("functions", "changelog"),
+        ("tables", "checkpoint"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [
+                ("functions", "checkpoint"),
+                ("tables", "changelog"),
+                ("vectorized-sessions", "checkpoint"),
+                ("vectorized-sessions", "changelog"),
+            ]
+        ),
+    ],
+)
 def test_killed_jobs_end_as_undisturbed_ones(kafka, tmp_path, name, recovered_from):
     number = Random(f"{name} {recovered_from}")
     undisturbed = Life(tmp_path / "undisturbed", name)

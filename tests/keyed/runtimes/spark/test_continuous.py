@@ -19,7 +19,7 @@ def rows_of(number):
     return [(chance.choice("abcdef"), number * 40 + i, chance.randrange(9)) for i in range(40)]
 
 
-@pytest.mark.parametrize("path", ["vectorized", "row"])
+@pytest.mark.parametrize("path", ["vectorized", pytest.param("row", marks=pytest.mark.long)])
 def test_spark_agrees_with_the_local_runtime(spark, tmp_path, path):
     for number in range(3):
         write_file(tmp_path / "in", number, rows_of(number))

@@ -65,7 +65,7 @@ FIRST = [("a", 1, 5), ("b", 2, 7), ("a", 3, 1), ("c", 4, 2)]
 SECOND = [("a", 5, 1), ("c", 6, 4), ("b", 7, 3), ("d", 8, 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stream_from_a_topic_goes_on_where_it_was_and_writes_back(spark_kafka, kafka, source, tmp_path):
     results = new_topic()
     create(kafka, results, 1)
@@ -108,7 +108,6 @@ def test_source_and_changelog_in_kafka_restore_a_lost_checkpoint(spark_kafka, ka
     assert [sequence for sequence, _ in logs[1].positions()] != []
 
 
-@pytest.mark.slow
 def test_another_writer_of_a_running_querys_changelog_is_fenced_and_its_state_stays_right(
     spark_kafka, kafka, source, tmp_path
 ):

@@ -58,6 +58,7 @@ def test_nan_and_zero_are_one_key_each(spark, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_session_of_a_nan_key_has_all_its_rows(spark, tmp_path):
     write(tmp_path / "in", 0, [(NAN, 1), (NAN, 2)])
     write(tmp_path / "in", 1, [(NAN, 3), (1.0, 30)])

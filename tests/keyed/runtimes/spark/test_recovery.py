@@ -134,6 +134,7 @@ def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tm
     check(tmp_path, elements)
 
 
+@pytest.mark.long
 def test_without_retries_a_killed_worker_fails_the_query_and_the_next_run_goes_on(tmp_path):
     elements = write_batches(tmp_path, 3, mishaps={1: Mishap.DIES})
     status, said = Program(tmp_path).end()
