@@ -304,7 +304,7 @@ def test_killed_while_the_page_is_open_it_ends_with_the_same_numbers(tmp_path, f
         status = job.interrupt()
     assert status == 0, job.printed
     for thread in others:
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 

@@ -59,7 +59,7 @@ class Job:
 
     def asks(self, path: str) -> Any:
         """What the page's server answers."""
-        with urllib.request.urlopen(self.address + path, timeout=60) as answer:
+        with urllib.request.urlopen(self.address + path, timeout=300) as answer:
             return json.load(answer)
 
     def serves(self) -> None:
@@ -82,4 +82,4 @@ class Job:
     def interrupt(self) -> int:
         """Press Ctrl-C; give the exit status."""
         os.killpg(self.process.pid, signal.SIGINT)
-        return self.process.wait(120)
+        return self.process.wait(300)

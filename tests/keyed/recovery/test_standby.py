@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from keyed.views import Lag, StateTables
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import Stop, broken_off, run_count, stopped_after
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -64,12 +64,6 @@ def test_it_follows_a_running_job_in_a_thread(tmp_path, log):
     run_count(range(100), log, on_progress=on_progress)
     point = standby[0].take_over()["Count"]
     assert run_count(range(110), restore_from=point).metrics["Count"]["records_restored"] == 0
-
-
-def _waited(condition: Any) -> bool:
-    """Wait for a condition that another thread brings about."""
-    wait = threading.Event()
-    return any(condition() or wait.wait(0.01) for _ in range(1_000))
 
 
 def test_all_groups_of_the_copy_are_at_one_batch(tmp_path, log):
@@ -174,7 +168,7 @@ def test_a_changelog_that_is_away_for_a_while_is_followed_again(tmp_path, log, c
     with open_tables(log, tmp_path / "standby") as standby:
         header.rename(away)
         standby.start(every=0.001)
-        assert _waited(lambda: "try again: " in caplog.text)
+        until(lambda: "try again: " in caplog.text)
         away.rename(header)
         standby.wait_for(6)
         assert standby.take_over()["Count"].changelog == log
@@ -187,7 +181,7 @@ def test_what_the_thread_fails_with_is_raised_when_it_is_stopped(tmp_path, log):
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
     standby = open_tables(log, tmp_path / "standby").start(every=0.001)
-    assert _waited(lambda: standby._error is not None)
+    until(lambda: standby._error is not None)
     with pytest.raises(CorruptionError):
         standby.take_over()
     standby.close()

@@ -329,7 +329,7 @@ def test_another_process_reads_the_folder_while_one_follows(job, tmp_path):
         reader.stdin.write("\n")
         reader.stdin.flush()
         assert reader.stdout.readline() == "5 4 1\n"
-        assert reader.wait(30) == 0
+        assert reader.wait(300) == 0
 
 
 def test_a_follower_that_was_away_for_too_long_is_built_anew_and_says_so(tmp_path, caplog):

@@ -119,7 +119,7 @@ def test_a_subscription_begins_with_the_state_and_goes_on_with_changes(job):
     assert (first.kind, first.batch, first.key, first.old, first.new) == ("snapshot", 1, "a", None, 1)
     assert subscription.take(0) == []
     harness.process(("a", "x", 2))
-    [second] = subscription.take(5)
+    [second] = subscription.take(300)
     assert (second.kind, second.batch, second.old, second.new, second.removed) == ("change", 2, 1, 3, False)
 
 

@@ -99,7 +99,7 @@ def test_push_tells_of_values_and_not_of_when_they_expire(harness_and_tables):
     # The version before gets another end, with the same value.
     harness.process(("tea", 110, 35))
     tables.poll()
-    changes = subscription.take(timeout=10)
+    changes = subscription.take(timeout=300)
     assert [(c.entry, c.old, c.new and c.new.cents) for c in changes] == [(35, None, 110)]
 
 

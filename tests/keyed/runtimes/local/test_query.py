@@ -229,19 +229,19 @@ def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
         for value in rows(*range(20, 40)):
             if value["ts"] == 10:
                 arrived.set()
-                assert go_on.wait(30)
+                assert go_on.wait(300)
             yield value
 
     sink = keyed.collect_sink()
     query = chain(source()).start(sink, checkpoint=tmp_path, rows_per_batch=5)
-    assert arrived.wait(30)
+    assert arrived.wait(300)
     assert query.is_active
     assert not query.await_termination(0.01)
     assert query.metrics()["Sum"]["rows_in"] == 10
     stopper = threading.Thread(target=query.stop)
     stopper.start()
     go_on.set()
-    stopper.join(30)
+    stopper.join(300)
     assert query.await_termination(30)
     assert not query.is_active
     done = query.progress.batch_id + 1
@@ -255,7 +255,7 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
     ready = threading.Event()
 
     def stop(progress):
-        assert ready.wait(30)
+        assert ready.wait(300)
         queries[0].stop()
 
     queries.append(chain(rows(1, 2, 3, 4)).start(keyed.collect_sink(), rows_per_batch=1, on_progress=stop))
@@ -315,7 +315,7 @@ except KeyedError as error:
 @pytest.mark.parametrize("limit", [0, 3000, 20_000])
 def test_a_full_disk_is_a_typed_error_and_the_run_goes_on_when_there_is_room(tmp_path, limit):
     program = LIMITED.format(root=str(ROOT), folder=str(tmp_path / "limited"), limit=limit)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[:1] in (["CheckpointError"], ["QueryFailed"], ["CorruptionError"]), done.stdout
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit

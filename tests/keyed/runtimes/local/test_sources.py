@@ -250,7 +250,7 @@ def test_a_waiting_source_stops_at_once():
             yield keyed.PAUSE
 
     query = counts(source()).start(sink := keyed.collect_sink())
-    assert waiting.wait(30)
+    assert waiting.wait(300)
     query.stop()
     assert query.await_termination(30)
     assert sink.values == [("a", 1, 1)]

@@ -80,7 +80,7 @@ def started(tmp_path, how):
 def test_a_signal_ends_a_run_after_the_batch_with_its_changelog_flushed(tmp_path, how, number):
     with started(tmp_path, how) as process:
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGINT), said
     assert number == signal.SIGINT or said == ""
     changelog = DirectoryChangelog(tmp_path / "log")

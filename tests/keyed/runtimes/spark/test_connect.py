@@ -89,7 +89,7 @@ def remote(tmp_path_factory):
                 del os.environ[name]
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(60)
+        server.wait(300)
 
 
 def listens(port):

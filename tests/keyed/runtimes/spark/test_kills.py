@@ -109,7 +109,7 @@ class Program:
             self.process.wait(20)
         # A worker that is left may still be writing, and another one may have been started meanwhile.
         until(self.is_gone)
-        self.process.wait(30)
+        self.process.wait(300)
         return "DONE" not in self.said()
 
     def is_gone(self):

@@ -88,7 +88,7 @@ class Program:
         for member in family:
             with suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(300)
 
     def end(self):
         """Wait for the end, and give the exit status with all that was printed."""

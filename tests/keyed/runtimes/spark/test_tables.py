@@ -30,7 +30,7 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
     # While it runs: a tick exports what was committed.
     has(query, 2)
     subscription = query.tables["seen"].subscribe()
-    assert {change.key: change.new for change in subscription.take(10)} == {"a": (2, 2), "b": (1, 1)}
+    assert {change.key: change.new for change in subscription.take(300)} == {"a": (2, 2), "b": (1, 1)}
     write_file(tmp_path / "in", 1, ROWS)
     has(query, 4)
     query.stop()

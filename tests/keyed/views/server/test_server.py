@@ -52,7 +52,7 @@ def served(tables: StateTables, **options: Any) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(300)
         listening.close()
 
 
@@ -73,7 +73,7 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ask(job):
-    with served(job[1]) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with served(job[1]) as address, httpx.Client(base_url=address, timeout=300) as client:
         yield client
 
 
@@ -143,7 +143,7 @@ def test_scans_go_on_where_the_page_before_ended(ask):
 
 def test_sql_is_answered_by_a_process_of_its_own(job):
     limits = Limits(sql_seconds=60, sql_megabytes=700, sql_rows=3)
-    with served(job[1], limits=limits) as address, httpx.Client(base_url=address, timeout=120) as client:
+    with served(job[1], limits=limits) as address, httpx.Client(base_url=address, timeout=300) as client:
         answer = client.post("/sql", json={"query": "select key, value from count where key = ?", "parameters": ["ü"]})
         assert answer.json().get("rows") == [["ü", 3], ["ü", 3]], answer.text
         assert client.post("/sql", json={"query": "select * from count"}).json()["more"] is True
@@ -155,7 +155,7 @@ def test_sql_is_answered_by_a_process_of_its_own(job):
 def test_a_query_that_takes_too_long_is_killed(job):
     with (
         served(job[1], limits=Limits(sql_seconds=1)) as address,
-        httpx.Client(base_url=address, timeout=120) as client,
+        httpx.Client(base_url=address, timeout=300) as client,
     ):
         slow = client.post("/sql", json={"query": "select count(*) from range(100000000000) a, range(1000) b"})
         assert slow.status_code == 400
@@ -195,7 +195,7 @@ def test_other_hosts_and_origins_are_refused(ask):
 
 def test_a_token_opens_its_tables_and_no_others(job):
     access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
-    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=300) as client:
 
         def ask(path: str, token: str | None) -> int:
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -255,7 +255,7 @@ def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
 def test_streams_are_limited(job):
     with (
         served(job[1], limits=Limits(streams=1)) as address,
-        httpx.Client(base_url=address, timeout=30) as client,
+        httpx.Client(base_url=address, timeout=300) as client,
         client.stream("GET", "/tables/count/changes") as stream,
     ):
         came = events(stream.iter_lines())
@@ -268,7 +268,7 @@ def test_a_reader_that_takes_nothing_is_dropped_and_counted(job):
     harness, tables = job
     with served(tables, limits=Limits(send_seconds=0.5)) as address:
         host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as slow, httpx.Client(base_url=address, timeout=30) as client:
+        with socket.create_connection((host, int(port))) as slow, httpx.Client(base_url=address, timeout=300) as client:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             slow.sendall(f"GET /tables/items/changes HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             deadline = time.monotonic() + 60
@@ -313,7 +313,7 @@ def test_batches_are_told_with_what_the_job_says_of_itself(job):
     rows = iter(range(100))
     with (
         served(tables, status=lambda: {"rows": next(rows)}) as address,
-        httpx.Client(base_url=address, timeout=60) as client,
+        httpx.Client(base_url=address, timeout=300) as client,
         client.stream("GET", "/batches") as stream,
     ):
         told = events(stream.iter_lines())
@@ -332,7 +332,7 @@ def test_batches_are_told_with_what_the_job_says_of_itself(job):
 
 def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
     access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
-    with served(job[1], access=access, page=True) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with served(job[1], access=access, page=True) as address, httpx.Client(base_url=address, timeout=300) as client:
         assert client.post("/session", json={"token": "not-a-token-of-this-server"}).status_code == 401
         assert client.post("/session", json={"password": TOKEN}).status_code == 400
         evil = {"origin": "http://evil.example"}
@@ -348,7 +348,7 @@ def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
         session = client.cookies["keyed_session"]
     # A server that was started again knows it; another one, and a changed or old one, do not open anything.
     again = {"cookie": f"keyed_session={session}"}
-    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=300) as client:
         assert client.get("/tables/count", headers=again).status_code == 200
         later = session.replace(session.split(".")[0], str(int(session.split(".")[0]) + 1))
         assert client.get("/tables/count", headers={"cookie": f"keyed_session={later}"}).status_code == 401
@@ -359,7 +359,7 @@ def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
 
 def test_the_page_may_load_nothing_from_elsewhere(job):
     static = Path(keyed.__file__).parent / "views" / "server" / "static"
-    with served(job[1], page=True) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with served(job[1], page=True) as address, httpx.Client(base_url=address, timeout=300) as client:
         for path in ("/", "/page/keyed.js", "/page/uplot/uPlot.iife.min.js"):
             answer = client.get(path)
             assert answer.status_code == 200
