@@ -115,7 +115,8 @@ class Broker:
         self._node = node
         self._is_first = first is None
         self._ports = dict(zip(("port", "sasl_port", "tls_port", "controller_port"), _free_ports(4), strict=True))
-        self._cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Its first character is none that begins an option.
+        self._cluster = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         self._replicas = replicas
         if first is not None:
             self._ports["controller_port"] = first._ports["controller_port"]
