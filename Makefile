@@ -8,6 +8,7 @@ STAMP := $(VENV)/.keyed-setup
 DEMO_STAMP := $(VENV)/.keyed-demo
 # Two workers: two processors, and the memory of one session of Spark each. Compiled files are kept: the tests start
 # Python hundreds of times.
+# The slow tests have three, because queries on Spark wait a third of their time.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadgroup
 DEMO := .demo
 ARGS ?=
@@ -38,7 +39,7 @@ test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -n 3 -m slow $(ARGS)
 
 spark-matrix: setup ## the Spark tests on every Spark that serves, each in an environment of its own; hours
 	$(BIN)/python .ci/versions.py 4.0.5 4.1.4 4.2.1 4.3.0 -- -m spark $(ARGS)

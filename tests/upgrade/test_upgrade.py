@@ -123,7 +123,12 @@ def _bytes(part):
     return None if part is None else base64.b64decode(part)
 
 
-@pytest.fixture(params=sorted(programs.SPARK_JOBS))
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if name == "everything" else pytest.mark.long)
+        for name in sorted(programs.SPARK_JOBS)
+    ]
+)
 def on_spark(request, tmp_path):
     """The name and folder of a job on Spark with the files of its second half, and what is expected."""
     folder, expected = unpacked(f"spark-{request.param}", tmp_path)

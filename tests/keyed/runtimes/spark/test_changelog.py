@@ -263,6 +263,7 @@ def test_batches_after_the_end_of_the_input_commit_nothing_and_have_no_position(
     assert committed(checkpoint) > 2
 
 
+@pytest.mark.long
 def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, range(3))
@@ -284,6 +285,7 @@ def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_pat
     }
 
 
+@pytest.mark.long
 def test_a_restore_whose_cut_is_compacted_away_meanwhile_takes_a_newer_one(spark, tmp_path):
     changelog = CompactedMeanwhile(tmp_path / "log", compaction_lag=0, auto_compact=False)
     source, out = files_source(spark, tmp_path / "in"), tmp_path / "out"

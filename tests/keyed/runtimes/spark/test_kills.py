@@ -136,13 +136,9 @@ def kill(pids):
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("recovered_from", "kills"),
-    [
-        pytest.param("checkpoint", max(1, KILLS // 3), marks=pytest.mark.long),
-        ("changelog", max(1, KILLS - KILLS // 3)),
-    ],
+    ("recovered_from", "kills"), [("checkpoint", max(1, KILLS // 3)), ("changelog", max(1, KILLS - KILLS // 3))]
 )
 def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())

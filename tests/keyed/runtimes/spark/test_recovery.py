@@ -112,7 +112,7 @@ class Program:
 def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, kind):
     elements = write_batches(tmp_path, 8)
     chance = random.Random(store + kind)
-    for _ in range(3):
+    for _ in range(2):
         program = Program(tmp_path, store=store, kind=kind)
         program.wait_for_batches(1)
         with suppress(subprocess.TimeoutExpired):

@@ -4,6 +4,7 @@ import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import keyed
 from tests.keyed.runtimes.spark.functions import Changes, Gathered
@@ -11,6 +12,7 @@ from tests.keyed.runtimes.spark.functions import Changes, Gathered
 NAMES = ["k", "n", "tags"]
 
 
+@pytest.mark.long
 def test_values_that_change_do_not_depend_on_where_batches_are_cut(spark, tmp_path):
     rows = [("ab"[n % 2], n, [n]) for n in range(12)]
     found = []
