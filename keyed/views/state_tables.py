@@ -401,7 +401,7 @@ def open_tables(
 ) -> StateTables:
     """Open the state that changelogs hold as tables, in local stores that are kept level with them.
 
-    Nothing is read before `StateTables.poll` or `StateTables.start`. A folder from earlier is gone on from.
+    Nothing is read before `StateTables.poll` or `StateTables.start`. It goes on in a folder from earlier.
 
     Args:
         changelog: The changelog of an operator, or those of several operators of one query. They have been written:
