@@ -47,7 +47,7 @@ from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
 from keyed.sinks import collect_sink, parquet_sink
-from keyed.sources import PAUSE, SeekableSource
+from keyed.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.state import (
     NOT_PUT,
     AggregateFunction,
@@ -88,6 +88,7 @@ _ON_DEMAND = {
 __version__ = "0.1.0"
 
 __all__ = [
+    "INGESTION_TIME",
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
     "NOT_PUT",

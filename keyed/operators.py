@@ -35,6 +35,8 @@ class OperatorSpec:
         event_time: Whether rows have timestamps.
         delay_ms: Delay of the watermark behind the highest timestamp; ``None`` where watermarks come from upstream
             operators or are set by hand.
+        ingestion_delay_ms: The same delay, in every operator of the chain, where rows have the time of their batch;
+            ``None`` where they do not.
         order: Order of rows within a batch.
         parallelism: Number of key groups.
         keys: Key columns; empty where the key is a function of the element.
@@ -53,3 +55,13 @@ class OperatorSpec:
     output: Schema | None = None
     output_timestamps: bool = True
     changelog: Changelog | None = None
+    ingestion_delay_ms: int | None = None
+
+    @property
+    def ingests(self) -> bool:
+        """Whether the operator gives the rows their timestamps: the time of the batch."""
+        return self.ingestion_delay_ms is not None and self.delay_ms is not None
+
+    def time_reached(self, processing_time: int) -> int | None:
+        """Return up to where event time has come at a processing time; ``None`` where the rows say."""
+        return None if self.ingestion_delay_ms is None else processing_time - self.ingestion_delay_ms - 1

@@ -24,6 +24,20 @@ class _Pause:
 PAUSE = _Pause()
 
 
+class IngestionTime:
+    """The type of `INGESTION_TIME`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "keyed.INGESTION_TIME"
+
+
+#: What `stream` takes as ``timestamp``, so that each row has the time of its batch: Flink's third notion of time. It
+#: never goes back, and a batch that is run again has the time of its first attempt.
+INGESTION_TIME = IngestionTime()
+
+
 @runtime_checkable
 class SeekableSource(Protocol):
     """A source that goes on from a position of its own, and need not be read from its start (as Kafka's consumers).

@@ -29,6 +29,7 @@ from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
 from keyed.shown import Shown, named
 from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, nowhere, sink_of
+from keyed.sources import IngestionTime
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 
@@ -55,7 +56,7 @@ class Source:
     """Where rows come from. See `stream` for the fields."""
 
     data: Any
-    timestamp: str | Callable[[Any], Any] | None
+    timestamp: str | Callable[[Any], Any] | IngestionTime | None
     watermark: WatermarkStrategy
     ticks: bool
     on_bad_row: OutputTag | None
@@ -65,6 +66,16 @@ class Source:
     def __repr__(self) -> str:
         time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""
         return f"{type(self.data).__name__}{time}"
+
+    @property
+    def ingests(self) -> bool:
+        """Whether each row has the time of its batch."""
+        return isinstance(self.timestamp, IngestionTime)
+
+    @property
+    def time(self) -> str | Callable[[Any], Any] | None:
+        """What timestamps are read with; ``None`` where the rows have none, or that of their batch."""
+        return None if isinstance(self.timestamp, IngestionTime) else self.timestamp
 
 
 @attrs.frozen(eq=False)
@@ -81,6 +92,7 @@ class Stage:
     store: Store
     changelog: Changelog | None = None
     restore_from: RestorePoint | None = None
+    initial_state: Any = None
 
     def __repr__(self) -> str:
         return f"{self.upstream!r} → {_shown_keys(self.keys)} → {self.name}"
@@ -89,6 +101,11 @@ class Stage:
     def source(self) -> Source:
         """Where the chain starts."""
         return self.upstream if isinstance(self.upstream, Source) else self.upstream.source
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key; none where the stream is keyed by a function."""
+        return () if callable(self.keys) else self.keys
 
     @property
     def chain(self) -> list[Stage]:
@@ -104,9 +121,10 @@ class Stage:
             function=self.function,
             event_time=source.timestamp is not None,
             delay_ms=source.watermark.delay_ms if first else None,
+            ingestion_delay_ms=source.watermark.delay_ms if source.ingests else None,
             order=self.order,
             parallelism=parallelism,
-            keys=() if callable(self.keys) else self.keys,
+            keys=self.key_columns,
             output=self.output,
             output_timestamps=output_timestamps,
             changelog=self.changelog,
@@ -183,6 +201,7 @@ class KeyedStream(Shown):
         store: Store = "memory",
         changelog: Changelog | None = None,
         restore_from: Changelog | RestorePoint | None = None,
+        initial_state: Any = None,
     ) -> Output:
         """Run ``function`` over the keyed stream.
 
@@ -199,6 +218,9 @@ class KeyedStream(Shown):
             changelog: Where every committed change of state goes, such as a `DirectoryChangelog`.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
                 state, timers and clocks. A query that goes on from its checkpoint does not look at it.
+            initial_state: What a new query starts with that comes from elsewhere: a Spark, pandas or Arrow table with
+                columns for key, ``state``, ``entry`` and ``value``, or by the name of a state such a table. A query
+                that goes on from its checkpoint does not look at it.
 
         Raises:
             DefinitionError: The function or a parameter breaks a rule. Nothing has run then.
@@ -223,6 +245,8 @@ class KeyedStream(Shown):
             raise DefinitionError(
                 f"restore_from and changelog are the same, {changelog!r}: a restored query starts one of its own"
             )
+        if restore_from is not None and initial_state is not None:
+            raise DefinitionError("restore_from and initial_state are both given, and a query starts with one of them")
         if isinstance(self.upstream, Stage):
             if any(stage.name == name for stage in self.upstream.chain):
                 raise DefinitionError(f"operator name {name!r} is used twice in this query; give name=... to one")
@@ -240,7 +264,17 @@ class KeyedStream(Shown):
                     )
         schema = inferred_output(function) if output is None else schema_of(output)
         stage = Stage(
-            self.upstream, self.keys, function, name, schema, parallelism, order, store, changelog, restore_from
+            self.upstream,
+            self.keys,
+            function,
+            name,
+            schema,
+            parallelism,
+            order,
+            store,
+            changelog,
+            restore_from,
+            initial_state,
         )
         return Output(stage, None)
 
@@ -349,7 +383,7 @@ class BoundOutput(Shown):
 def stream(
     source: Any,
     *,
-    timestamp: str | Callable[[Any], Any] | None = None,
+    timestamp: str | Callable[[Any], Any] | IngestionTime | None = None,
     watermark: WatermarkStrategy | None = None,
     ticks: bool = True,
     on_bad_row: OutputTag | None = None,
@@ -361,7 +395,8 @@ def stream(
         source: A streaming or batch Spark DataFrame; for the local runtime any iterable or generator of elements, a
             pandas DataFrame or an Arrow table.
         timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
-            runtime also a function of the element. Without it the stream has no event time.
+            runtime also a function of the element. `INGESTION_TIME` gives each row the time of its batch. Without it
+            the stream has no event time.
         watermark: The strategy; by default rows are taken to arrive in the order of their timestamps, and a warning
             says it once where windows drop rows because they do not.
         ticks: Whether key groups are woken when something is due and no row comes: processing-time timers, changelogs,
@@ -380,8 +415,10 @@ def stream(
         raise DefinitionError(f"watermark={watermark!r}: give keyed.bounded_out_of_orderness(...)")
     if watermark is not None and timestamp is None:
         raise DefinitionError("watermark is given but timestamp is not: name the event-time column")
-    if timestamp is not None and not isinstance(timestamp, str) and not callable(timestamp):
-        raise DefinitionError(f"timestamp={timestamp!r} must be a column name (or a function, in the local runtime)")
+    if not (timestamp is None or isinstance(timestamp, str | IngestionTime) or callable(timestamp)):
+        raise DefinitionError(
+            f"timestamp={timestamp!r} must be a column name, keyed.INGESTION_TIME or, in the local runtime, a function"
+        )
     if on_bad_row is not None and not isinstance(on_bad_row, OutputTag):
         raise DefinitionError(f"on_bad_row={on_bad_row!r} must be an OutputTag")
     # No sum with a processing time leaves int64.
@@ -469,6 +506,13 @@ def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
                 f"outputs of {bound.output.stage.name!r} and {last.name!r} do not lie on one chain; run two queries"
             )
     check_distinct(bound.sink for bound in outputs)
+    initial = next((stage.name for stage in last.chain if stage.initial_state is not None), None)
+    restored = next((stage.name for stage in last.chain if stage.restore_from is not None), None)
+    if initial is not None and restored is not None:
+        raise DefinitionError(
+            f"operator {initial!r} has initial_state and operator {restored!r} restore_from, and a query starts with "
+            "one of them; give initial_state to a query of its own first"
+        )
     return last
 
 

@@ -3,7 +3,8 @@
 - `key_group`: a batch from catching up to its commit. `batch`: what goes in, and what comes out.
 - `group_log`: the truth. `segment`: what a commit appends to it. `meta`: its meta record, with the `counters`.
   `cleaning`: keeps it bounded. `replica`: the local store, kept level with it. `loader`: fills both from elsewhere.
-  `export`: the last commit to the changelog.
+  `export`: the last commit to the changelog. `initial`: entries to start with, out of `initial_rows`.
+- `ingestion`: timestamps of rows that have the time of their batch.
 - `work`, `vectorized_work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
   `timers`: the timers of a time domain. `changes`: what the batch changed. `keytypes`: which keys are refused.
 - `registry`: the states of a function, `bound` to the key group: `bound_values`, `bound_lists`, `bound_maps`,

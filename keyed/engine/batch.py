@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from keyed.arrow.read import column_values, table_rows
+from keyed.engine.initial_rows import InitialEntry
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Batch:
         rows_combined: How many fewer rows `keyed.VectorizedFunction.combine` made of those of all key groups,
             counted in one of them.
         taker: Takes the main output in parts; without it all of it is in the result.
+        initial: What a key group without state starts with, if it is given something; others do not look at it.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -66,6 +68,7 @@ class Batch:
     rows_bad: int = 0
     rows_combined: int = 0
     taker: OutputTaker | None = None
+    initial: Callable[[], Iterable[InitialEntry]] | None = None
 
 
 class Emitted:

@@ -12,7 +12,7 @@ import attrs
 
 from keyed.changelog.model import ChangelogWriter
 from keyed.codec.keys import key_type
-from keyed.content.addresses import TIMER_PROCESSING
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.content.contents import contents_hash, stored_key
 from keyed.content.delta import Delta
 from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
@@ -23,6 +23,7 @@ from keyed.engine.changes import Changes
 from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export
 from keyed.engine.group_log import GroupLog
+from keyed.engine.ingestion import stamped
 from keyed.engine.keytypes import check_not_merged, deltas_by_commit
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta, encode_meta
@@ -122,7 +123,7 @@ class KeyGroup:
         return meta, self._replica.store
 
     def is_due(self, processing_time: int) -> bool:
-        """Tell whether a processing-time timer is due, which a batch without rows would fire.
+        """Tell whether a timer is due that a batch without rows would fire: in processing or ingestion time.
 
         Raises:
             CorruptionError: The log is damaged.
@@ -130,7 +131,10 @@ class KeyGroup:
         if self._scope.stays:
             return isinstance(self._work, RowWork) and self._work.is_due(processing_time)
         _, store = self.committed()
-        return next(store.due(TIMER_PROCESSING, processing_time), None) is not None
+        if next(store.due(TIMER_PROCESSING, processing_time), None) is not None:
+            return True
+        reached = self._spec.time_reached(processing_time)
+        return reached is not None and next(store.due(TIMER_EVENT, reached), None) is not None
 
     def counters(self) -> dict[str, int]:
         """Return the counters as they are committed; none before the first commit."""
@@ -196,6 +200,10 @@ class KeyGroup:
         scope = self._scope
         before = MIN_TIMESTAMP if old is None else old.processing_time
         scope.begin(meta.commit, meta.watermark, max(batch.processing_time, meta.processing_time), before)
+        if self._spec.ingests:
+            batch = stamped(batch, self._spec, scope.processing_time)
+        if old is not None:
+            batch.initial = None
         changes = Changes(self._replica.store, spells_out=self._writer is not None)
         done = work.run(batch, self._batch_watermark(scope.watermark, batch), changes)
         counters = meta.counters

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.engine.batch import Batch, EmittedTables
 from keyed.engine.changes import Changes
+from keyed.engine.initial import write_initial
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.work import Done
@@ -131,6 +132,8 @@ class VectorizedWork:
         rows = late = 0
         registry.activate()
         try:
+            if batch.initial is not None:
+                write_initial(batch.initial(), registry, scope, None, batch.key_type)
             table = batch.table()
             if table is not None and table.num_rows:
                 from keyed.tables.batches import normalised_keys
@@ -153,7 +156,8 @@ class VectorizedWork:
             "rows_dropped": context.dropped,
         }
         # Such a function has no timers: one that goes by the clock has to look at it again and again.
-        due = scope.processing_time if context.goes_by_clock else None
+        by_clock = context.goes_by_clock or self._spec.ingestion_delay_ms is not None
+        due = scope.processing_time if by_clock else None
         return Done(main, side, counters, due)
 
     def _call(self, call: str, method: Callable[[], object]) -> None:

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import attrs
 
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, TTL_EVENT, TTL_PROCESSING
+from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch, Emitted, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.driver import Driver
 from keyed.engine.engine_context import EngineContext, EngineTimerService
+from keyed.engine.initial import write_initial
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.engine.taker import Taker
@@ -72,9 +74,17 @@ class RowWork:
         self._queues: tuple[TimerQueue, TimerQueue] | None = None
 
     def is_due(self, processing_time: int) -> bool:
-        """Tell whether a processing-time timer that stays is due."""
-        earliest = None if self._queues is None else self._queues[1].earliest()
-        return earliest is not None and earliest <= processing_time
+        """Tell whether a timer that stays is due without rows."""
+        due = None if self._queues is None else self._due(*self._queues)
+        return due is not None and due <= processing_time
+
+    def _due(self, event: TimerQueue, processing: TimerQueue) -> int | None:
+        """Return the processing time at which the first timer fires though no row comes."""
+        due = processing.earliest()
+        delay = self._spec.ingestion_delay_ms
+        if delay is not None and (first := event.earliest()) is not None and first < MAX_TIMESTAMP - delay:
+            due = first + delay + 1 if due is None else min(due, first + delay + 1)
+        return due
 
     def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
         """See `Work.run`."""
@@ -92,6 +102,8 @@ class RowWork:
         driver = Driver(self._spec, self._function, scope, timers, context)
         registry.activate()
         try:
+            if batch.initial is not None:
+                write_initial(batch.initial(), registry, scope, timers, batch.key_type)
             driver.run(batch, watermark)
             registry.flush(changes)
             changes.expire(TTL_PROCESSING, scope.clock(TTL_PROCESSING))
@@ -112,4 +124,4 @@ class RowWork:
             "timers_registered": changes.timers + fired + deleted,
             "timers_fired": fired,
         }
-        return Done(main, side, counters, processing.earliest())
+        return Done(main, side, counters, self._due(event, processing))

@@ -32,8 +32,8 @@ class Hints:
             if bound.output.tag is not None:
                 self._read[bound.output.stage.name].add(bound.output.tag.name)
         self._emitted: dict[str, set[str]] = defaultdict(set)
-        self._units_told = source.timestamp is None
-        self._dropped_told = source.timestamp is None or source.watermark_given
+        self._units_told = source.time is None
+        self._dropped_told = source.time is None or source.watermark_given
 
     def look(self, progress: Progress, highest: int | None) -> None:
         """Look at a batch that was committed.

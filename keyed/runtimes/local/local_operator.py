@@ -12,6 +12,7 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
 from keyed.engine.group_log import UnreadLog
+from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
@@ -22,6 +23,7 @@ from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
 from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
+from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import BufferedCommits
@@ -74,6 +76,7 @@ class LocalOperator:
             self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
             self._closing.callback(self.groups[-1].close)
         self._exported = 0
+        self._initial: list[Callable[[], Iterable[InitialEntry]] | None] = [None] * self.spec.parallelism
         self.metrics: dict[str, int] = {}
         self._key_of = key_getter(stage.keys)
         self._vectorized = isinstance(stage.function, VectorizedFunction)
@@ -105,6 +108,15 @@ class LocalOperator:
         for loader in loaders:
             loader.write_log()
         return loaders
+
+    def begin(self) -> None:
+        """Start with the initial state: the query is new.
+
+        Raises:
+            DefinitionError: It is no frame, or has no columns for the key.
+        """
+        if self.stage.initial_state is not None:
+            self._initial = [*by_group(self.stage, self.spec.parallelism)]
 
     def export_position(self, batches: int, position: bytes) -> None:
         """Log where the query stands after so many batches, before the last of them is exported."""
@@ -158,7 +170,8 @@ class LocalOperator:
         else:
             rows_by_group = [{"chunks": chunks} for chunks in self._route(rows)]
             key_type = rows.key_type or self._key_types.name
-        for group, rows_of_group in zip(self.groups, rows_by_group, strict=True):
+        initial, self._initial = self._initial, [None] * len(self.groups)
+        for group, rows_of_group, entries in zip(self.groups, rows_by_group, initial, strict=True):
             is_first = group is self.groups[0]
             batch = Batch(
                 **rows_of_group,
@@ -169,6 +182,7 @@ class LocalOperator:
                 key_type=key_type,
                 rows_bad=len(rows.bad) if is_first else 0,
                 rows_combined=rows_combined if is_first else 0,
+                initial=entries,
             )
             results.append(group.run(batch, self._clock))
         merged = merge(results)

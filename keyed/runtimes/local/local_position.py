@@ -3,6 +3,9 @@
 The position is committed with each batch, and logged into the changelogs of the query before the batch is exported, so
 that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
 whose payload is msgpack of the fields of `LocalPosition` as a map. Version 1 has the first four.
+
+With ingestion time the rows and the time of a batch are committed before it runs, as a frame of kind ``KBEG``, version
+1, with the fields of `BegunBatch`, so that it has them again if it is run again.
 """
 
 from __future__ import annotations
@@ -45,6 +48,24 @@ class LocalPosition:
     source: Any = None
 
 
+@attrs.frozen
+class BegunBatch:
+    """A batch that was begun, and may have been committed since.
+
+    Attributes:
+        batch: Its id.
+        rows: Rows of the source that it has.
+        processing_time: Its time, milliseconds.
+    """
+
+    batch: int
+    rows: int
+    processing_time: int
+
+
+_BEGUN: RecordFormat[BegunBatch] = RecordFormat(b"KBEG", 1, BegunBatch)
+encode_begun = _BEGUN.encode
+decode_begun = _BEGUN.decode
 _RECORD: RecordFormat[LocalPosition] = RecordFormat(_KIND, 2, LocalPosition)
 encode_position = _RECORD.encode
 decode_position = _RECORD.decode

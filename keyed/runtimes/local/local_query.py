@@ -26,7 +26,15 @@ from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_
 from keyed.runtimes.hints import Hints
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
-from keyed.runtimes.local.local_position import LocalPosition, decode_position, encode_position, restored_position
+from keyed.runtimes.local.local_position import (
+    BegunBatch,
+    LocalPosition,
+    decode_begun,
+    decode_position,
+    encode_begun,
+    encode_position,
+    restored_position,
+)
 from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
@@ -193,6 +201,8 @@ class LocalQuery(Shown):
                 operators.append(LocalOperator(stage, commits, folder, _microseconds, last=last, keeps=keeps))
                 stack.callback(operators[-1].close)
             if position is None:
+                for operator in operators:
+                    operator.begin()
                 position = self._first_position(commits, operators)
             for bound in self._outputs:
                 if isinstance(bound.sink, ParquetSink):
@@ -239,7 +249,15 @@ class LocalQuery(Shown):
     ) -> RunResult:
         first = self._last.chain[0]
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
-        source = batches(first, position, self._rows_per_batch, keeps=keeps, limit=self._limit(first.source))
+        again = self._begun(commits, position)
+        source = batches(
+            first,
+            position,
+            self._rows_per_batch,
+            keeps=keeps,
+            limit=self._limit(first.source),
+            first=None if again is None else again.rows,
+        )
         before = position.batches
         while not self._stopping.is_set() and (rows := self._next(source)) is not None:
             if rows.waits and not any(operator.is_due(self._now()) for operator in operators):
@@ -252,10 +270,12 @@ class LocalQuery(Shown):
                     f"the checkpoint {self._checkpoint} was drained, its watermark is at +inf, and new rows came; "
                     "start from a new checkpoint"
                 )
-            self._batch(commits, operators, position, rows, end=False)
+            now = self._now() if again is None else again.processing_time
+            again = None
+            self._batch(commits, operators, position, rows, now, end=False)
             collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
-            self._batch(commits, operators, position, SourceRows(), end=True)
+            self._batch(commits, operators, position, SourceRows(), self._now(), end=True)
         self._export(commits, operators, position)
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
@@ -263,6 +283,19 @@ class LocalQuery(Shown):
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._hints.end()
         return RunResult(values, position.batches - before, metrics, self._restored)
+
+    @property
+    def _logs_time(self) -> bool:
+        """Whether a batch that is run again has the rows and the time of its first attempt."""
+        return self._checkpoint is not None and self._last.source.ingests
+
+    def _begun(self, commits: BufferedCommits, position: LocalPosition) -> BegunBatch | None:
+        """Return the batch that an earlier run began with rows and did not commit."""
+        record = commits.read("begun") if self._logs_time else None
+        if record is None:
+            return None
+        begun = decode_begun(record, f"checkpoint {self._checkpoint}, record 'begun'")
+        return begun if begun.batch == position.batches else None
 
     def _export(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
         """Export the last batch now: no next one may come to do it."""
@@ -297,12 +330,15 @@ class LocalQuery(Shown):
         operators: list[LocalOperator],
         position: LocalPosition,
         rows: SourceRows,
+        now: int,
         *,
         end: bool,
     ) -> None:
         """Run, write and commit one micro-batch."""
         try:
-            now = self._now()
+            if self._logs_time and rows.read:
+                commits.write("begun", encode_begun(BegunBatch(position.batches, rows.read, now)))
+                commits.commit()
             _export_position(commits, operators, position)
             emitted: Outputs = {}
             upstream: int | None = None

@@ -87,8 +87,8 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
         RowError: There are bad rows, and the stream refuses them.
     """
     source = stage.source
-    if source.timestamp is not None and timestamps is None:
-        get = source.timestamp if callable(source.timestamp) else _field_getter(source.timestamp, "timestamp column")
+    if source.time is not None and timestamps is None:
+        get = source.time if callable(source.time) else _field_getter(source.time, "timestamp column")
         timestamps = [timestamp_of(get(value)) for value in values]
     keys = list(map(key_getter(stage.keys), values))
     diverted = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import attrs
@@ -37,7 +37,13 @@ _log = logging.getLogger(__name__)
 
 
 def batches(
-    stage: Stage, position: LocalPosition, size: int, *, keeps: bool, limit: Limit | None = None
+    stage: Stage,
+    position: LocalPosition,
+    size: int,
+    *,
+    keeps: bool,
+    limit: Limit | None = None,
+    first: int | None = None,
 ) -> Iterator[SourceRows]:
     """Yield the source's rows after a position, in batches; one without rows where a source that waits has none.
 
@@ -50,6 +56,8 @@ def batches(
         size: Rows a batch.
         keeps: Whether a checkpoint or changelog keeps the position.
         limit: What timestamps may not exceed.
+        first: Rows of the first batch, where it is run again and is to have those that it had, whatever the source
+            does in between.
 
     Raises:
         DefinitionError: A column is missing, or the source cannot be iterated.
@@ -58,7 +66,7 @@ def batches(
     """
     data = stage.source.data
     if isinstance(data, SeekableSource):
-        yield from _seekable_batches(stage, data, position, size, limit)
+        yield from _seekable_batches(stage, data, position, size, limit, first)
         return
     if position.source is not None:
         raise CheckpointError(
@@ -67,17 +75,17 @@ def batches(
         )
     table = _arrow(data)
     if table is not None:
-        yield from _table_batches(stage, table, position, size, keeps=keeps, limit=limit)
+        yield from _table_batches(stage, table, position, size, keeps=keeps, limit=limit, first=first)
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise DefinitionError(
             f"source of type {type(data).__name__} is no stream; give a Spark, pandas or Arrow table, or an iterable "
             "of elements"
         )
-    elements, first, last = _passed(data, position.rows)
+    elements, begin, last = _passed(data, position.rows)
     elements = _no_tables(elements)
-    tracker = _tracker(position, first, last) if keeps or position.consumed else None
-    for taken in _cut(elements, size):
+    tracker = _tracker(position, begin, last) if keeps or position.consumed else None
+    for taken in _cut(elements, size, first):
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
@@ -85,7 +93,7 @@ def batches(
 
 
 def _seekable_batches(
-    stage: Stage, data: SeekableSource, position: LocalPosition, size: int, limit: Limit | None
+    stage: Stage, data: SeekableSource, position: LocalPosition, size: int, limit: Limit | None, first: int | None
 ) -> Iterator[SourceRows]:
     if position.source is not None:
         data.seek(position.source)
@@ -95,7 +103,7 @@ def _seekable_batches(
             f"{type(data).__name__} goes on from positions of its own; give the source that it has read, or start from "
             "a new checkpoint"
         )
-    for taken in _cut(iter(data), size):
+    for taken in _cut(iter(data), size, first):
         position.source = data.position()
         if position.source is None or not _is_plain(position.source):
             raise DefinitionError(
@@ -127,24 +135,28 @@ def _is_plain(position: Any) -> bool:
         return False
 
 
-def _cut(elements: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Cut elements into lists of at most so many, shorter where the source pauses.
+def _cut(elements: Iterator[Any], size: int, first: int | None) -> Iterator[list[Any]]:
+    """Cut elements into lists of at most so many, shorter where the source pauses; the first one as it is asked for.
 
     They are taken when they come, because a source may use one dictionary for all.
     """
+    wanted = first or size
     while True:
         taken = []
         for element in elements:
             if element is PAUSE:
+                if first:
+                    continue
                 break
             taken.append(element_of(element))
-            if len(taken) == size:
+            if len(taken) == wanted:
                 break
         else:
             if taken:
                 yield taken
             return
         yield taken
+        wanted, first = size, None
 
 
 def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], list[Any]]:
@@ -216,7 +228,14 @@ def _arrow(data: Any) -> Any:
 
 
 def _table_batches(
-    stage: Stage, table: Any, position: LocalPosition, size: int, *, keeps: bool, limit: Limit | None
+    stage: Stage,
+    table: Any,
+    position: LocalPosition,
+    size: int,
+    *,
+    keeps: bool,
+    limit: Limit | None,
+    first: int | None,
 ) -> Iterator[SourceRows]:
     source, keys = stage.source, stage.keys
     needed = () if callable(keys) else keys
@@ -230,8 +249,11 @@ def _table_batches(
     if keeps or position.consumed:
         last = table.slice(max(0, count - ROWS), min(ROWS, count))
         tracker = _tracker(position, raw_rows(table.slice(0, min(ROWS, count))), raw_rows(last))
-    for start in range(count, table.num_rows, size):
-        batch = table.slice(start, size)
+    after = count + (first or size)
+    for start, end in pairwise([count, *range(after, table.num_rows, size), table.num_rows]):
+        batch = table.slice(start, end - start)
+        if not batch.num_rows:
+            return
         if tracker is not None:
             tracker.add(batch.num_rows, lambda first, end, batch=batch: raw_rows(batch.slice(first, end - first)))  # type: ignore[misc]
             position.consumed = tracker.consumed()
@@ -243,10 +265,10 @@ def _table_batches(
             from keyed.runtimes.local.table_rows import source_rows
 
             rows = source_rows(stage, batch, limit)
-        elif callable(keys) or callable(source.timestamp) or any(batch.column(name).null_count for name in needed):
+        elif callable(keys) or callable(source.time) or any(batch.column(name).null_count for name in needed):
             rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
         else:
-            rows = _table_rows(stage, batch, keys, source.timestamp)
+            rows = _table_rows(stage, batch, keys, source.time)
             if limit is not None and rows.highest is not None and rows.highest > limit():
                 rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
         yield attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])

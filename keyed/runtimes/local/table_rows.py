@@ -34,7 +34,7 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
         table: The rows.
         limit: What timestamps may not exceed.
     """
-    timestamp = stage.source.timestamp
+    timestamp = stage.source.time
     assert not callable(stage.keys)
     times: Any = None
     if callable(timestamp):
@@ -96,7 +96,7 @@ def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.T
     check_keys(table, spec.keys, spec.name)
     came = table.num_rows
     function: Any = spec.function
-    if combines(function):
+    if combines(function) and not spec.ingests:
         table = combined(function, table, spec.keys, spec.name)
     groups = group_indices(table, spec.keys, spec.parallelism)
 

@@ -27,6 +27,7 @@ from keyed.runtimes.spark.plan.inputs import (
     time_column,
     too_far_ahead,
 )
+from keyed.runtimes.spark.plan.packed_initial import packed_initial
 from keyed.runtimes.spark.plan.travelling import check_travels
 from keyed.runtimes.spark.query.metrics import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
@@ -110,6 +111,7 @@ def build(
     cut: Cut | None = None,
     ticks_alone: bool = False,
     tick_files: DataFrame | None = None,
+    begins: bool = True,
 ) -> Plan:
     """Build the DataFrame of a chain.
 
@@ -123,6 +125,7 @@ def build(
         cut: What the key groups are restored from that have no state yet.
         ticks_alone: Whether the source is left out: the batch does nothing but wake the key groups.
         tick_files: The ticks, where they are written when they are due.
+        begins: Whether the query may have no batch yet, with which it would take its initial state.
 
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
@@ -157,7 +160,8 @@ def build(
             from_source=index == 0,
             bad_rows=_bad_rows(source, wanted, chain[0]) if index == 0 else None,
             forward_rows=_forwarded(chain, index, wanted),
-            combiner=stage.function if combines(stage.function) else None,
+            # With ingestion time rows get their timestamps in the key group, and are combined there.
+            combiner=stage.function if combines(stage.function) and not (index == 0 and source.ingests) else None,
         )
         operation = Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
@@ -178,7 +182,11 @@ def build(
         # writes numbers into the code that it generates, which would be compiled anew for each batch.
         timed = packed.selectExpr("keygroup", "CAST(unix_millis(current_timestamp()) AS STRING) AS clock", "payload")
         worked = timed.groupBy("keygroup").transformWithStateInPandas(
-            carried(parcel, Processor(operation)), emitter.ddl, outputMode="append", timeMode="None"
+            carried(parcel, Processor(operation)),
+            emitter.ddl,
+            outputMode="append",
+            timeMode="None",
+            initialState=packed_initial(stage, parallelism, parcel) if begins else None,
         )
         frame = _observed(worked, emitter, stage.name, observations)
     assert frame is not None

@@ -82,12 +82,12 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: s
 
 
 def time_column(source: Source, schema: Schema) -> str | None:
-    """Return the column with the event time, a timestamp or milliseconds; ``None`` without event time.
+    """Return the column with the event time, a timestamp or milliseconds; ``None`` where rows have none to read.
 
     Raises:
         DefinitionError: The column is unknown or cannot be used.
     """
-    name = source.timestamp
+    name = source.time
     if name is None:
         return None
     if not isinstance(name, str):

@@ -138,8 +138,8 @@ class StreamJob(Job):
         asked = checked_parallelism(self._session, self._checkpoint, parallelism_of(self._last), here=self._here)
         parallelism = asked or partitions_of(self._session)
         tick_files = None if ticks is None else ticks.frame()
-        plan = self._built(parallelism, end=end, ticks_alone=ticks_alone, tick_files=tick_files)
         last = self._folder.last_commit() if self._folder is not None else None
+        plan = self._built(parallelism, end=end, ticks_alone=ticks_alone, tick_files=tick_files, begins=last is None)
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
         # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
         if self._here and self._folder is not None and not writer.restores:

@@ -24,6 +24,7 @@ from keyed.recovery.cut import Cut
 from keyed.recovery.restore import restore
 from keyed.results import RestoreProgress
 from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.plan.packed_initial import read_initial
 from keyed.runtimes.spark.worker.emit import Emitter
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.settle import settle
@@ -77,10 +78,15 @@ class Processor(StatefulProcessor):
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
+        self._initial: dict[int, list[bytes]] = {}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._log = SparkGroupLog(handle)
         self._index = {group: index for index, group in enumerate(group_ids(self._operation.spec.parallelism))}
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
+        # Every key group has rows in the first batch, marks at least.
+        self._initial.setdefault(self._index[int(key[0])], []).extend(initialState.iloc[:, -1])
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         # Everything is done before the first frame leaves: Spark moves on to the next key group while frames of this
@@ -117,6 +123,8 @@ class Processor(StatefulProcessor):
         if group == 0:
             # Every group hears of these of all groups, so one of them counts.
             batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined
+        if (initial := self._initial.pop(group, None)) is not None:
+            batch.initial = lambda: read_initial(initial, operation.keys, spec.name)
         batch.taker = rows_out = operation.emitter.rows()
         folder = Path(operation.local_dir or default_local_dir()) if operation.store == "rocksdb" else None
         meta = self._meta(group)

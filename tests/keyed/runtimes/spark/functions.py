@@ -9,15 +9,18 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
+from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
 import keyed
 from keyed import (
     TIMESTAMP_COLUMN,
     KeyedProcessFunction,
+    ListState,
     MapState,
     OutputTag,
     TableState,
@@ -327,3 +330,47 @@ class Gathered(KeyedProcessFunction):
         lists.append(list(value.x))
         yield value.k, lists
         value.x.clear()
+
+
+class Stamp(KeyedProcessFunction):
+    """Emits each element with its timestamp; when the watermark reaches that, it says so with a row of −1."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(ctx.timestamp())
+        yield value.k, value.v, ctx.timestamp()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), -1, timestamp
+
+
+class CountOn(KeyedProcessFunction):
+    """Goes on with counts and lists from elsewhere; a timer ends a key."""
+
+    count = ValueState(int, default=0)
+    items = ListState(str)
+    prices = MapState(str, float)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + value.v)
+        yield ctx.get_current_key(), self.count.value(), f"{self.items.get()} {dict(self.prices.items())}"
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, "timer"
+
+
+class PlainCount(StatefulProcessor):
+    """Counts per key with Spark's own API, and keeps the values in a list and a map."""
+
+    def init(self, handle):
+        self.count = handle.getValueState("count", "n bigint")
+        self.items = handle.getListState("items", "item string")
+        self.prices = handle.getMapState("prices", "item string", "price double")
+
+    def handleInputRows(self, key, rows, timerValues):  # noqa: N802, N803
+        before = self.count.get()[0] if self.count.exists() else 0
+        values = [int(value) for frame in rows for value in frame["v"]]
+        self.count.update((before + sum(values),))
+        for value in values:
+            self.items.appendValue((f"item {value}",))
+            self.prices.updateValue((f"item {value}",), (value / 2,))
+        yield pd.DataFrame({"n": [before + sum(values)]})

@@ -1,0 +1,52 @@
+"""Ingestion time: the rows of a batch get the processing time of their batch as timestamp.
+
+It is done in the key group, because that knows the processing time of the batches before, behind which none goes back.
+Every key group hears of every batch, so all of them have the same time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.engine.batch import Batch
+from keyed.operators import OperatorSpec
+from keyed.vectorized import TIMESTAMP_COLUMN, combines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def stamped(batch: Batch, spec: OperatorSpec, processing_time: int) -> Batch:
+    """Return a batch whose rows have a timestamp, and are combined where the function combines.
+
+    Args:
+        batch: Rows without timestamps that were not combined on their way.
+        spec: The operator.
+        processing_time: The timestamp.
+    """
+
+    def table() -> pa.Table | None:
+        rows = batch.table()
+        if rows is None:
+            return None
+        import pyarrow as pa
+
+        rows = rows.append_column(TIMESTAMP_COLUMN, pa.repeat(processing_time, rows.num_rows))
+        function: Any = spec.function
+        if not combines(function) or not rows.num_rows:
+            return rows
+        from keyed.tables.batches import combined
+
+        made = combined(function, rows, spec.keys, spec.name)
+        timed.rows_combined += rows.num_rows - made.num_rows
+        return made
+
+    timed = attrs.evolve(
+        batch,
+        chunks=lambda: ((keys, [processing_time] * len(keys), values) for keys, _, values in batch.chunks()),
+        table=table,
+        max_timestamp=processing_time,
+    )
+    return timed

@@ -1,0 +1,239 @@
+"""Initial state: entries from elsewhere that a key group writes before its first row, through its states.
+
+They are written as a function would write them, so they are checked against the declared types, get their times to
+live, and are part of the group's first commit and so of its changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from keyed.codec.keys import encode_key, is_null, key_type, normalised
+from keyed.content.addresses import TTL_EVENT
+from keyed.context import TimerService
+from keyed.engine.bound_lists import BoundListState
+from keyed.engine.bound_maps import BoundMapState
+from keyed.engine.bound_tables import BoundTableState
+from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
+from keyed.engine.initial_rows import InitialEntry
+from keyed.engine.registry import Registry
+from keyed.engine.scope import Scope
+from keyed.errors import KeyedError, RowError
+from keyed.shown import shown
+from keyed.ttl import TimeDomain
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+#: What stands for the name of a state in rows that are timers.
+TIMERS = {f"timer:{domain.value}": domain for domain in TimeDomain}
+
+
+def write_initial(
+    entries: Iterable[InitialEntry], registry: Registry, scope: Scope, timers: TimerService | None, key_type_: str
+) -> None:
+    """Write entries into the states of a key group, which are active.
+
+    Args:
+        entries: The entries, those of a list in its order where they have no place.
+        registry: The states.
+        scope: The scope, whose key is changed.
+        timers: The timers; ``None`` where the function has none.
+        key_type_: Type of the keys of the stream, empty while none is known.
+
+    Raises:
+        RowError: A row does not fit; names it.
+    """
+    writing = _Writing(registry, scope, timers, key_type_)
+    for entry in entries:
+        try:
+            writing.write(entry)
+        except (KeyedError, msgspec.ValidationError) as error:
+            raise RowError(f"initial_state, row {shown(entry.row)}: {error}") from error
+    writing.finish()
+
+
+class _Writing:
+    def __init__(self, registry: Registry, scope: Scope, timers: TimerService | None, key_type_: str) -> None:
+        self._registry = registry
+        self._scope = scope
+        self._timers = timers
+        self._key_type = key_type_
+        self._seen: set[tuple[str, bytes, Any]] = set()
+        self._lists: dict[tuple[str, bytes], list[InitialEntry]] = {}
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._now = scope.processing_time
+
+    def write(self, entry: InitialEntry) -> None:
+        if is_null(entry.key):
+            raise RowError(f"the key {shown(entry.key)} is null, in whole or part; leave the row out")
+        key = normalised(entry.key)
+        kind = key_type(key)
+        if self._key_type and kind != self._key_type:
+            raise RowError(f"the key is of type {kind}, those of the stream of type {self._key_type}; convert it")
+        self._key_type = kind
+        encoded = encode_key(key)
+        self._scope.key = key
+        state = None if entry.state in TIMERS else self._registry.bound.get(entry.state)
+        if state is None and entry.state not in TIMERS:
+            raise RowError(
+                f"there is no state {entry.state!r}; there are {', '.join(sorted(self._registry.bound)) or 'none'}, "
+                f"and for timers {' and '.join(map(repr, TIMERS))}"
+            )
+        if isinstance(state, BoundTableState):
+            self._rows.setdefault(entry.state, []).append(entry.value)
+            return
+        if entry.value is None and not isinstance(state, BoundMapState):
+            raise RowError("the value is null; leave the row out")
+        if isinstance(state, BoundListState):
+            # Its place among the others is known when all are there.
+            _checked(entry.value, state.declaration.type)
+            self._lists.setdefault((entry.state, encoded), []).append(entry)
+            return
+        place = encode_key(entry.entry) if entry.entry is not None else b""
+        if (entry.state, encoded, place) in self._seen:
+            raise RowError("there is a row for this key, state and entry already; leave one out")
+        self._seen.add((entry.state, encoded, place))
+        if state is None:
+            self._set_timer(entry)
+        else:
+            self._put(state, entry)
+
+    def _put(self, state: Any, entry: InitialEntry) -> None:
+        """Write an entry of a state other than a list or table."""
+        declaration, name = state.declaration, entry.entry
+        single = isinstance(state, BoundValueState | BoundReducingState | BoundAggregatingState)
+        if single == (name is not None):
+            said = "has one value for each key: leave entry out" if single else "needs entry: a key or time"
+            raise RowError(f"{state.kind} state {state.name!r} {said}")
+        self._set_time(state, entry)
+        if isinstance(state, BoundMapState):
+            value = None if entry.value is None else _checked(entry.value, declaration.value_type)
+            state.put(_checked(name, declaration.key_type), value)
+        elif isinstance(state, BoundAggregatingState):
+            state.set_item(state.take(_checked(entry.value, declaration.accumulator_type)))
+        elif isinstance(state, BoundValueState):
+            state.update(_checked(entry.value, declaration.type))
+        elif isinstance(state, BoundReducingState):
+            state.add(_checked(entry.value, declaration.type))
+        else:
+            state.put(_checked(entry.value, declaration.type), _milliseconds(name))
+        self._reset_time()
+
+    def _set_time(self, state: Any, entry: InitialEntry) -> None:
+        """Let what is written now expire when the row says."""
+        ttl, scope = state.declaration.ttl, self._scope
+        if ttl is None or state.kind == "versioned":
+            return
+        if state._kind == TTL_EVENT:
+            if entry.expires is None:
+                raise RowError(f"{state.kind} state {state.name!r} lives in event time: give the column expires")
+            scope.timestamp = entry.expires - ttl.milliseconds
+        elif entry.expires is not None:
+            scope.processing_time = entry.expires - ttl.milliseconds
+
+    def _reset_time(self) -> None:
+        self._scope.timestamp, self._scope.processing_time = None, self._now
+
+    def _set_timer(self, entry: InitialEntry) -> None:
+        timers, domain = self._timers, TIMERS[entry.state]
+        if timers is None:
+            raise RowError("a vectorized function has no timers; leave the row out")
+        time = _milliseconds(entry.value)
+        if entry.entry is not None:
+            timers.set_timer(entry.entry, time, domain)
+        elif domain is TimeDomain.EVENT_TIME:
+            timers.register_event_time_timer(time)
+        else:
+            timers.register_processing_time_timer(time)
+
+    def finish(self) -> None:
+        """Write the lists and tables."""
+        for (name, _), entries in self._lists.items():
+            state: Any = self._registry.bound[name]
+            places = [entry.entry for entry in entries]
+            if any(place is not None for place in places):
+                if None in places or len({_place(place) for place in places}) < len(places):
+                    raise RowError(
+                        f"initial_state, rows of list state {name!r}, key {shown(entries[0].key)}: entry is "
+                        f"{shown(places)}; give each element another place, or none of them"
+                    )
+                entries.sort(key=lambda entry: _place(entry.entry))
+            self._scope.key = normalised(entries[0].key)
+            for entry in entries:
+                try:
+                    self._set_time(state, entry)
+                    state.add(_checked(entry.value, state.declaration.type))
+                except (KeyedError, msgspec.ValidationError) as error:
+                    raise RowError(f"initial_state, row {shown(entry.row)}: {error}") from error
+                self._reset_time()
+        for name, rows in self._rows.items():
+            self._write_table(self._registry.bound[name], rows)
+
+    def _write_table(self, state: BoundTableState, rows: list[dict[str, Any]]) -> None:
+        import pyarrow as pa
+
+        seen = set()
+        names = [name for name in state.layout.visible if name in rows[0]]
+        for row in rows:
+            key = tuple(shown(row.get(name)) for name in state.key)
+            if key in seen:
+                raise RowError(f"initial_state, row {shown(row)}: there is a row for this key already; leave one out")
+            seen.add(key)
+            try:
+                pa.Table.from_pylist([{name: row[name] for name in names}], schema=_schema(state, names))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise RowError(f"initial_state, row {shown(row)}: {error}") from error
+        try:
+            state.upsert(pa.Table.from_pylist(rows, schema=_schema(state, names)))
+        except KeyedError as error:
+            raise RowError(f"initial_state, rows of table state {state.name!r}: {error}") from error
+
+
+def _schema(state: BoundTableState, names: list[str]) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([state.layout.schema.field(name) for name in names])
+
+
+def _checked(value: Any, type_: Any) -> Any:
+    """Return a value as the declared type has it: of what Arrow has for a class the class.
+
+    Raises:
+        msgspec.ValidationError: It does not fit.
+    """
+    if type_ is None or type_ is Any or type_ is object:
+        return value
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError:
+        # Spark's state tables have a struct of one field for a value, and a tuple is a struct with numbered fields.
+        if isinstance(value, dict):
+            parts = list(value.values())
+            for other in (parts[0] if len(parts) == 1 else None, parts):
+                try:
+                    return msgspec.convert(other, type_)
+                except msgspec.ValidationError:
+                    continue
+        raise
+
+
+def _place(place: Any) -> Any:
+    """Return the place of a list element as what can be compared: a number, or commit and index of a state table."""
+    return tuple(place.values()) if isinstance(place, dict) else place
+
+
+def _milliseconds(time: Any) -> int:
+    """Return a time that was given as a timestamp or as milliseconds.
+
+    Raises:
+        RowError: It is neither.
+    """
+    if isinstance(time, datetime):
+        return ((time.replace(tzinfo=UTC) if time.tzinfo is None else time) - _EPOCH) // _MILLISECOND
+    if type(time) is not int:
+        raise RowError(f"{shown(time)} is no time; give a timestamp, or int milliseconds since the epoch")
+    return time

@@ -1,0 +1,120 @@
+"""The rows of an initial state: Arrow tables with the columns that state tables and Spark's state reader have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.errors import DefinitionError, RowError
+from keyed.shown import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+#: What `StateDataset` and Spark's reader call columns that have a name here.
+_ALIASES = {"valid_from": "entry", "user_map_key": "entry", "user_map_value": "value", "list_element": "value"}
+#: Columns of theirs that say nothing about an entry.
+_NOT_READ = {"valid_to", "partition_id"}
+_NAMED = ("state", "namespace", "entry", "value", "expires")
+
+
+@attrs.frozen
+class InitialEntry:
+    """An entry that a key group starts with.
+
+    Attributes:
+        key: Its key.
+        state: Name of its state, or ``timer:`` and the domain of a timer.
+        entry: Key of a map entry, place in a list, time from which a version is valid, name of a timer.
+        value: Its value, or the time of a timer; of a table the row.
+        expires: When it expires, in milliseconds, if that was given.
+        row: The row that it was read from, for messages.
+    """
+
+    key: Any
+    state: str
+    entry: Any
+    value: Any
+    expires: int | None
+    row: dict[str, Any]
+
+
+def key_columns(names: Sequence[str], keys: Sequence[str], operator: str) -> list[str]:
+    """Return the columns that hold the key: those of ``key_by``, or ``key``, or ``key_1``, ``key_2`` and so on.
+
+    Raises:
+        DefinitionError: There are none.
+    """
+    if keys and all(key in names for key in keys):
+        return list(keys)
+    if "key" in names and len(keys) <= 1:
+        return ["key"]
+    numbered = [name for number in range(1, len(names) + 1) if (name := f"key_{number}") in names]
+    if numbered and len(numbered) == len(keys or numbered):
+        return numbered
+    wanted = ", ".join(keys) or "key"
+    raise DefinitionError(
+        f"operator {operator!r}: initial_state has columns {', '.join(names)}, and none for the key; name them {wanted}"
+    )
+
+
+def flattened(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return a table whose ``key`` is no struct, as Spark's state reader has it, but the columns of the key."""
+    import pyarrow as pa
+
+    if "key" not in table.column_names or not pa.types.is_struct(table.schema.field("key").type):
+        return table
+    key: Any = table.column("key").combine_chunks()
+    parts = key.flatten()
+    names = list(keys) if len(keys) == len(parts) else [f"key_{number}" for number in range(1, len(parts) + 1)]
+    rest = table.drop_columns(["key"])
+    return pa.table([*parts, *rest.columns], names=[*(names if len(parts) > 1 else names[:1]), *rest.column_names])
+
+
+def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator: str) -> Iterator[InitialEntry]:
+    """Yield the entries in a table.
+
+    Args:
+        table: The rows.
+        state: Name of the state, if all rows are of one; otherwise there is a column ``state``, or one for each state.
+        keys: The key columns of the stream.
+        operator: Name of the operator, for messages.
+
+    Raises:
+        DefinitionError: There are no columns for the key.
+        RowError: A row cannot be read.
+    """
+    table = flattened(table, keys)
+    found = key_columns(table.column_names, keys, operator)
+    names = [_ALIASES.get(name, name) for name in table.column_names]
+    rest = [name for name in names if name not in found and name not in _NOT_READ and name not in _NAMED]
+    for batch in table.rename_columns(names).to_batches(max_chunksize=8192):
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            key = row[found[0]] if len(found) == 1 else tuple(row[name] for name in found)
+            if row.get("namespace") is not None:
+                raise RowError(
+                    f"initial_state, row {shown(row)}: state under a namespace cannot be loaded; restore it with "
+                    "restore_from= its changelog"
+                )
+            expires = _milliseconds(row.get("expires"))
+            name = row.get("state") if state is None else state
+            if name is None and "state" in row:
+                raise RowError(f"initial_state, row {shown(row)}: the state is null; give its name")
+            if name is not None:
+                value = row["value"] if "value" in row and not rest else {name: row[name] for name in [*found, *rest]}
+                if "value" in row and rest:
+                    value |= {"value": row["value"]}
+                yield InitialEntry(key, name, row.get("entry"), value, expires, row)
+                continue
+            for column in [*rest, *(["value"] if "value" in row else [])]:
+                if row[column] is not None:
+                    yield InitialEntry(key, column, row.get("entry"), row[column], expires, row)
+
+
+def _milliseconds(time: Any) -> int | None:
+    return (time - _EPOCH) // _MILLISECOND if isinstance(time, datetime) else time

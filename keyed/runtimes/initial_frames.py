@@ -1,0 +1,95 @@
+"""Initial state as Arrow tables: what users give for it, cut by key group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
+from keyed.errors import DefinitionError
+from keyed.functions import declared_states
+from keyed.streams import Stage, is_dataframe
+from keyed.vectorized import VectorizedFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def frames_of(stage: Stage) -> list[tuple[str | None, Any]]:
+    """Return the frames of a stage's initial state, each with the name of its state if all its rows are of one.
+
+    Raises:
+        DefinitionError: Something is no frame.
+    """
+    given = stage.initial_state
+    frames: list[tuple[str | None, Any]] = list(given.items()) if isinstance(given, Mapping) else [(None, given)]
+    for state, frame in frames:
+        module = type(frame).__module__.partition(".")[0]
+        if not (is_dataframe(frame) or module in ("pyarrow", "pandas", "polars") or hasattr(frame, "to_table")):
+            of_state = f" for state {state!r}" if state is not None else ""
+            raise DefinitionError(
+                f"operator {stage.name!r}: initial_state has a {type(frame).__name__}{of_state}; give a Spark, pandas "
+                "or Arrow table, or the dataset of a state table"
+            )
+    tables = declared_states(stage.function) if isinstance(stage.function, VectorizedFunction) else {}
+    if len(frames) == 1 and len(tables) == 1 and frames[0][0] is None and "state" not in _columns(frames[0][1]):
+        return [(next(iter(tables)), frames[0][1])]
+    return frames
+
+
+def arrow_table(frame: Any) -> pa.Table:
+    """Return a frame as an Arrow table."""
+    import pyarrow as pa
+
+    if is_dataframe(frame):
+        collected: pa.Table = frame.toArrow()
+        return collected
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    if hasattr(frame, "to_table"):
+        return frame.to_table()  # type: ignore[no-any-return]
+    if hasattr(frame, "to_arrow"):
+        return frame.to_arrow()  # type: ignore[no-any-return]
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def by_group(stage: Stage, parallelism: int) -> list[Callable[[], Iterable[InitialEntry]]]:
+    """Return what each key group of a stage starts with."""
+    parts: list[list[tuple[str | None, pa.Table]]] = [[] for _ in range(parallelism)]
+    keys = stage.key_columns
+    for state, frame in frames_of(stage):
+        for index, part in cut(arrow_table(frame), keys, stage.name, parallelism):
+            parts[index].append((state, part))
+    return [
+        lambda part=part: chain.from_iterable(entries_of(table, state, keys, stage.name) for state, table in part)  # type: ignore[misc]
+        for part in parts
+    ]
+
+
+def cut(table: pa.Table, keys: tuple[str, ...], operator: str, parallelism: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each key group that has some. Rows without a key go to the first, which refuses them.
+
+    Raises:
+        DefinitionError: There are no columns for the key.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    from keyed.tables.batches import group_indices
+
+    table = flattened(table, keys)
+    columns = key_columns(table.column_names, keys, operator)
+    good: Any = np.ones(table.num_rows, dtype="bool")
+    for column in columns:
+        good &= np.asarray(table.column(column).is_valid())
+    groups: Any = np.zeros(table.num_rows, dtype="int64")
+    groups[good] = group_indices(table.filter(pa.array(good)), columns, parallelism)
+    for index in np.unique(groups).tolist():
+        yield index, table.filter(pa.array(groups == index))
+
+
+def _columns(frame: Any) -> list[str]:
+    return list(frame.schema.names) if hasattr(frame, "schema") else list(frame.columns)

@@ -1,0 +1,322 @@
+"""Initial state: a new query starts with entries from elsewhere, checked before its first row."""
+
+import datetime as dt
+from typing import Any
+
+import attrs
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyed
+from keyed import (
+    AggregatingState,
+    DefinitionError,
+    DirectoryChangelog,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    ReducingState,
+    RowError,
+    StateTtl,
+    TableState,
+    TimeDomain,
+    ValueState,
+    VectorizedFunction,
+    VersionedState,
+)
+from keyed.recovery.verify import verify_changelog
+
+
+@attrs.frozen
+class Profile:
+    name: str
+    visits: int = 0
+
+
+class Mean:
+    def create_accumulator(self):
+        return (0, 0)
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1] if accumulator[1] else None
+
+    def merge(self, a, b):
+        return a[0] + b[0], a[1] + b[1]
+
+
+class Everything(KeyedProcessFunction):
+    """Has every kind of state, and emits all of it with each element."""
+
+    count = ValueState(int, default=0)
+    profile = ValueState(Profile)
+    items = ListState(str)
+    prices = MapState(str, float)
+    total = ReducingState(lambda a, b: a + b, int)
+    mean = AggregatingState(Mean(), tuple[int, int])
+    address = VersionedState(str, history=1000)
+    seen = ValueState(int, ttl=StateTtl(milliseconds=100))
+    hot = MapState(str, int, ttl=StateTtl(milliseconds=100, time_domain=TimeDomain.EVENT_TIME))
+
+    def process_element(self, value, ctx):
+        version = self.address.get()
+        yield {
+            "count": self.count.value(),
+            "profile": self.profile.value(),
+            "items": self.items.get(),
+            "prices": dict(self.prices.items()),
+            "total": self.total.get(),
+            "mean": self.mean.get(),
+            "address": version and (version.value, version.timestamp),
+            "seen": self.seen.value(),
+            "hot": dict(self.hot.items()),
+            "timers": [(t.timestamp, t.domain.value, t.name) for t in ctx.timer_service().timers()],
+        }
+
+    def on_timer(self, timestamp, ctx):
+        yield f"{ctx.get_current_key()} {ctx.timer_name()} at {timestamp}"
+
+
+class Sums(VectorizedFunction):
+    sums = TableState("k string, item string, total bigint", key=("k", "item"))
+
+    def process_batch(self, table, ctx):
+        self.sums.merge(table.select(["k", "item", "total"]), {"total": "sum"})
+        ctx.emit(self.sums.lookup(table.select(["k", "item"])))
+
+
+NOTHING: dict[str, Any] = {
+    "count": 0,
+    "profile": None,
+    "items": [],
+    "prices": {},
+    "total": None,
+    "mean": None,
+    "address": None,
+    "seen": None,
+    "hot": {},
+    "timers": [],
+}
+STATE: dict[str, Any] = {
+    "count": pd.DataFrame({"key": ["a", "b"], "value": [3, 4]}),
+    "profile": pa.table({"key": ["a"], "name": ["Ada"], "visits": [7]}),
+    "items": pa.table({"key": ["a", "a", "b"], "entry": [2, 1, 1], "value": ["second", "first", "only"]}),
+    "prices": pa.table({"key": ["a", "a"], "entry": ["x", "y"], "value": [1.5, None]}),
+    "total": pa.table({"key": ["a"], "value": [10]}),
+    "mean": pa.table({"key": ["a"], "value": [{"item_1": 9, "item_2": 2}]}),
+    "address": pa.table({"key": ["a", "a"], "valid_from": [900, 950], "value": ["here", "there"]}),
+    "seen": pa.table({"key": ["a", "b"], "value": [1, 2], "expires": [1050, 990]}),
+    "hot": pa.table({"key": ["a", "a"], "entry": ["x", "y"], "value": [1, 2], "expires": [1001, 900]}),
+    "timer:event_time": pa.table({"key": ["a", "b"], "entry": [None, "named"], "value": [999, 1500]}),
+    "timer:processing_time": pa.table(
+        {"key": ["a"], "entry": ["wake"], "value": [dt.datetime.fromtimestamp(1.5, dt.UTC)]}
+    ),
+}
+WITH_A = {
+    "count": 3,
+    "profile": Profile("Ada", 7),
+    "items": ["first", "second"],
+    "prices": {"x": 1.5, "y": None},
+    "total": 10,
+    "mean": 4.5,
+    "address": ("there", 950),
+    "seen": 1,
+    "hot": {"x": 1},
+    "timers": [(1500, "processing_time", "wake")],
+}
+WITH_B = {
+    **NOTHING,
+    "count": 4,
+    "items": ["only"],
+    "timers": [(1500, "event_time", "named")],
+}
+
+
+def chain(keys, initial_state=None, *, function=None, times=1000, **options):
+    source = [{"k": key, "t": times} for key in keys]
+    stream = keyed.stream(source, timestamp="t").key_by("k")
+    return stream.process(function or Everything(), initial_state=initial_state, **options)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_every_kind_of_state_and_timers_are_there_before_the_first_row(tmp_path, parallelism, store):
+    made = chain("abc", STATE, parallelism=parallelism, store=store)
+    result = made.run(checkpoint=tmp_path, processing_time=lambda: 1000, drain=False)
+    assert [v for v in result.values if isinstance(v, str)] == ["a None at 999"]
+    assert [v for v in result.values if v == WITH_A] == [WITH_A]
+    assert [v for v in result.values if v == WITH_B] == [WITH_B]
+    assert [v for v in result.values if v == NOTHING] == [NOTHING]
+    drained = made.run(checkpoint=tmp_path, processing_time=lambda: 1000, drain=True)
+    assert sorted(drained.values) == ["a wake at 1500", "b named at 1500"]
+
+
+def test_without_anything_that_reads_its_log_it_is_the_same():
+    result = chain("a", STATE).run(processing_time=lambda: 1000)
+    assert WITH_A in result.values
+
+
+def test_an_existing_checkpoint_does_not_look_at_it(tmp_path):
+    chain("a").run(checkpoint=tmp_path, drain=False)
+    source = [{"k": "a", "t": 1000}, {"k": "b", "t": 1000}]
+    stream = keyed.stream(source, timestamp="t").key_by("k")
+    result = stream.process(Everything(), initial_state=STATE).run(checkpoint=tmp_path, drain=False)
+    assert result.values == [NOTHING]
+
+
+def test_a_failed_first_batch_starts_with_it_again(tmp_path):
+    def fail(values, batch):
+        raise RuntimeError("full")
+
+    with pytest.raises(keyed.QueryFailed):
+        chain("a", STATE).run(fail, checkpoint=tmp_path, processing_time=lambda: 1000)
+    assert WITH_A in chain("a", STATE).run(checkpoint=tmp_path, processing_time=lambda: 1000).values
+
+
+def test_a_changelog_has_it_and_a_restored_query_at_another_parallelism_too(tmp_path):
+    log = DirectoryChangelog(tmp_path / "log")
+    run = {"processing_time": lambda: 1000, "drain": False}
+    chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
+    with keyed.open_tables(log, tmp_path / "tables") as tables:
+        tables.wait_for(1)
+        assert tables["count"].get("b") == 4
+    restored = chain("cab", restore_from=log, parallelism=3, function=Everything()).run(**run)
+    assert WITH_A in restored.values
+    assert WITH_B in restored.values
+    assert [found.problem for found in verify_changelog(log)] == ["", ""]
+
+
+def test_the_dataset_of_a_state_table_is_a_source_of_it(tmp_path):
+    log = DirectoryChangelog(tmp_path / "log")
+    run = {"processing_time": lambda: 1000, "drain": False}
+    chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
+    with keyed.open_tables(log, tmp_path / "tables") as tables:
+        tables.wait_for(1)
+        names = ("count", "profile", "items", "prices", "total", "mean", "address", "seen", "hot")
+        datasets = {name: tables[name].dataset() for name in names}
+        result = chain("ab", datasets).run(**run)
+    assert {**WITH_A, "timers": []} in result.values
+    assert {**WITH_B, "timers": []} in result.values
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"k": ["a", "b"], "count": [3, 4], "total": [10, 20]}),
+        pa.table({"k": list("abab"), "state": ["count", "count", "total", "total"], "value": [3, 4, 10, 20]}),
+    ],
+    ids=["a column for each state", "a row for each state"],
+)
+def test_one_frame_has_several_states(frame):
+    result = chain("ab", frame).run(drain=False)
+    assert result.values == [{**NOTHING, "count": 3, "total": 10}, {**NOTHING, "count": 4, "total": 20}]
+
+
+def test_keys_of_several_columns():
+    source = [{"k": "a", "n": 1}]
+    for frame in (
+        pa.table({"k": ["a"], "n": [1], "count": [5]}),
+        pa.table({"key_1": ["a"], "key_2": [1], "count": [5]}),
+        pa.table({"key": [{"k": "a", "n": 1}], "count": [5]}),
+    ):
+        stream = keyed.stream(source).key_by("k", "n")
+        assert stream.process(Everything(), initial_state=frame, parallelism=2).run().values[0]["count"] == 5
+    by_function = keyed.stream(source).key_by(lambda value: value.k)
+    frame = pa.table({"key": ["a"], "count": [5]})
+    assert by_function.process(Everything(), initial_state=frame).run().values[0]["count"] == 5
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_rows_of_a_table_state(parallelism):
+    source = pa.table({"k": ["a", "b"], "item": ["x", "x"], "total": [1, 1]})
+    frame = pa.table({"k": ["a", "a"], "item": ["x", "y"], "total": [10, 20]})
+    stream = keyed.stream(source).key_by("k")
+    made = stream.process(Sums(), "k string, item string, total bigint", initial_state=frame, parallelism=parallelism)
+    assert sorted(map(tuple, made.run().values)) == [("a", "x", 11), ("b", "x", 1)]
+
+
+@pytest.mark.parametrize(
+    ("state", "rows", "message"),
+    [
+        ("count", [("a", None, "three")], "Expected `int`, got `str`"),
+        ("count", [("a", None, 1.5)], "Expected `int`, got `float`"),
+        ("count", [("a", None, None)], "the value is null; leave the row out"),
+        ("count", [(None, None, 1)], "the key None is null"),
+        ("count", [("a", None, 1), ("a", None, 2)], "there is a row for this key, state and entry already"),
+        ("count", [("a", "x", 1)], "value state 'count' has one value for each key: leave entry out"),
+        ("cuont", [("a", None, 1)], "there is no state 'cuont'; there are address, count, hot"),
+        ("items", [("a", None, 1)], "Expected `str`, got `int`"),
+        ("items", [("a", 1, "x"), ("a", 1, "y")], "give each element another place, or none of them"),
+        ("prices", [("a", 1, 1.0)], "Expected `str`, got `int`"),
+        ("prices", [("a", None, 1.0)], "map state 'prices' needs entry"),
+        ("address", [("a", "x", "y")], "'x' is no time"),
+        ("hot", [("a", "x", 1)], "lives in event time: give the column expires"),
+        ("timer:event_time", [("a", None, "noon")], "'noon' is no time"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_before_the_first_row(state, rows, message):
+    ran = []
+
+    class Told(Everything):
+        def process_element(self, value, ctx):
+            ran.append(value)
+            return ()
+
+    names = ("key", "entry", "value")
+    frame = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+    with pytest.raises(RowError, match="initial_state, row") as caught:
+        chain("a", {state: frame}, function=Told()).run()
+    assert message in str(caught.value)
+    assert ran == []
+
+
+def test_keys_of_another_type_than_those_of_the_stream_are_refused():
+    with pytest.raises(RowError, match="the key is of type int, those of the stream of type str"):
+        chain("a", {"count": pa.table({"key": [1], "value": [1]})}).run()
+
+
+def test_rows_of_tables_that_do_not_fit_are_named():
+    source = pa.table({"k": ["a"], "item": ["x"], "total": [1]})
+
+    def run(frame):
+        return keyed.stream(source).key_by("k").process(Sums(), initial_state=frame).run()
+
+    with pytest.raises(RowError, match="there is a row for this key already"):
+        run(pa.table({"k": ["a", "a"], "item": ["x", "x"], "total": [1, 2]}))
+    with pytest.raises(RowError, match=r"row .*'total': 'x'"):
+        run(pa.table({"k": ["a"], "item": ["x"], "total": ["x"]}))
+
+
+def test_what_is_no_frame_or_has_no_key_is_refused():
+    with pytest.raises(DefinitionError, match="initial_state has a list"):
+        chain("a", [1]).run()
+    with pytest.raises(DefinitionError, match="and none for the key; name them k"):
+        chain("a", pa.table({"user": ["a"], "count": [1]})).run()
+    with pytest.raises(DefinitionError, match="a query starts with one of them"):
+        chain("a", pa.table({"k": ["a"], "count": [1]}), restore_from=DirectoryChangelog("log"))
+
+
+@given(
+    counts=st.dictionaries(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1), max_size=8),
+    lists=st.dictionaries(st.text(max_size=3), st.lists(st.text(max_size=3), min_size=1, max_size=4), max_size=5),
+    parallelism=st.integers(1, 4),
+    data=st.data(),
+)
+def test_what_is_given_is_what_is_there_whatever_the_order_of_its_rows(counts, lists, parallelism, data):
+    rows = [{"key": key, "entry": i, "value": v} for key, values in lists.items() for i, v in enumerate(values)]
+    rows = data.draw(st.permutations(rows))
+    string: Any = pa.string()
+    number: Any = pa.int64()
+    frames = {
+        "count": pa.table({"key": pa.array(counts, string), "value": pa.array(counts.values(), number)}),
+        "items": pa.Table.from_pylist(rows, pa.schema([("key", string), ("entry", number), ("value", string)])),
+    }
+    keys = sorted({*counts, *lists})
+    result = chain(keys, frames, parallelism=parallelism).run(drain=False)
+    expected = [{**NOTHING, "count": counts.get(key, 0), "items": lists.get(key, [])} for key in keys]
+    assert sorted(result.values, key=repr) == sorted(expected, key=repr)
