@@ -160,6 +160,9 @@ def pages() -> dict[Path, str]:
     own = [(name, thing) for name, thing in own if thing.__module__ == "keyed.pyflink"]
     things = [(f"keyed.pyflink.{name}", name, thing) for name, thing in own]
     made[REFERENCE / "pyflink.md"] = _page("PyFlink's names", inspect.getdoc(pyflink) or "", things)
+    joins = importlib.import_module("keyed.joins")
+    things = [(f"keyed.joins.{name}", name, getattr(joins, name)) for name in joins.__all__]
+    made[REFERENCE / "joins.md"] = _page("Joins", inspect.getdoc(joins) or "", things)
     windows = importlib.import_module("windows")
     things = [(f"windows.{name}", name, getattr(windows, name)) for name in windows.__all__]
     made[REFERENCE / "windows.md"] = _page("Windows", inspect.getdoc(windows) or "", things)

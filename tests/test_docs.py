@@ -206,7 +206,7 @@ def test_the_reference_is_what_the_docstrings_say():
     assert stale == [], "run: .venv/bin/python docs/generate.py"
 
 
-MODULES = ("keyed", "keyed.changelog", "keyed.recovery", "keyed.testing", "keyed.pyflink", "windows")
+MODULES = ("keyed", "keyed.changelog", "keyed.recovery", "keyed.testing", "keyed.joins", "keyed.pyflink", "windows")
 
 
 @pytest.mark.parametrize("module", MODULES)

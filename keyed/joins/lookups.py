@@ -1,0 +1,201 @@
+"""Look-up join: rows of a stream, enriched with what an external function knows of their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from keyed import (
+    BatchContext,
+    Changelog,
+    DefinitionError,
+    KeyedStream,
+    Output,
+    OutputDefinitionError,
+    RestorePoint,
+    Schema,
+    StateTtl,
+    TableState,
+    VectorizedFunction,
+    schema_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Gives for keys what is known of them: a dictionary, object or tuple of the columns; keys may be left out.
+LookupFunction = Callable[[list[Any]], Mapping[Any, Any]]
+How = Literal["left", "inner"]
+_FOUND = "__found"
+
+
+def lookup_join(
+    stream: KeyedStream,
+    lookup: LookupFunction,
+    columns: Any,
+    *,
+    how: How = "left",
+    ttl: Any = None,
+    keys_per_call: int = 1000,
+    input: Any = None,
+    name: str = "lookup_join",
+    parallelism: int | None = None,
+    store: Literal["memory", "rocksdb"] = "memory",
+    changelog: Changelog | None = None,
+    restore_from: Changelog | RestorePoint | None = None,
+) -> Output:
+    """Add columns to the rows of a stream: what ``lookup`` gives for their keys (Flink SQL's look-up join).
+
+    ``lookup`` is called with the distinct keys of a micro-batch that are not known yet, so one call serves many rows
+    and keys. What it gives, and that it gave nothing, is kept in state for ``ttl``: it is committed with the batch, so
+    a job that is restarted or restored does not ask again, and a changelog shows what a row was joined with. A batch
+    that failed is run again with its look-ups, and these may give something else than the first time; only what was
+    committed stays, in state and in sinks that take each row once.
+
+    Rows keep their order and timestamps.
+
+    Args:
+        stream: The stream, keyed by the columns that are looked up.
+        lookup: Takes a list of keys (tuples where there are several key columns) and returns a mapping from those that
+            it found to the values of ``columns``: a dictionary, a tuple in their order, or an object with these
+            attributes. An `AsyncLookup` is one.
+        columns: The columns that are added, as in `keyed.schema_of`: ``"name string, tier bigint"``.
+        how: ``"left"`` keeps rows for which nothing was found, with nulls; ``"inner"`` leaves them out.
+        ttl: How long what was found is taken from state, in milliseconds or as a `timedelta`, in processing time; by
+            default for ever.
+        keys_per_call: The most keys that ``lookup`` is called with.
+        input: Columns of the stream, where they are not known before it runs: rows of an iterable in the local runtime.
+        name: Name of the operator.
+        parallelism: Number of key groups. Each makes calls of its own.
+        store: Where the state is kept.
+        changelog: Where committed changes go.
+        restore_from: What a new query starts with.
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+    if not isinstance(stream, KeyedStream):
+        raise DefinitionError(f"lookup_join: stream={stream!r} is not keyed; give stream.key_by(...)")
+    if not stream.key_columns:
+        raise DefinitionError("lookup_join: the stream is keyed by a function; key it by the names of columns")
+    if how not in ("left", "inner"):
+        raise DefinitionError(f"how={how!r} must be 'left' or 'inner'")
+    if type(keys_per_call) is not int or keys_per_call < 1:
+        raise DefinitionError(f"keys_per_call={keys_per_call!r} must be an int above 0")
+    if not callable(lookup):
+        raise DefinitionError(f"lookup={lookup!r} is not callable; give a function of a list of keys")
+    types = dict(schema_of(input).columns) if input is not None else stream.columns
+    if types is None or None in types.values():
+        unknown = "" if types is None else f" of column {next(n for n, t in types.items() if t is None)!r}"
+        raise DefinitionError(f"lookup_join: the type{unknown} is not known before the stream runs; give input='...'")
+    known = Schema(tuple((name, str(type_)) for name, type_ in types.items()))
+    added = schema_of(columns)
+    twice = [column for column in added.names if column in types]
+    if twice:
+        raise DefinitionError(f"columns={columns!r}: the stream has a column {twice[0]!r}; rename it")
+    missing = [key for key in stream.key_columns if key not in types]
+    if missing:
+        raise DefinitionError(f"lookup_join: the key column {missing[0]!r} is not in the stream: {', '.join(types)}")
+    function = LookupJoin(lookup, stream.key_columns, known, added, how, ttl, keys_per_call)
+    return stream.process(
+        function,
+        Schema((*known.columns, *added.columns)),
+        name=name,
+        order="arrival",
+        parallelism=parallelism,
+        store=store,
+        changelog=changelog,
+        restore_from=restore_from,
+    )
+
+
+class LookupJoin(VectorizedFunction):
+    """The function of `lookup_join`, which checks the parameters."""
+
+    known_side_outputs = ()
+
+    def __init__(
+        self,
+        lookup: LookupFunction,
+        keys: tuple[str, ...],
+        known: Schema,
+        added: Schema,
+        how: How,
+        ttl: Any,
+        keys_per_call: int,
+    ) -> None:
+        self._lookup = lookup
+        self._keys = keys
+        self._added = added
+        self._how = how
+        self._keys_per_call = keys_per_call
+        types = dict(known.columns)
+        stored = Schema((*((key, types[key]) for key in keys), *added.columns, (_FOUND, "boolean")))
+        self._cache = TableState(stored.ddl, key=keys, name="looked_up", ttl=None if ttl is None else StateTtl(ttl))
+
+    def __repr__(self) -> str:
+        return f"LookupJoin({', '.join(self._added.names)})"
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        """Join the rows of a batch."""
+        keys = table.select(list(self._keys))
+        distinct = keys.group_by(list(self._keys), use_threads=False).aggregate([])
+        self._look_up(distinct)
+        # A row for each key that is asked for, in their order, because by now all of them are there.
+        found = self._cache.lookup(keys)
+        for column in self._added.names:
+            table = table.append_column(column, found.column(column))
+        ctx.emit(table if self._how == "left" else table.filter(found.column(_FOUND)))
+
+    def _look_up(self, keys: pa.Table) -> None:
+        """Ask for the keys that are not in the state, and put what was found there."""
+        import pyarrow as pa
+
+        known = set(_tuples(self._cache.lookup(keys), self._keys))
+        unknown = [key for key in _tuples(keys, self._keys) if key not in known]
+        rows = []
+        for start in range(0, len(unknown), self._keys_per_call):
+            asked = unknown[start : start + self._keys_per_call]
+            found = self._lookup([key[0] if len(key) == 1 else key for key in asked])
+            if not isinstance(found, Mapping):
+                raise OutputDefinitionError(
+                    f"lookup gave a {type(found).__name__} for {len(asked)} keys; return a mapping from keys to values"
+                )
+            for key in asked:
+                value = found.get(key[0] if len(key) == 1 else key)
+                row = dict(zip(self._keys, key, strict=True))
+                rows.append(row | self._columns_of(value) | {_FOUND: value is not None})
+        if rows:
+            self._cache.upsert(_table(rows, keys.schema, self._added.names, pa))
+
+    def _columns_of(self, value: Any) -> dict[str, Any]:
+        """Return the columns of what was found.
+
+        Raises:
+            OutputDefinitionError: It does not have them.
+        """
+        names = self._added.names
+        if value is None:
+            return dict.fromkeys(names)
+        if isinstance(value, Mapping):
+            parts: Iterable[Any] = (value[name] for name in names if name in value)
+        elif isinstance(value, tuple | list):
+            parts = value
+        else:
+            parts = (getattr(value, name) for name in names if hasattr(value, name))
+        made = list(parts)
+        if len(made) != len(names):
+            raise OutputDefinitionError(f"lookup gave {value!r:.200}, which has not the columns {', '.join(names)}")
+        return dict(zip(names, made, strict=True))
+
+
+def _tuples(table: pa.Table, names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
+
+def _table(rows: list[dict[str, Any]], keys: pa.Schema, added: Iterable[str], pa: Any) -> pa.Table:
+    """Return rows as a table whose keys have the types that they came with."""
+    arrays = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in keys}
+    arrays |= {name: pa.array([row[name] for row in rows]) for name in (*added, _FOUND)}
+    made: pa.Table = pa.table(arrays)
+    return made
