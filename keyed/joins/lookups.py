@@ -149,8 +149,6 @@ class LookupJoin(VectorizedFunction):
 
     def _look_up(self, keys: pa.Table) -> None:
         """Ask for the keys that are not in the state, and put what was found there."""
-        import pyarrow as pa
-
         known = set(_tuples(self._cache.lookup(keys), self._keys))
         unknown = [key for key in _tuples(keys, self._keys) if key not in known]
         rows = []
@@ -166,7 +164,7 @@ class LookupJoin(VectorizedFunction):
                 row = dict(zip(self._keys, key, strict=True))
                 rows.append(row | self._columns_of(value) | {_FOUND: value is not None})
         if rows:
-            self._cache.upsert(_table(rows, keys.schema, self._added.names, pa))
+            self._cache.upsert(_table(rows, keys.schema, self._added.names))
 
     def _columns_of(self, value: Any) -> dict[str, Any]:
         """Return the columns of what was found.
@@ -193,8 +191,10 @@ def _tuples(table: pa.Table, names: tuple[str, ...]) -> Iterable[tuple[Any, ...]
     return zip(*(table.column(name).to_pylist() for name in names), strict=True)
 
 
-def _table(rows: list[dict[str, Any]], keys: pa.Schema, added: Iterable[str], pa: Any) -> pa.Table:
+def _table(rows: list[dict[str, Any]], keys: pa.Schema, added: Iterable[str]) -> pa.Table:
     """Return rows as a table whose keys have the types that they came with."""
+    import pyarrow as pa
+
     arrays = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in keys}
     arrays |= {name: pa.array([row[name] for row in rows]) for name in (*added, _FOUND)}
     made: pa.Table = pa.table(arrays)

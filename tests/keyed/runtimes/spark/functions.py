@@ -374,3 +374,8 @@ class PlainCount(StatefulProcessor):
             self.items.appendValue((f"item {value}",))
             self.prices.updateValue((f"item {value}",), (value / 2,))
         yield pd.DataFrame({"n": [before + sum(values)]})
+
+
+async def upper(key):
+    """Give the key in capitals; there is no C."""
+    return None if key == "c" else (key.upper(), 1)
