@@ -156,12 +156,12 @@ class _Writing:
             state: Any = self._registry.bound[name]
             places = [entry.entry for entry in entries]
             if any(place is not None for place in places):
-                if None in places or len({_place(place) for place in places}) < len(places):
+                if None in places or len(set(places)) < len(places):
                     raise RowError(
                         f"initial_state, rows of list state {name!r}, key {shown(entries[0].key)}: entry is "
                         f"{shown(places)}; give each element another place, or none of them"
                     )
-                entries.sort(key=lambda entry: _place(entry.entry))
+                entries.sort(key=lambda entry: entry.entry)
             self._scope.key = normalised(entries[0].key)
             for entry in entries:
                 try:
@@ -219,11 +219,6 @@ def _checked(value: Any, type_: Any) -> Any:
                 except msgspec.ValidationError:
                     continue
         raise
-
-
-def _place(place: Any) -> Any:
-    """Return the place of a list element as what can be compared: a number, or commit and index of a state table."""
-    return tuple(place.values()) if isinstance(place, dict) else place
 
 
 def _milliseconds(time: Any) -> int:

@@ -101,7 +101,7 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
                     f"initial_state, row {shown(row)}: state under a namespace cannot be loaded; restore it with "
                     "restore_from= its changelog"
                 )
-            expires = _milliseconds(row.get("expires"))
+            expires, entry = _milliseconds(row.get("expires")), _plain(row.get("entry"))
             name = row.get("state") if state is None else state
             if name is None and "state" in row:
                 raise RowError(f"initial_state, row {shown(row)}: the state is null; give its name")
@@ -109,12 +109,20 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
                 value = row["value"] if "value" in row and not rest else {name: row[name] for name in [*found, *rest]}
                 if "value" in row and rest:
                     value |= {"value": row["value"]}
-                yield InitialEntry(key, name, row.get("entry"), value, expires, row)
+                yield InitialEntry(key, name, entry, value, expires, row)
                 continue
             for column in [*rest, *(["value"] if "value" in row else [])]:
                 if row[column] is not None:
-                    yield InitialEntry(key, column, row.get("entry"), row[column], expires, row)
+                    yield InitialEntry(key, column, entry, row[column], expires, row)
 
 
 def _milliseconds(time: Any) -> int | None:
     return (time - _EPOCH) // _MILLISECOND if isinstance(time, datetime) else time
+
+
+def _plain(entry: Any) -> Any:
+    """Return what stands for an entry: of a struct its field, or the tuple of its fields."""
+    if not isinstance(entry, dict):
+        return entry
+    parts = tuple(entry.values())
+    return parts[0] if len(parts) == 1 else parts
