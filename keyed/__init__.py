@@ -40,7 +40,7 @@ from keyed.errors import (
     TimestampError,
     UserFunctionError,
 )
-from keyed.functions import KeyedProcessFunction
+from keyed.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from keyed.kafka_source import KafkaSource
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
@@ -59,7 +59,7 @@ from keyed.state import (
     VersionedRecord,
     VersionedState,
 )
-from keyed.streams import KeyedStream, Output, Stream, run, start, stream
+from keyed.streams import ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
 from keyed.table_state import TableState
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
@@ -103,6 +103,7 @@ __all__ = [
     "ChangelogFenced",
     "CheckpointError",
     "CheckpointFinished",
+    "ConnectedStreams",
     "Context",
     "CorruptionError",
     "DefinitionError",
@@ -113,6 +114,7 @@ __all__ = [
     "KafkaChangelog",
     "KafkaSource",
     "KeyTypeError",
+    "KeyedCoProcessFunction",
     "KeyedError",
     "KeyedProcessFunction",
     "KeyedStream",

@@ -15,16 +15,8 @@ from keyed.vectorized import VectorizedFunction
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
 
-class KeyedProcessFunction(Shown):
-    """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
-
-    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
-    `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
-    micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
-
-    Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
-    """
+class _RowFunction(Shown):
+    """What functions over rows share, whatever they read."""
 
     known_side_outputs: Collection[str] | None = None
 
@@ -37,19 +29,6 @@ class KeyedProcessFunction(Shown):
         Args:
             context: Gives state by descriptor and names the task.
         """
-
-    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Process an element; called for each element of the stream.
-
-        Args:
-            value: The element: a row with attribute access, or the source's own object in the local runtime.
-            ctx: Key, timestamp, timers and outputs.
-
-        Returns:
-            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``. A pair with
-            an `OutputTag` first, ``yield tag, value``, goes to that side output, as ``ctx.output(tag, value)`` does.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
         """Act on a timer of a key that fires. The timer is removed before the call.
@@ -82,7 +61,52 @@ class KeyedProcessFunction(Shown):
         """Release what `open` took, after a key group's last element (on Spark, of each micro-batch) or a failure."""
 
 
-Function = KeyedProcessFunction | VectorizedFunction
+class KeyedProcessFunction(_RowFunction):
+    """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
+
+    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
+    `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
+    micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+    """
+
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element; called for each element of the stream.
+
+        Args:
+            value: The element: a row with attribute access, or the source's own object in the local runtime.
+            ctx: Key, timestamp, timers and outputs.
+
+        Returns:
+            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``. A pair with
+            an `OutputTag` first, ``yield tag, value``, goes to that side output, as ``ctx.output(tag, value)`` does.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element")
+
+
+class KeyedCoProcessFunction(_RowFunction):
+    """A function over two connected streams (Flink's ``KeyedCoProcessFunction``): see `keyed.Stream.connect`.
+
+    Elements of both sides with the same key share one state and one set of timers. State is declared as for a
+    `KeyedProcessFunction`. The watermark is the least of the two sides'.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+    """
+
+    def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element of the first stream. As `KeyedProcessFunction.process_element`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element1")
+
+    def process_element2(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element of the second stream. As `KeyedProcessFunction.process_element`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element2")
+
+
+RowFunction = KeyedProcessFunction | KeyedCoProcessFunction
+Function = RowFunction | VectorizedFunction
 
 
 def declared_states(function: Function) -> dict[str, tuple[str, State]]:
@@ -106,7 +130,7 @@ def declared_states(function: Function) -> dict[str, tuple[str, State]]:
         if not isinstance(state, wanted):
             raise StateDefinitionError(
                 f"{type(function).__name__} declares {state.kind} state {attribute!r}: a VectorizedFunction has "
-                "TableState, a KeyedProcessFunction all others"
+                "TableState, a function over rows all others"
             )
         if not state.name:
             state.set_name(attribute)
@@ -119,6 +143,12 @@ def declared_states(function: Function) -> dict[str, tuple[str, State]]:
     return states
 
 
+def element_methods(function: RowFunction) -> tuple[str, ...]:
+    """Return the names of the methods that take elements: one for each side of the stream."""
+    one_sided = isinstance(function, KeyedProcessFunction)
+    return ("process_element",) if one_sided else ("process_element1", "process_element2")
+
+
 def check_function(function: Function) -> None:
     """Check what can be known of a function before its first row.
 
@@ -128,27 +158,30 @@ def check_function(function: Function) -> None:
     """
     if not isinstance(function, Function):
         hint = "; give an object, not the class" if isinstance(function, type) else ""
-        raise StateDefinitionError(f"{function!r} is not a KeyedProcessFunction or VectorizedFunction{hint}")
+        raise StateDefinitionError(
+            f"{function!r} is not a KeyedProcessFunction, KeyedCoProcessFunction or VectorizedFunction{hint}"
+        )
     declared_states(function)
     if isinstance(function, VectorizedFunction):
         if type(function).process_batch is VectorizedFunction.process_batch:
             raise StateDefinitionError(f"{type(function).__name__} does not define process_batch")
         return
     cls = type(function)
-    if cls.process_element is KeyedProcessFunction.process_element:
-        raise StateDefinitionError(f"{cls.__name__} does not define process_element")
+    for name in element_methods(function):
+        if getattr(cls, name) in (getattr(base, name, None) for base in (KeyedProcessFunction, KeyedCoProcessFunction)):
+            raise StateDefinitionError(f"{cls.__name__} does not define {name}")
     if cls.on_timer is not KeyedProcessFunction.on_timer:
         return
     for base in cls.__mro__:
         for name, member in vars(base).items():
             code = getattr(member, "__code__", None)
-            if code is not None and base not in (KeyedProcessFunction, object):
+            if code is not None and base not in (KeyedProcessFunction, KeyedCoProcessFunction, _RowFunction, object):
                 used = _names(code) & _TIMER_CALLS
                 if used:
                     raise no_on_timer(function, f"{name} calls {min(used)}")
 
 
-def no_on_timer(function: KeyedProcessFunction, what: str) -> TimerDefinitionError:
+def no_on_timer(function: RowFunction, what: str) -> TimerDefinitionError:
     """Return the error for a timer that nothing would handle."""
     return TimerDefinitionError(
         f"{type(function).__name__} sets timers ({what}) but does not define on_timer; define "

@@ -8,8 +8,9 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from keyed.errors import OutputDefinitionError
-from keyed.functions import Function, KeyedProcessFunction
+from keyed.functions import Function, KeyedProcessFunction, element_methods
 from keyed.outputs import Schema, schema_of
+from keyed.vectorized import VectorizedFunction
 
 _ITERABLES = (Collection, Generator, Iterable, Iterator, Sequence, list, set)
 #: A method that says that it yields nothing, and one that does not say what.
@@ -23,22 +24,24 @@ def inferred_output(function: Function) -> Schema | None:
     cannot be resolved say nothing.
 
     Raises:
-        OutputDefinitionError: The two methods name different types.
+        OutputDefinitionError: The methods name different types.
     """
-    if not isinstance(function, KeyedProcessFunction):
+    if isinstance(function, VectorizedFunction):
         return None
     cls = type(function)
-    methods = [cls.process_element, *([cls.on_timer] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
-    yielded = [found for found in map(_yielded, methods) if found is not _NOTHING]
-    schemas = [_schema(found) for found in yielded]
-    if not schemas or None in schemas:
+    methods = [*element_methods(function), *(["on_timer"] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
+    yielded = {name: _yielded(getattr(cls, name)) for name in methods}
+    schemas = {name: _schema(found) for name, found in yielded.items() if found is not _NOTHING}
+    if not schemas or None in schemas.values():
         return None
-    if schemas[0] != schemas[-1]:
-        raise OutputDefinitionError(
-            f"{cls.__name__}: process_element yields {_name(yielded[0])} and on_timer {_name(yielded[-1])}, say their "
-            "annotations; an output has one type, so let them agree, or give output=... for both"
-        )
-    return schemas[0]
+    first = next(iter(schemas))
+    for name, schema in schemas.items():
+        if schema != schemas[first]:
+            raise OutputDefinitionError(
+                f"{cls.__name__}: {first} yields {_name(yielded[first])} and {name} {_name(yielded[name])}, say their "
+                "annotations; an output has one type, so let them agree, or give output=... for both"
+            )
+    return schemas[first]
 
 
 def _yielded(method: Any) -> Any:

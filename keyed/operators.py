@@ -10,6 +10,7 @@ from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
 from keyed.functions import Function
 from keyed.outputs import Schema
+from keyed.watermarks import WatermarkStrategy
 
 Order = Literal["event_time", "arrival"]
 Store = Literal["memory", "rocksdb"]
@@ -33,8 +34,8 @@ class OperatorSpec:
         name: Name of the operator, unique in its query, matching ``[A-Za-z0-9_-]{1,128}``.
         function: The user's function, not opened.
         event_time: Whether rows have timestamps.
-        delay_ms: Delay of the watermark behind the highest timestamp; ``None`` where watermarks come from upstream
-            operators or are set by hand.
+        delay_ms: Delay of the watermark behind the highest timestamp, the greatest where there are several inputs;
+            ``None`` where watermarks come from upstream operators or are set by hand.
         ingestion_delay_ms: The same delay, in every operator of the chain, where rows have the time of their batch;
             ``None`` where they do not.
         order: Order of rows within a batch.
@@ -43,6 +44,7 @@ class OperatorSpec:
         output: Columns of the main output, where they are declared.
         output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
         changelog: Where committed changes are exported to.
+        strategies: How the watermark follows each source that the operator reads; none after another operator.
     """
 
     name: str
@@ -55,6 +57,7 @@ class OperatorSpec:
     output: Schema | None = None
     output_timestamps: bool = True
     changelog: Changelog | None = None
+    strategies: tuple[WatermarkStrategy, ...] = ()
     ingestion_delay_ms: int | None = None
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, Unpack, cast
@@ -19,7 +19,7 @@ from keyed.changelog.model import Changelog
 from keyed.column_types import of_arrow, of_spark
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.functions import Function, check_function
+from keyed.functions import Function, KeyedCoProcessFunction, check_function
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
 from keyed.options import Options, RunOptions, StartOptions, options_of, shows
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Keys = tuple[str, ...] | Callable[[Any], Any]
+ConnectedKeys = str | tuple[str, ...] | Callable[[Any], Any]
 
 
 W = TypeVar("W")
@@ -79,8 +80,30 @@ class Source:
 
 
 @attrs.frozen(eq=False)
+class Input:
+    """A source as the first operator of a query reads it.
+
+    Attributes:
+        source: The source.
+        keys: Its keys.
+        side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
+    """
+
+    source: Source
+    keys: Keys
+    side: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.source!r} → {_shown_keys(self.keys)}"
+
+
+@attrs.frozen(eq=False)
 class Stage:
-    """One keyed operator and what feeds it."""
+    """One keyed operator and what feeds it.
+
+    Attributes:
+        beside: What it reads beside ``upstream``, where that is a source.
+    """
 
     upstream: Source | Stage
     keys: Keys
@@ -93,19 +116,45 @@ class Stage:
     changelog: Changelog | None = None
     restore_from: RestorePoint | None = None
     initial_state: Any = None
+    beside: tuple[Input, ...] = ()
 
     def __repr__(self) -> str:
-        return f"{self.upstream!r} → {_shown_keys(self.keys)} → {self.name}"
+        return f"{_shown_inputs(self.upstream, self.keys, self.beside)} → {self.name}"
 
     @property
     def source(self) -> Source:
-        """Where the chain starts."""
+        """Where the chain starts; the first source where there are several."""
         return self.upstream if isinstance(self.upstream, Source) else self.upstream.source
 
     @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns of the key; none where the stream is keyed by a function."""
         return () if callable(self.keys) else self.keys
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The sources of the chain, as its first operator reads them."""
+        first = self.chain[0]
+        return (Input(first.source, first.keys), *first.beside)
+
+    @property
+    def ticks(self) -> bool:
+        """Whether key groups are woken though no row comes."""
+        return all(each.source.ticks for each in self.inputs)
+
+    @property
+    def bad_row_outputs(self) -> dict[str, list[int]]:
+        """The inputs by the name of the side output of this operator that takes their bad rows."""
+        outputs: dict[str, list[int]] = {}
+        for index, each in enumerate(self.inputs if isinstance(self.upstream, Source) else ()):
+            if each.source.on_bad_row is not None:
+                outputs.setdefault(each.source.on_bad_row.name, []).append(index)
+        return outputs
+
+    def reading(self, index: int) -> Stage:
+        """Return this first operator as if it read one of its inputs alone."""
+        each = self.inputs[index]
+        return attrs.evolve(self, upstream=each.source, keys=each.keys, beside=())
 
     @property
     def chain(self) -> list[Stage]:
@@ -120,8 +169,9 @@ class Stage:
             name=self.name,
             function=self.function,
             event_time=source.timestamp is not None,
-            delay_ms=source.watermark.delay_ms if first else None,
+            delay_ms=max(each.source.watermark.delay_ms for each in self.inputs) if first else None,
             ingestion_delay_ms=source.watermark.delay_ms if source.ingests else None,
+            strategies=tuple(each.source.watermark for each in self.inputs) if first else (),
             order=self.order,
             parallelism=parallelism,
             keys=self.key_columns,
@@ -133,12 +183,51 @@ class Stage:
 
 @attrs.frozen(eq=False)
 class Stream(Shown):
-    """Rows that are not keyed yet."""
+    """Rows that are not keyed yet.
+
+    Attributes:
+        source: Where they come from.
+        beside: Where they come from too, after a `union`.
+    """
 
     source: Source
+    beside: tuple[Source, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Stream({self.source!r})"
+        return f"Stream({' ∪ '.join(map(repr, (self.source, *self.beside)))})"
+
+    def union(self, *others: Stream) -> Stream:
+        """Return a stream of the rows of this one and of others, which have the same columns.
+
+        Each source keeps its own timestamps, watermark and bad rows; the watermark of what reads the union is the least
+        of theirs. Rows of one micro-batch run by timestamp, those of equal times in the order of the streams.
+
+        Raises:
+            DefinitionError: Something else than streams, or columns differ.
+        """
+        if not others or not all(isinstance(other, Stream) for other in others):
+            raise DefinitionError(f"union{others!r}: give one or more streams of keyed.stream(...)")
+        sources = [source for stream in (self, *others) for source in (stream.source, *stream.beside)]
+        columns = [_columns(source.data) for source in sources]
+        for other in columns[1:]:
+            if columns[0] is not None and other is not None and columns[0] != other:
+                raise DefinitionError(
+                    f"union: the streams have different columns, {_shown_columns(columns[0])} and "
+                    f"{_shown_columns(other)}; select the same ones, with the same types"
+                )
+        _check_together(sources)
+        return Stream(sources[0], tuple(sources[1:]))
+
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """Connect this stream with another one, for a `KeyedCoProcessFunction` over both.
+
+        Raises:
+            DefinitionError: It is no stream, or the two cannot be in one query.
+        """
+        if not isinstance(other, Stream):
+            raise DefinitionError(f"connect({other!r}): give a stream of keyed.stream(...), not keyed")
+        _check_together([self.source, *self.beside, other.source, *other.beside])
+        return ConnectedStreams(self, other)
 
     def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
         """Key the stream by columns (or, in the local runtime, by a function of the element).
@@ -146,18 +235,78 @@ class Stream(Shown):
         Raises:
             DefinitionError: No key, or a function beside other keys.
         """
-        return KeyedStream(self.source, _keys(keys))
+        keyed = _keys(keys)
+        return KeyedStream(self.source, keyed, tuple(Input(source, keyed) for source in self.beside))
+
+
+@attrs.frozen(eq=False)
+class ConnectedStreams(Shown):
+    """Two streams that one function reads (Flink's ``ConnectedStreams``)."""
+
+    first: Stream
+    second: Stream
+
+    def __repr__(self) -> str:
+        return f"ConnectedStreams({self.first!r}, {self.second!r})"
+
+    def key_by(self, first: ConnectedKeys, second: ConnectedKeys | None = None) -> KeyedStream:
+        """Key both streams, so that elements with the same key meet.
+
+        Args:
+            first: Column of the first stream, a tuple of columns, or (in the local runtime) a function of the element.
+            second: The same for the second stream; by default as the first.
+
+        Raises:
+            DefinitionError: No key, or the two have different numbers of columns.
+        """
+        mine, theirs = (_keys(keys if isinstance(keys, tuple) else (keys,)) for keys in (first, second or first))
+        return self.first.key_by(*_parts(mine)).connect(self.second.key_by(*_parts(theirs)))
 
 
 @attrs.frozen(eq=False)
 class KeyedStream(Shown):
-    """A stream partitioned by key."""
+    """A stream partitioned by key, or two of them that are connected.
+
+    Attributes:
+        upstream: What it comes from.
+        keys: Its keys.
+        beside: Further sources of it.
+    """
 
     upstream: Source | Stage
     keys: Keys
+    beside: tuple[Input, ...] = ()
 
     def __repr__(self) -> str:
-        return f"KeyedStream({self.upstream!r} → {_shown_keys(self.keys)})"
+        return f"KeyedStream({_shown_inputs(self.upstream, self.keys, self.beside)})"
+
+    def connect(self, other: KeyedStream) -> KeyedStream:
+        """Connect this keyed stream with another one, for a `KeyedCoProcessFunction` over both.
+
+        Raises:
+            DefinitionError: The other one is not keyed, or has another number of key columns, or one of them is
+                connected or the output of an operator.
+        """
+        if not isinstance(other, KeyedStream):
+            raise DefinitionError(f"connect({other!r}): key both streams, a.key_by(...).connect(b.key_by(...))")
+        for each in (self, other):
+            if isinstance(each.upstream, Stage):
+                raise DefinitionError(
+                    f"connect reads sources, and {each.upstream.name!r} is an operator of a query: write its output to "
+                    "a sink, and connect what keyed.stream(...) reads of that"
+                )
+            if any(beside.side for beside in each.beside):
+                raise DefinitionError("connect takes two streams, and one of these is connected; unite those of a side")
+        if callable(self.keys) != callable(other.keys) or len(_parts(self.keys)) != len(_parts(other.keys)):
+            raise DefinitionError(
+                f"connect: {_shown_keys(self.keys)} and {_shown_keys(other.keys)} make different keys; give both sides "
+                "the same number of columns, in the same order, or both a function"
+            )
+        assert isinstance(self.upstream, Source)
+        assert isinstance(other.upstream, Source)
+        theirs = (Input(other.upstream, other.keys), *other.beside)
+        _check_together([self.upstream, *(each.source for each in (*self.beside, *theirs))])
+        return attrs.evolve(self, beside=(*self.beside, *(attrs.evolve(each, side=1) for each in theirs)))
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -172,17 +321,14 @@ class KeyedStream(Shown):
         """
         if isinstance(self.upstream, Stage):
             return None if self.upstream.output is None else dict(self.upstream.output.columns)
-        data = self.upstream.data
-        if is_dataframe(data):
-            return {field.name: of_spark(field.dataType) for field in data.schema.fields}
-        if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
-            return {field.name: of_arrow(field.type) for field in data.schema}
-        return None
+        return _columns(self.upstream.data)
 
     @property
     def watermark_delay_ms(self) -> int:
         """How far the watermark stays behind the highest timestamp; 0 where another operator sets it."""
-        return self.upstream.watermark.delay_ms if isinstance(self.upstream, Source) else 0
+        if isinstance(self.upstream, Stage):
+            return 0
+        return max(each.watermark.delay_ms for each in (self.upstream, *(read.source for read in self.beside)))
 
     @property
     def on_spark(self) -> bool:
@@ -228,6 +374,13 @@ class KeyedStream(Shown):
         check_function(function)
         if callable(self.keys) and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
+        is_connected = any(each.side for each in self.beside)
+        if is_connected != isinstance(function, KeyedCoProcessFunction):
+            raise DefinitionError(
+                f"{type(function).__name__} is no KeyedCoProcessFunction, which two connected streams take"
+                if is_connected
+                else f"{type(function).__name__} takes two streams: give it a.connect(b).key_by(...)"
+            )
         name = name if name is not None else type(function).__name__
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
@@ -275,6 +428,7 @@ class KeyedStream(Shown):
             changelog,
             restore_from,
             initial_state,
+            self.beside,
         )
         return Output(stage, None)
 
@@ -315,8 +469,8 @@ class Output(Shown):
             DefinitionError: The operator says which side outputs it has (`known_side_outputs`), and this is none.
         """
         tag = tag if isinstance(tag, OutputTag) else OutputTag(tag)
-        known, bad_rows = self.stage.function.known_side_outputs, self.stage.source.on_bad_row
-        if known is not None and tag.name not in {*known, bad_rows.name if bad_rows else ""}:
+        known = self.stage.function.known_side_outputs
+        if known is not None and tag.name not in {*known, *self.stage.bad_row_outputs}:
             raise DefinitionError(
                 f"operator {self.stage.name!r} has no side output {tag.name!r}; it has "
                 + (", ".join(map(repr, sorted(known))) or "none: late rows go to one with side_output_late_data(tag)")
@@ -545,6 +699,59 @@ def _runtime(source: Source) -> Any:
     """Return the module that runs chains over this kind of source; imported by name so that the API stays light."""
     spark = is_dataframe(source.data)
     return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
+
+
+def _columns(data: Any) -> dict[str, str | None] | None:
+    """Return the types of a source's columns by name, ``None`` where they are not known before it is read."""
+    if is_dataframe(data):
+        return {field.name: of_spark(field.dataType) for field in data.schema.fields}
+    if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
+        return {field.name: of_arrow(field.type) for field in data.schema}
+    return None
+
+
+def _shown_columns(columns: dict[str, str | None]) -> str:
+    return "(" + ", ".join(f"{name} {type_ or '?'}" for name, type_ in columns.items()) + ")"
+
+
+def _check_together(sources: Sequence[Source]) -> None:
+    """Check that one query can read these sources.
+
+    Raises:
+        DefinitionError: They are on different runtimes, some are streams and some are not, or some have timestamps.
+    """
+    if len({is_dataframe(source.data) for source in sources}) > 1:
+        raise DefinitionError(
+            "a Spark DataFrame and a source of the local runtime cannot be in one query; make a DataFrame of both: "
+            "spark.createDataFrame(...)"
+        )
+    if is_dataframe(sources[0].data) and len({source.data.isStreaming for source in sources}) > 1:
+        raise DefinitionError(
+            "a streaming and a batch DataFrame cannot be united in Spark; read both as streams (spark.readStream), or "
+            "both as batches"
+        )
+    if any(source.ingests for source in sources):
+        raise DefinitionError(
+            "timestamp=INGESTION_TIME is for a single stream: the batch's time is the same for all of them; give "
+            "keyed.stream(..., timestamp=...) a column, or leave it out and use processing time"
+        )
+    if len({source.timestamp is None for source in sources}) > 1:
+        raise DefinitionError(
+            "one of the streams has timestamps and another one has not, so that there is no common event time; give "
+            "keyed.stream(..., timestamp=...) for all of them or for none"
+        )
+
+
+def _parts(keys: Keys) -> tuple[str | Callable[[Any], Any], ...]:
+    return (keys,) if callable(keys) else keys
+
+
+def _shown_inputs(upstream: Source | Stage, keys: Keys, beside: tuple[Input, ...]) -> str:
+    first = f"{upstream!r} → {_shown_keys(keys)}"
+    sides = [" ∪ ".join([first, *(repr(each) for each in beside if not each.side)])]
+    if any(each.side for each in beside):
+        sides.append(" ∪ ".join(repr(each) for each in beside if each.side))
+    return sides[0] if not beside else " & ".join(f"({side})" for side in sides)
 
 
 def _shown_keys(keys: Keys) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import attrs
 
-from keyed.durations import Duration, duration_of
+from keyed.durations import Duration, duration_of, milliseconds_of
+from keyed.errors import DefinitionError
 
 
 @attrs.frozen
@@ -16,9 +17,46 @@ class WatermarkStrategy:
 
     Attributes:
         delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
+        idleness_ms: After so much silence a source (or partition) does not hold the watermark back; ``None`` for never.
+        partition_by: Column that names the partition of a row; ``None`` takes the source for one partition.
     """
 
     delay_ms: int
+    idleness_ms: int | None = None
+    partition_by: str | None = None
+
+    def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
+        """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
+
+        Where an operator reads several sources or partitions, its watermark is the least of theirs. One that has had no
+        row for ``timeout``, in processing time while the query ran, is idle: the watermark does not wait for it. When
+        all are idle, the watermark goes to the greatest of theirs. With its next row it is no longer idle; rows at or
+        below the watermark are late then, and the watermark does not wait for it until it has caught up.
+
+        Args:
+            timeout: Milliseconds or a `timedelta`, above 0.
+
+        Raises:
+            DefinitionError: It is not above 0, or not whole milliseconds.
+        """
+        return attrs.evolve(self, idleness_ms=milliseconds_of(timeout, "with_idleness", least=1))
+
+    def with_partitions(self, column: str) -> WatermarkStrategy:
+        """Return the strategy whose watermark is the least over partitions, as Flink's Kafka source has it.
+
+        By default it follows the greatest timestamp of all rows. A partition counts from its first row on: one that is
+        not known yet does not hold the watermark back.
+
+        Args:
+            column: Column that names a row's partition: a text or an integer, such as ``partition`` of Spark's Kafka
+                source.
+
+        Raises:
+            DefinitionError: It is no name.
+        """
+        if not isinstance(column, str) or not column:
+            raise DefinitionError(f"with_partitions({column!r}): give the name of the column with the partition")
+        return attrs.evolve(self, partition_by=column)
 
 
 def bounded_out_of_orderness(

@@ -45,3 +45,15 @@ def time_order(times: Any) -> Any:
     if not bool((times[1:] < times[:-1]).any()):
         return None
     return np.argsort(times, kind="stable")
+
+
+def highest_by_partition(partitions: Any, times: Any) -> dict[str, int]:
+    """Return the highest time of each partition by its name; null is a partition too.
+
+    Args:
+        partitions: The partition of each row.
+        times: The time of each row in milliseconds; rows without one count for nothing.
+    """
+    grouped = pa.table({"name": partitions, "time": times}).group_by("name").aggregate([("time", "max")])
+    found = zip(grouped.column("name").to_pylist(), grouped.column("time_max").to_pylist(), strict=True)
+    return {str(name): time for name, time in found if time is not None}

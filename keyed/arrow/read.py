@@ -25,8 +25,8 @@ CHUNK_ROWS = 8192
 
 def table_chunks(
     table: Any, keys: Sequence[str], times: Any
-) -> Iterator[tuple[list[Any], list[Any] | None, Iterable[Any]]]:
-    """Yield the rows of a table in chunks of (keys, timestamps, rows), made as they are needed.
+) -> Iterator[tuple[list[Any], list[Any] | None, Iterable[Any], None]]:
+    """Yield the rows of a table in chunks (`keyed.engine.batch.Chunk`), made as they are needed.
 
     Args:
         table: An Arrow table.
@@ -53,7 +53,7 @@ def table_chunks(
         chunk_times = times[start : start + CHUNK_ROWS] if times is not None else None
         if chunk_times is not None and not isinstance(chunk_times, list):
             chunk_times = chunk_times.tolist()
-        yield key_values, chunk_times, map(tuple.__new__, repeat(cls), zip(*lists, strict=True))
+        yield key_values, chunk_times, map(tuple.__new__, repeat(cls), zip(*lists, strict=True)), None
 
 
 def table_rows(table: Any) -> list[Any]:

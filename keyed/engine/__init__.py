@@ -1,6 +1,7 @@
 """One key group's work: state overlay, timers, driver, commit. Pure Python; clock, store and log are parameters.
 
 - `key_group`: a batch from catching up to its commit. `batch`: what goes in, and what comes out.
+- `channels`: the watermark over several sources and partitions. `merged_chunks`: their rows in one order.
 - `group_log`: the truth. `segment`: what a commit appends to it. `meta`: its meta record, with the `counters`.
   `cleaning`: keeps it bounded. `replica`: the local store, kept level with it. `loader`: fills both from elsewhere.
   `export`: the last commit to the changelog. `initial`: entries to start with, out of `initial_rows`.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from keyed.arrow.read import column_values, table_rows
+from keyed.engine.channels import ChannelId
 from keyed.engine.initial_rows import InitialEntry
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -27,7 +28,8 @@ class OutputTaker(Protocol):
         ...
 
 
-Chunk = tuple[Sequence[Any], Sequence[Any] | None, Iterable[Any]]
+#: Keys, timestamps, elements, and the side of each where a function reads two.
+Chunk = tuple[Sequence[Any], Sequence[Any] | None, Iterable[Any], Sequence[int] | None]
 
 
 def _no_table() -> None:
@@ -41,14 +43,15 @@ class Batch:
     Attributes:
         chunks: The rows in the order in which they run (by timestamp, stable by arrival, or by arrival alone), in
             chunks, made as they are needed so that few Python objects live at a time. A chunk is the key of each row,
-            the event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), and the
-            elements.
+            the event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), the
+            elements, and the side of each (or ``None`` if all are of the first).
         table: For a vectorized function, in place of ``chunks``: the rows in the order in which they are handed over,
             with `keyed.TIMESTAMP_COLUMN` if the stream has event time.
-        max_timestamp: Highest timestamp over all rows of the batch in all key groups, ``None`` if there is none.
+        highest: Highest timestamp over all rows of the batch in all key groups by channel, for those that had rows.
         upstream_watermark: Least watermark of the upstream operator's key groups, for a later stage of a chain;
             or a watermark set by hand; ``None`` otherwise.
         processing_time: The batch's processing time in milliseconds.
+        starts_run: Whether the query did not run since the batch before: no channel was silent meanwhile.
         end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
         key_type: Type of the keys of all key groups (`keyed.codec.keys.key_type`); empty while none is known.
         rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
@@ -60,9 +63,10 @@ class Batch:
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
     table: Callable[[], pa.Table | None] = _no_table
-    max_timestamp: int | None = None
+    highest: Mapping[ChannelId, int] = attrs.field(factory=dict)
     upstream_watermark: int | None = None
     processing_time: int = 0
+    starts_run: bool = False
     end_of_input: bool = False
     key_type: str = ""
     rows_bad: int = 0

@@ -22,7 +22,7 @@ from keyed.engine.batch import Batch
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
-from keyed.functions import KeyedProcessFunction
+from keyed.functions import KeyedProcessFunction, element_methods
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
 from keyed.shown import shown
@@ -66,6 +66,7 @@ class Driver:
         self._take = context.taker.take
         self._firing_processing = False
         self._element: Any = None
+        self._call = ""
         self._tracks = spec.output_timestamps
         self.rows = 0
         self.late = 0
@@ -85,7 +86,7 @@ class Driver:
         """
         try:
             self._fire_processing()
-            self._rows(batch)
+            self._rows(batch, watermark)
             self._advance(watermark)
             self._end_batch()
             self._hand_over(batch)
@@ -99,11 +100,11 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
             self._fail(error)
 
-    def _rows(self, batch: Batch) -> None:
+    def _rows(self, batch: Batch, reached: int) -> None:
         scope, context, function = self._scope, self._context, self._function
-        process_element = function.process_element
+        methods = tuple(getattr(function, name) for name in element_methods(function))
         # A generator always gives an iterable, so its result needs no check per row.
-        generator = inspect.isgeneratorfunction(process_element)
+        generator = all(map(inspect.isgeneratorfunction, methods))
         main = context.main
         values, runs = main.values, main.runs
         append, as_they_are, take = self._append, self._as_they_are, self._take
@@ -116,15 +117,17 @@ class Driver:
         lag = 1
         limit: Any = batch.upstream_watermark
         if self._spec.delay_ms is not None:
-            lag, limit = self._spec.delay_ms + 1, MAX_TIMESTAMP
+            # Several inputs move the watermark no further than the one that is least far in this batch.
+            lag, limit = self._spec.delay_ms + 1, reached
         moves = limit is not None
         by_time = self._spec.order == "event_time"
         late_until = scope.batch_watermark
         tracks = self._tracks
         emitted = len(values)
         element: Any = None
+        process_element = methods[0]
         try:
-            for keys, timestamps, elements in batch.chunks():
+            for keys, timestamps, elements, sides in batch.chunks():
                 self.rows += len(keys)
                 times: Iterable[Any] = repeat(None, len(keys))
                 if timestamps is not None:
@@ -133,7 +136,9 @@ class Driver:
                 context.domain = context.name = None
                 if self._keys is not None:
                     self._keys.update(dict.fromkeys(keys))
-                for key, timestamp, element in zip(keys, times, elements, strict=timestamps is not None):
+                calls = repeat(process_element, len(keys)) if sides is None else map(methods.__getitem__, sides)
+                strict = timestamps is not None
+                for key, timestamp, element, process_element in zip(keys, times, elements, calls, strict=strict):
                     if moves and timestamp is not None:
                         time = timestamp - lag
                         if time > watermark:
@@ -172,7 +177,7 @@ class Driver:
                     emitted = 0
         except Exception:
             # The loop leaves no trace of its element that a message could name.
-            self._element = element
+            self._element, self._call = element, process_element.__name__
             raise
 
     def _end_batch(self) -> None:
@@ -273,7 +278,7 @@ class Driver:
         if self._ending:
             call = "on_batch_end"
         elif context.domain is None:
-            call = f"process_element of element {shown(self._element)}, timestamp {scope.timestamp}"
+            call = f"{self._call} of element {shown(self._element)}, timestamp {scope.timestamp}"
         else:
             named = f" {shown(context.name)}" if context.name is not None else ""
             call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"

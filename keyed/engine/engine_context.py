@@ -13,7 +13,7 @@ from keyed.engine.scope import Outside, Scope
 from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.functions import KeyedProcessFunction, no_on_timer
+from keyed.functions import KeyedProcessFunction, RowFunction, no_on_timer
 from keyed.outputs import OutputTag
 from keyed.shown import shown
 from keyed.state import ROW_CALLS, used_outside
@@ -59,7 +59,7 @@ class EngineTimerService:
     def __init__(
         self,
         scope: Scope,
-        function: KeyedProcessFunction,
+        function: RowFunction,
         event: TimerQueue,
         processing: TimerQueue,
         *,

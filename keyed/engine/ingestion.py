@@ -45,8 +45,10 @@ def stamped(batch: Batch, spec: OperatorSpec, processing_time: int) -> Batch:
 
     timed = attrs.evolve(
         batch,
-        chunks=lambda: ((keys, [processing_time] * len(keys), values) for keys, _, values in batch.chunks()),
+        chunks=lambda: (
+            (keys, [processing_time] * len(keys), values, sides) for keys, _, values, sides in batch.chunks()
+        ),
         table=table,
-        max_timestamp=processing_time,
+        highest={(0, ""): processing_time},
     )
     return timed

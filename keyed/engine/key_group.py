@@ -20,6 +20,7 @@ from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
 from keyed.engine.changes import Changes
+from keyed.engine.channels import advance, counts_channels
 from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export
 from keyed.engine.group_log import GroupLog
@@ -83,6 +84,8 @@ class KeyGroup:
         self._registry: Registry | None = None
         self._work: Work | None = None
         self._loaded = False
+        #: When a channel becomes idle, after the first batch of this object.
+        self._idle_at: int | None = None
 
     def run(self, batch: Batch, clock: Callable[[], int] = lambda: 0) -> BatchResult:
         """Run a batch and append its segment to the log.
@@ -123,11 +126,13 @@ class KeyGroup:
         return meta, self._replica.store
 
     def is_due(self, processing_time: int) -> bool:
-        """Tell whether a timer is due that a batch without rows would fire: in processing or ingestion time.
+        """Tell whether a timer, in processing or ingestion time, or the idleness of a source is due without rows.
 
         Raises:
             CorruptionError: The log is damaged.
         """
+        if self._idle_at is not None and self._idle_at <= processing_time:
+            return True
         if self._scope.stays:
             return isinstance(self._work, RowWork) and self._work.is_due(processing_time)
         _, store = self.committed()
@@ -205,7 +210,8 @@ class KeyGroup:
         if old is not None:
             batch.initial = None
         changes = Changes(self._replica.store, spells_out=self._writer is not None)
-        done = work.run(batch, self._batch_watermark(scope.watermark, batch), changes)
+        reached, idle_at = self._batch_watermark(meta, before, batch)
+        done = work.run(batch, reached, changes)
         counters = meta.counters
         for name, amount in {
             **done.counters,
@@ -226,7 +232,8 @@ class KeyGroup:
         meta.states = registry.described()
         self._commit(meta, changes, started, clock)
         changed = changes.delta != Delta()
-        due = done.due if meta.live else None
+        self._idle_at = idle_at
+        due = min((each for each in (done.due if meta.live else None, idle_at) if each is not None), default=None)
         return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
@@ -299,14 +306,28 @@ class KeyGroup:
         meta.ended = meta.ended or batch.end_of_input
         return meta
 
-    def _batch_watermark(self, watermark: int, batch: Batch) -> int:
+    def _batch_watermark(self, meta: GroupMeta, before: int, batch: Batch) -> tuple[int, int | None]:
+        """Return the watermark after a batch, and the processing time at which silence moves it, if it does.
+
+        Args:
+            meta: The record that the batch will leave: it gets the channels.
+            before: Processing time of the batch before.
+            batch: The batch.
+        """
+        watermark, strategies = meta.watermark, self._spec.strategies
         if batch.end_of_input:
-            return MAX_TIMESTAMP
+            return MAX_TIMESTAMP, None
         if batch.upstream_watermark is not None:
-            return max(watermark, batch.upstream_watermark)
-        if batch.max_timestamp is not None and self._spec.delay_ms is not None:
-            return max(watermark, batch.max_timestamp - self._spec.delay_ms - 1)
-        return watermark
+            return max(watermark, batch.upstream_watermark), None
+        if counts_channels(strategies):
+            now = self._scope.processing_time
+            elapsed = 0 if batch.starts_run or meta.commit == 1 else now - before
+            after = advance(strategies, meta.channels, batch.highest, watermark, elapsed)
+            meta.channels = after.channels
+            return after.watermark, None if after.idle_in_ms is None else now + after.idle_in_ms
+        if batch.highest and self._spec.delay_ms is not None:
+            return max(watermark, max(batch.highest.values()) - self._spec.delay_ms - 1), None
+        return watermark, None
 
     def _open(self, meta: GroupMeta) -> tuple[Work, Registry]:
         """Return the opened function and its states; opens a copy of it at the first batch of this task."""
@@ -327,7 +348,7 @@ class KeyGroup:
     def _finished(self, batch: Batch, meta: GroupMeta) -> BatchResult:
         """Return a batch after the end of input: nothing may come any more."""
         table = batch.table()
-        rows = sum(len(keys) for keys, _, _ in batch.chunks()) if table is None else table.num_rows
+        rows = sum(len(keys) for keys, *_ in batch.chunks()) if table is None else table.num_rows
         if rows:
             raise CheckpointFinished(
                 f"{self._where}: the checkpoint was drained, its watermark is at +inf, and {rows} new rows came; "

@@ -12,6 +12,7 @@ import attrs
 
 from keyed.codec.frames import RecordFormat
 from keyed.durations import MIN_TIMESTAMP
+from keyed.engine.channels import Channel
 
 
 @attrs.define
@@ -39,6 +40,7 @@ class GroupMeta:
         hash: Hash of the live entries as text (`keyed.content.entry_hash`) while there is a changelog; else empty.
         key_columns: Columns of the key, none where it is a function of the element; ``None`` if they were not recorded.
         key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key, or if it was not recorded.
+        channels: The sources and partitions that the operator reads, where there are several.
     """
 
     log_id: str
@@ -61,6 +63,7 @@ class GroupMeta:
     hash: str = ""
     key_columns: list[str] | None = None
     key_type: str = ""
+    channels: list[Channel] = attrs.field(factory=list)
 
     @property
     def live(self) -> int:

@@ -20,7 +20,7 @@ from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue
-from keyed.functions import KeyedProcessFunction
+from keyed.functions import RowFunction
 from keyed.operators import OperatorSpec
 
 
@@ -56,7 +56,7 @@ class Work(Protocol):
 
 
 class RowWork:
-    """Runs a `KeyedProcessFunction`.
+    """Runs a function over rows.
 
     Args:
         spec: The operator.
@@ -65,7 +65,7 @@ class RowWork:
         scope: The scope, which `KeyGroup` sets to each batch.
     """
 
-    def __init__(self, spec: OperatorSpec, function: KeyedProcessFunction, registry: Registry, scope: Scope) -> None:
+    def __init__(self, spec: OperatorSpec, function: RowFunction, registry: Registry, scope: Scope) -> None:
         self._spec = spec
         self._function: Any = function
         self._registry = registry

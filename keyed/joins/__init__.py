@@ -1,10 +1,28 @@
 """Joins: library code on the public names of `keyed`, as a third party could write it.
 
+- Joins of two connected streams, functions for ``left.connect(right).key_by(...).process(IntervalJoin(...), output)``:
+  `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. What comes out
+  of a pair is what a function makes of it, ``join(left, right)``, in which a side that has no partner is ``None``;
+  ``None`` as the result emits nothing. `pairs`: what these share.
 - `lookups`: rows enriched by an external function, which is asked for many keys at once. `async_lookup`: such a
   function whose calls run beside one another.
 """
 
+from keyed.joins.as_of import AsOfJoin
 from keyed.joins.async_lookup import AsyncLookup
+from keyed.joins.interval import IntervalJoin
 from keyed.joins.lookups import LookupJoin, lookup_join
+from keyed.joins.tables import EnrichmentJoin, TableJoin
+from keyed.joins.windowed import WindowCoGroup, WindowJoin
 
-__all__ = ["AsyncLookup", "LookupJoin", "lookup_join"]
+__all__ = [
+    "AsOfJoin",
+    "AsyncLookup",
+    "EnrichmentJoin",
+    "IntervalJoin",
+    "LookupJoin",
+    "TableJoin",
+    "WindowCoGroup",
+    "WindowJoin",
+    "lookup_join",
+]

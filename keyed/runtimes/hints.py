@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from keyed.results import Progress
-from keyed.streams import BoundOutput, Source
+from keyed.streams import BoundOutput, Input
 
 _log = logging.getLogger(__name__)
 
@@ -21,19 +21,20 @@ class Hints:
     """Looks at the batches of one run.
 
     Args:
-        source: Where its rows come from.
+        inputs: Where its rows come from.
         outputs: Its outputs that have a sink.
     """
 
-    def __init__(self, source: Source, outputs: Iterable[BoundOutput]) -> None:
-        self._source = source
+    def __init__(self, inputs: Sequence[Input], outputs: Iterable[BoundOutput]) -> None:
+        sources = [each.source for each in inputs]
+        self._source = source = sources[0]
         self._read: dict[str, set[str]] = defaultdict(set)
         for bound in outputs:
             if bound.output.tag is not None:
                 self._read[bound.output.stage.name].add(bound.output.tag.name)
         self._emitted: dict[str, set[str]] = defaultdict(set)
         self._units_told = source.time is None
-        self._dropped_told = source.time is None or source.watermark_given
+        self._dropped_told = source.time is None or all(each.watermark_given for each in sources)
 
     def look(self, progress: Progress, highest: int | None) -> None:
         """Look at a batch that was committed.

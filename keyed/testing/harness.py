@@ -25,7 +25,13 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError, TimestampError
-from keyed.functions import Function, check_function, declared_states
+from keyed.functions import (
+    Function,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    check_function,
+    declared_states,
+)
 from keyed.operators import OperatorSpec, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
 Backend = Literal["memory", "rocksdb"]
 _OPERATOR = "function"
 _PARALLELISM = "parallelism"
+#: An element, its timestamp and its side.
+_Element = tuple[Any, int | None, int]
 _NO_TIME = "is not an int in the range of int64; give milliseconds since the epoch"
 
 
@@ -75,6 +83,7 @@ class KeyedTestHarness(Shown):
         function: The function under test.
         key: Key of an element, as in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized
             function needs. By default the element itself.
+        key2: The same for elements of the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
         backend: Local store: ``"memory"`` or ``"rocksdb"``.
         parallelism: Number of key groups.
         changelog: Where each call's changes go when it has committed them.
@@ -91,6 +100,7 @@ class KeyedTestHarness(Shown):
         function: Function,
         *,
         key: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        key2: Callable[[Any], Any] | str | Sequence[str] | None = None,
         backend: Backend = "memory",
         parallelism: int = 1,
         changelog: Changelog | None = None,
@@ -102,10 +112,14 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
         delay = None if watermark is None else watermark.delay_ms
+        if delay is not None and isinstance(function, KeyedCoProcessFunction):
+            raise DefinitionError(
+                f"watermark={watermark!r}: {type(function).__name__} has two sides; use advance_watermark1 and 2"
+            )
         self._spec = OperatorSpec(
             _OPERATOR, function, True, delay, "arrival", parallelism, _key_columns(function, key), changelog=changelog
         )
-        self._key = key if callable(key) else key_getter(self._spec.keys) if key else (lambda value: value)
+        self._keys = [_key_of(function, each) for each in (key, key if key2 is None else key2)]
         self._backend = backend
         self._folder: ScratchFolder | None = None
         self._commits = MemoryCommitStore()
@@ -115,7 +129,8 @@ class KeyedTestHarness(Shown):
         self._output: dict[str | None, list[Record]] = {}
         self._tables: dict[str | None, EmittedTables] = {}
         self._side_outputs: set[str] = set()
-        self._collecting: list[tuple[Any, int | None]] | None = None
+        self._collecting: list[_Element] | None = None
+        self._watermarks = [MIN_TIMESTAMP, MIN_TIMESTAMP]
         self._groups: list[KeyGroup] = []
         self._replicas: list[Replica] = []
         if changelog is not None:
@@ -141,15 +156,30 @@ class KeyedTestHarness(Shown):
             TimestampError: The timestamp is not an int in the range of int64.
             KeyedError: The key cannot be one, or the call failed. Nothing is committed then.
         """
-        if isinstance(self._spec.function, VectorizedFunction):
-            raise DefinitionError(f"process: {type(self._spec.function).__name__} takes tables; use process_batch")
+        self._process(value, timestamp, "process", KeyedProcessFunction)
+
+    def process_element1(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one element of the first side of a `keyed.KeyedCoProcessFunction`. As `process`."""
+        self._process(value, timestamp, "process_element1", KeyedCoProcessFunction)
+
+    def process_element2(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one element of the second side of a `keyed.KeyedCoProcessFunction`. As `process`."""
+        self._process(value, timestamp, "process_element2", KeyedCoProcessFunction, side=1)
+
+    def _process(self, value: Any, timestamp: int | None, call: str, kind: type, side: int = 0) -> None:
+        function = self._spec.function
+        if not isinstance(function, kind):
+            calls = "process_batch" if isinstance(function, VectorizedFunction) else "process"
+            if isinstance(function, KeyedCoProcessFunction):
+                calls = "process_element1 and process_element2"
+            raise DefinitionError(f"{call}: for {type(function).__name__} use {calls}")
         if timestamp is not None and not _is_time(timestamp):
             raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
         element = element_of(value)
         if self._collecting is not None:
-            self._collecting.append((element, timestamp))
+            self._collecting.append((element, timestamp, side))
         else:
-            self._run([(element, timestamp)])
+            self._run([(element, timestamp, side)])
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -162,7 +192,7 @@ class KeyedTestHarness(Shown):
             rows = self._collecting
         finally:
             self._collecting = None
-        if all(timestamp is not None for _, timestamp in rows):
+        if all(timestamp is not None for _, timestamp, _ in rows):
             rows = sorted(rows, key=lambda row: row[1] or 0)
         self._run(rows)
 
@@ -185,14 +215,14 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"process_batch: {type(function).__name__} takes elements; use process")
         table = with_times(table, timestamps)
         check_keys(table, keys, self._spec.name)
+        highest = max(column_values(table[TIMESTAMP_COLUMN]), default=None) if timestamps is not None else None
         came = table.num_rows
         if combines(function) and came:
             table = combined(function, table, keys, self._spec.name)
         groups = group_indices(table, keys, len(self._groups))
         batches = [self._batch([], rows=in_time_order(table.filter(groups == i))) for i in range(len(self._groups))]
-        highest = max(column_values(table[TIMESTAMP_COLUMN]), default=None) if timestamps is not None else None
         for batch in batches:
-            batch.max_timestamp = highest
+            batch.highest = {} if highest is None else {(0, ""): highest}
             batch.key_type = key_type(first_key(table, keys)) if table.num_rows else ""
         batches[0].rows_combined = came - table.num_rows
         self._commit(batches)
@@ -201,7 +231,27 @@ class KeyedTestHarness(Shown):
         """Move the watermark to ``timestamp`` and fire event-time timers up to it. It never moves back."""
         if not _is_time(timestamp):
             raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
-        timestamp = max(self._watermark, timestamp)
+        self._watermarks = [max(each, timestamp) for each in self._watermarks]
+        self._advance()
+
+    def advance_watermark1(self, timestamp: int) -> None:
+        """Move the watermark of the first side; that of the function is the least of both."""
+        self._advance_side(0, timestamp)
+
+    def advance_watermark2(self, timestamp: int) -> None:
+        """Move the watermark of the second side; that of the function is the least of both."""
+        self._advance_side(1, timestamp)
+
+    def _advance_side(self, side: int, timestamp: int) -> None:
+        if not _is_time(timestamp):
+            raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
+        if not isinstance(self._spec.function, KeyedCoProcessFunction):
+            raise DefinitionError(f"{type(self._spec.function).__name__} has one side: use advance_watermark")
+        self._watermarks[side] = max(self._watermarks[side], timestamp)
+        self._advance()
+
+    def _advance(self) -> None:
+        timestamp = max(self._watermark, min(self._watermarks))
         self._commit([self._batch([], watermark=timestamp) for _ in self._groups])
         self._watermark = timestamp
 
@@ -220,6 +270,7 @@ class KeyedTestHarness(Shown):
         """End the input: the watermark moves to 2^63 − 1 and all timers fire."""
         self._commit([self._batch([], end=True) for _ in self._groups])
         self._watermark = MAX_TIMESTAMP
+        self._watermarks = [MAX_TIMESTAMP, MAX_TIMESTAMP]
 
     # Looking ----------------------------------------------------------------------------------------------------
 
@@ -340,6 +391,7 @@ class KeyedTestHarness(Shown):
         snapshot: bytes,
         *,
         key: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        key2: Callable[[Any], Any] | str | Sequence[str] | None = None,
         backend: Backend = "memory",
         parallelism: int = 1,
         watermark: WatermarkStrategy | None = None,
@@ -352,7 +404,7 @@ class KeyedTestHarness(Shown):
         """
         changelog = MemoryChangelog()
         _export(snapshot, function, changelog)
-        harness = cls(function, key=key, backend=backend, parallelism=parallelism, watermark=watermark)
+        harness = cls(function, key=key, key2=key2, backend=backend, parallelism=parallelism, watermark=watermark)
         if changelog.header() is not None:
             harness._restore(RestorePoint(changelog))
         return harness
@@ -419,29 +471,29 @@ class KeyedTestHarness(Shown):
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _run(self, rows: list[tuple[Any, int | None]]) -> None:
-        routed: list[list[tuple[Any, Any, int | None]]] = [[] for _ in self._groups]
-        highest = max((timestamp for _, timestamp in rows if timestamp is not None), default=None)
-        for value, timestamp in rows:
-            key = self._key_types.check(self._key(value), value)
+    def _run(self, rows: list[_Element]) -> None:
+        routed: list[list[tuple[Any, Any, int | None, int]]] = [[] for _ in self._groups]
+        highest = max((timestamp for _, timestamp, _ in rows if timestamp is not None), default=None)
+        for value, timestamp, side in rows:
+            key = self._key_types.check(self._keys[side](value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
-            routed[index].append((key, value, timestamp))
+            routed[index].append((key, value, timestamp, side))
         self._commit([self._batch(group, highest=highest) for group in routed])
 
     def _batch(
         self,
-        elements: list[tuple[Any, Any, int | None]],
+        elements: list[tuple[Any, Any, int | None, int]],
         *,
         rows: pa.Table | None = None,
         highest: int | None = None,
         watermark: int | None = None,
         end: bool = False,
     ) -> Batch:
-        keys, values, timestamps = map(list, zip(*elements, strict=True)) if elements else ([], [], [])
+        keys, values, timestamps, sides = map(list, zip(*elements, strict=True)) if elements else ([], [], [], [])
         return Batch(
-            lambda: [(keys, timestamps, values)],
+            lambda: [(keys, timestamps, values, sides if any(sides) else None)],
             lambda: rows,
-            max_timestamp=highest,
+            highest={} if highest is None else {(0, ""): highest},
             upstream_watermark=watermark,
             processing_time=self._processing_time,
             end_of_input=end,
@@ -515,6 +567,7 @@ class KeyedTestHarness(Shown):
         restoration = cut_of({operator: point}).operators[operator]
         restore(restoration, self._spec, self._groups)
         self._watermark = min(marker.watermark for marker in restoration.markers)
+        self._watermarks = [self._watermark, self._watermark]
         self._processing_time = max(marker.processing_time for marker in restoration.markers)
         self._finish()
 
@@ -549,6 +602,10 @@ def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
     if isinstance(function, VectorizedFunction) and (key is None or callable(key)):
         raise DefinitionError(f"key={key!r}: {type(function).__name__} needs names of key columns, as in 'user'")
     return () if key is None or callable(key) else (key,) if isinstance(key, str) else tuple(key)
+
+
+def _key_of(function: Function, key: Any) -> Callable[[Any], Any]:
+    return key if callable(key) else key_getter(_key_columns(function, key)) if key else (lambda value: value)
 
 
 def _is_time(timestamp: object) -> bool:

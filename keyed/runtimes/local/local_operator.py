@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
+from keyed.engine.merged_chunks import merged_chunks
 from keyed.engine.replica import Replica
 from keyed.engine.taker import Taker
+from keyed.errors import KeyTypeError
 from keyed.recovery.cut import Restoration
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
@@ -77,6 +80,7 @@ class LocalOperator:
             self._closing.callback(self.groups[-1].close)
         self._exported = 0
         self._initial: list[Callable[[], Iterable[InitialEntry]] | None] = [None] * self.spec.parallelism
+        self._has_run = False
         self.metrics: dict[str, int] = {}
         self._key_of = key_getter(stage.keys)
         self._vectorized = isinstance(stage.function, VectorizedFunction)
@@ -168,19 +172,22 @@ class LocalOperator:
             tables, key_type, rows_combined = routed(self.spec, rows)
             rows_by_group = [{"table": table} for table in tables]
         else:
-            rows_by_group = [{"chunks": chunks} for chunks in self._route(rows)]
-            key_type = rows.key_type or self._key_types.name
+            chunks_by_group = self._merged(rows) if rows.inputs else self._route(rows)
+            rows_by_group = [{"chunks": chunks} for chunks in chunks_by_group]
+            key_type = self._key_type(rows)
+        channels, starts_run, self._has_run = rows.channels, not self._has_run, True
         initial, self._initial = self._initial, [None] * len(self.groups)
         for group, rows_of_group, entries in zip(self.groups, rows_by_group, initial, strict=True):
             is_first = group is self.groups[0]
             batch = Batch(
                 **rows_of_group,
-                max_timestamp=rows.highest,
+                highest=channels,
+                starts_run=starts_run,
                 upstream_watermark=upstream_watermark,
                 processing_time=processing_time,
                 end_of_input=end_of_input,
                 key_type=key_type,
-                rows_bad=len(rows.bad) if is_first else 0,
+                rows_bad=sum(len(each.bad) for each in rows.inputs or [rows]) if is_first else 0,
                 rows_combined=rows_combined if is_first else 0,
                 initial=entries,
             )
@@ -188,6 +195,34 @@ class LocalOperator:
         merged = merge(results)
         self.metrics = merged.metrics
         return merged
+
+    def _merged(self, rows: SourceRows) -> list[Callable[[], Iterable[Chunk]]]:
+        """Return the chunks of each group, merged from those of the inputs."""
+        by_time = self.spec.event_time and self.spec.order == "event_time"
+        inputs = self.stage.inputs
+        sides = [each.side for each in inputs] if any(each.side for each in inputs) else [None] * len(inputs)
+        routed = [self._route(each) for each in rows.inputs]
+
+        def chunks(group: int) -> Iterable[Chunk]:
+            parts = [(each[group](), side) for each, side in zip(routed, sides, strict=True)]
+            return merged_chunks(parts, by_time=by_time)
+
+        return [partial(chunks, group) for group in range(len(self.groups))]
+
+    def _key_type(self, rows: SourceRows) -> str:
+        """Return the type of the keys of a batch, which was routed.
+
+        Raises:
+            KeyTypeError: The inputs have keys of different types.
+        """
+        types = {each.key_type for each in rows.inputs or [rows]} | {self._key_types.name}
+        types.discard("")
+        if len(types) > 1:
+            raise KeyTypeError(
+                f"operator {self.stage.name!r}: the streams that it reads have keys of types "
+                f"{' and '.join(sorted(types))}; convert them to one type"
+            )
+        return next(iter(types), "")
 
     def _route(self, rows: SourceRows) -> list[Callable[[], Iterable[Chunk]]]:
         """Return the chunks of each group in the order in which they run."""
@@ -197,7 +232,7 @@ class LocalOperator:
         routed: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(parallelism)]
         check, route = self._key_types.check, self._group
         has_time = False
-        for keys, timestamps, values in rows.chunks():
+        for keys, timestamps, values, _ in rows.chunks():
             has_time = timestamps is not None
             for key, timestamp, value in zip(keys, timestamps or repeat(None), values, strict=False):
                 stored = check(key, value)
@@ -222,7 +257,7 @@ class LocalOperator:
             # Rows without a timestamp come from processing-time timers upstream; they run first.
             rows.sort(key=lambda row: MIN_TIMESTAMP - 1 if row[1] is None else row[1])
         keys, timestamps, values = map(list, zip(*rows, strict=True))
-        return lambda: ((keys, timestamps if has_time else None, values),)
+        return lambda: ((keys, timestamps if has_time else None, values, None),)
 
     def close(self) -> None:
         """Close the function in each group, the local stores and the changelog."""

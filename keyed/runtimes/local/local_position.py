@@ -24,6 +24,15 @@ _KIND = b"KRUN"
 
 
 @attrs.define
+class SourcePosition:
+    """Where a query stands in one of its sources. The attributes are those of `LocalPosition`."""
+
+    rows: int = 0
+    consumed: Consumed | None = None
+    source: Any = None
+
+
+@attrs.define
 class LocalPosition:
     """The runner's own record.
 
@@ -35,6 +44,7 @@ class LocalPosition:
         queries: Id of the query, after those of the queries that it was restored from.
         consumed: Digests of the first and last rows that were consumed; ``None`` where the source has positions.
         source: The position of a `keyed.SeekableSource`.
+        beside: Where it stands in its other sources, in their order.
         restored: How many of the batches are those of an earlier query, from whose changelogs this one was restored.
     """
 
@@ -46,6 +56,7 @@ class LocalPosition:
     restored: int = 0
     consumed: Consumed | None = None
     source: Any = None
+    beside: list[SourcePosition] = attrs.field(factory=list)
 
 
 @attrs.frozen

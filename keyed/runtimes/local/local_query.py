@@ -38,7 +38,7 @@ from keyed.runtimes.local.local_position import (
 from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
-from keyed.runtimes.local.source import batches
+from keyed.runtimes.local.source import input_batches
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
@@ -94,7 +94,7 @@ class LocalQuery(Shown):
         self._error: BaseException | None = None
         self._result: RunResult | None = None
         self._progress: Progress | None = None
-        self._hints = Hints(last.source, outputs)
+        self._hints = Hints(last.inputs, outputs)
 
     # The handle of a started query ------------------------------------------------------------------------------
 
@@ -133,9 +133,9 @@ class LocalQuery(Shown):
             self._thread.join()
 
     def _close_source(self) -> None:
-        data = self._last.source.data
-        if isinstance(data, SeekableSource) and callable(close := getattr(data, "close", None)):
-            close()
+        for data in [each.source.data for each in self._last.inputs]:
+            if isinstance(data, SeekableSource) and callable(close := getattr(data, "close", None)):
+                close()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query. Whether it has ended.
@@ -249,13 +249,14 @@ class LocalQuery(Shown):
     ) -> RunResult:
         first = self._last.chain[0]
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
+        limits = [self._limit(each.source) for each in first.inputs]
         again = self._begun(commits, position)
-        source = batches(
+        source = input_batches(
             first,
             position,
             self._rows_per_batch,
             keeps=keeps,
-            limit=self._limit(first.source),
+            limits=limits,
             first=None if again is None else again.rows,
         )
         before = position.batches
@@ -372,7 +373,8 @@ class LocalQuery(Shown):
             self._failed(error)
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = upstream if upstream is not None else MIN_TIMESTAMP
-        self._progress = Progress(position.batches - 1, rows.read, watermark, now, metrics)
+        read = sum(each.read for each in rows.inputs or [rows])
+        self._progress = Progress(position.batches - 1, read, watermark, now, metrics)
         self._hints.look(self._progress, rows.highest)
         if self._on_progress is not None:
             self._on_progress(self._progress)
@@ -382,11 +384,12 @@ class LocalQuery(Shown):
 
     def _divert(self, first: LocalOperator, rows: SourceRows, emitted: Outputs) -> None:
         """Put bad rows beside the first operator's side outputs."""
-        tag = first.stage.source.on_bad_row
-        if tag is not None and rows.bad:
-            beside = emitted.get((first.stage.name, tag.name))
-            diverted = emitted[first.stage.name, tag.name] = Emitted()
-            diverted.values = [*(beside.values if beside else ()), *rows.bad]
+        for each, found in zip(first.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
+            tag = each.source.on_bad_row
+            if tag is not None and found.bad:
+                beside = emitted.get((first.stage.name, tag.name))
+                diverted = emitted[first.stage.name, tag.name] = Emitted()
+                diverted.values = [*(beside.values if beside else ()), *found.bad]
 
     def _position(self, commits: BufferedCommits) -> LocalPosition | None:
         """Return where the checkpoint stands, ``None`` if it is new.

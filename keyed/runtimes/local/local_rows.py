@@ -22,6 +22,7 @@ from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
+from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
 from keyed.outputs import Schema
 from keyed.rows import row_class
@@ -54,6 +55,8 @@ class SourceRows:
         waits: Whether the source has no rows for now, so that no batch is needed.
         key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
         bad: Bad rows, where the stream diverts them.
+        by_partition: Highest timestamp by partition, where the strategy tells partitions apart.
+        inputs: The rows of each input, where the operator reads several; then the others are of all together.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -64,6 +67,19 @@ class SourceRows:
     waits: bool = False
     key_type: str = ""
     bad: list[Any] = attrs.field(factory=list)
+    by_partition: dict[str, int] | None = None
+    inputs: list[SourceRows] = attrs.field(factory=list)
+
+    @property
+    def channels(self) -> dict[ChannelId, int]:
+        """The highest timestamp of each channel that had rows."""
+        found: dict[ChannelId, int] = {}
+        for index, rows in enumerate(self.inputs or [self]):
+            if rows.by_partition is not None:
+                found |= {(index, name): highest for name, highest in rows.by_partition.items()}
+            elif rows.highest is not None:
+                found[index, ""] = rows.highest
+        return found
 
     @classmethod
     def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
@@ -71,7 +87,7 @@ class SourceRows:
         highest = None
         if timestamps:
             highest = max((t for t in timestamps if t is not None), default=None)
-        return cls(lambda: ((keys, timestamps, values),), read=read, highest=highest, ordered=False)
+        return cls(lambda: ((keys, timestamps, values, None),), read=read, highest=highest, ordered=False)
 
 
 def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
@@ -96,7 +112,7 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
         # Without `on_bad_row` such a text is refused where it is stored or written.
         diverted |= {i for i, value in enumerate(values) if not _is_text(value)}
     if not diverted:
-        return SourceRows.of(keys, timestamps, values, len(values))
+        return _partitioned(source, SourceRows.of(keys, timestamps, values, len(values)))
     if source.on_bad_row is None:
         first = min(diverted)
         _refuse(source, stage.name, values[first], keys[first], None if timestamps is None else timestamps[first])
@@ -108,6 +124,30 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
         len(values),
     )
     rows.bad = [values[i] for i in sorted(diverted)]
+    return _partitioned(source, rows)
+
+
+def check_column(name: str, columns: Sequence[str]) -> None:
+    """Check that a source has a column.
+
+    Raises:
+        DefinitionError: It has not.
+    """
+    if name not in columns:
+        raise DefinitionError(f"column {name!r} is not in the source: {', '.join(columns)}")
+
+
+def _partitioned(source: Source, rows: SourceRows) -> SourceRows:
+    """Return rows with the highest timestamp of each partition, if the watermark follows those."""
+    name = source.watermark.partition_by
+    if name is not None:
+        partition_of = _field_getter(name, "partition column")
+        rows.by_partition = {}
+        for _, timestamps, values, _ in rows.chunks():
+            for timestamp, value in zip(timestamps or (), values, strict=False):
+                partition = str(partition_of(value))
+                if timestamp is not None:
+                    rows.by_partition[partition] = max(timestamp, rows.by_partition.get(partition, timestamp))
     return rows
 
 

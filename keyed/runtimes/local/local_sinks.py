@@ -71,8 +71,8 @@ def _schema(bound: BoundOutput) -> Schema | None:
 
 
 def _takes_bad_rows(bound: BoundOutput) -> bool:
-    bad, tag = bound.output.stage.source.on_bad_row, bound.output.tag
-    return bad is not None and tag is not None and bad.name == tag.name
+    tag = bound.output.tag
+    return tag is not None and tag.name in bound.output.stage.bad_row_outputs
 
 
 def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -> Any:

@@ -20,10 +20,11 @@ from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.consumed import ROWS, Tracker
-from keyed.runtimes.local.local_position import LocalPosition
+from keyed.runtimes.local.local_position import LocalPosition, SourcePosition
 from keyed.runtimes.local.local_rows import (
     Limit,
     SourceRows,
+    check_column,
     checked,
     column_times,
     element_of,
@@ -36,9 +37,55 @@ from keyed.vectorized import VectorizedFunction
 _log = logging.getLogger(__name__)
 
 
-def batches(
+def input_batches(
     stage: Stage,
     position: LocalPosition,
+    size: int,
+    *,
+    keeps: bool,
+    limits: Sequence[Limit | None],
+    first: int | None = None,
+) -> Iterator[SourceRows]:
+    """Yield the rows of all inputs of a stage: of each as many as of a single one (`batches`), while there are any.
+
+    Args:
+        stage: The first stage of the chain.
+        position: What earlier runs have consumed.
+        size: Rows a batch of each input.
+        keeps: Whether a checkpoint or changelog keeps the position.
+        limits: What the timestamps of each input may not exceed.
+        first: Rows of the first batch, where a single input has begun it before.
+    """
+    inputs = stage.inputs
+    if len(inputs) == 1:
+        yield from batches(stage, position, size, keeps=keeps, limit=limits[0], first=first)
+        return
+    position.beside += [SourcePosition() for _ in inputs[1 + len(position.beside) :]]
+    positions: list[LocalPosition | SourcePosition] = [position, *position.beside]
+    # The caller counts the rows of the first input, when it commits them.
+    readers = [
+        batches(stage.reading(index), place, size, keeps=keeps, limit=limit)
+        for index, (place, limit) in enumerate(zip(positions, limits, strict=True))
+    ]
+    ended = [False] * len(inputs)
+    while True:
+        found = []
+        for index, reader in enumerate(readers):
+            rows = None if ended[index] else next(reader, None)
+            ended[index] = rows is None
+            found.append(SourceRows(waits=True) if rows is None else rows)
+        if all(ended):
+            return
+        for place, rows in zip(position.beside, found[1:], strict=True):
+            place.rows += rows.read
+        rows = SourceRows(read=found[0].read, waits=all(rows.waits for rows in found), inputs=found)
+        rows.highest = max(rows.channels.values(), default=None)
+        yield rows
+
+
+def batches(
+    stage: Stage,
+    position: LocalPosition | SourcePosition,
     size: int,
     *,
     keeps: bool,
@@ -93,7 +140,12 @@ def batches(
 
 
 def _seekable_batches(
-    stage: Stage, data: SeekableSource, position: LocalPosition, size: int, limit: Limit | None, first: int | None
+    stage: Stage,
+    data: SeekableSource,
+    position: LocalPosition | SourcePosition,
+    size: int,
+    limit: Limit | None,
+    first: int | None,
 ) -> Iterator[SourceRows]:
     if position.source is not None:
         data.seek(position.source)
@@ -180,8 +232,8 @@ def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], 
     return elements, first, list(last)
 
 
-def _tracker(position: LocalPosition, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
-    """Return what follows what is consumed, from where the source stands.
+def _tracker(position: LocalPosition | SourcePosition, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
+    """Follow what is consumed, from where the source stands.
 
     Raises:
         CheckpointError: The source does not begin with the rows that were consumed.
@@ -230,7 +282,7 @@ def _arrow(data: Any) -> Any:
 def _table_batches(
     stage: Stage,
     table: Any,
-    position: LocalPosition,
+    position: LocalPosition | SourcePosition,
     size: int,
     *,
     keeps: bool,
@@ -241,8 +293,7 @@ def _table_batches(
     needed = () if callable(keys) else keys
     needed += (source.timestamp,) if isinstance(source.timestamp, str) else ()
     for name in needed:
-        if name not in table.column_names:
-            raise DefinitionError(f"column {name!r} is not in the source: {', '.join(table.column_names)}")
+        check_column(name, table.column_names)
     count = position.rows
     _check_length(min(table.num_rows, count), count)
     tracker = None
@@ -265,7 +316,12 @@ def _table_batches(
             from keyed.runtimes.local.table_rows import source_rows
 
             rows = source_rows(stage, batch, limit)
-        elif callable(keys) or callable(source.time) or any(batch.column(name).null_count for name in needed):
+        elif (
+            callable(keys)
+            or callable(source.time)
+            or source.watermark.partition_by is not None
+            or any(batch.column(name).null_count for name in needed)
+        ):
             rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
         else:
             rows = _table_rows(stage, batch, keys, source.time)

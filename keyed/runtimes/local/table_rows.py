@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.arrow.event_times import event_times
+from keyed.arrow.event_times import event_times, highest_by_partition
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
 from keyed.codec.keys import key_type
@@ -20,7 +20,7 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
-from keyed.runtimes.local.local_rows import Limit, SourceRows, checked, column_times, timestamp_of
+from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
 from keyed.streams import Stage
 from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
@@ -55,6 +55,9 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
         times = None if times is None else times.filter(pa.array(good))
     if times is not None:
         rows.highest = pc.max(times).as_py()
+        if (name := stage.source.watermark.partition_by) is not None:
+            check_column(name, table.column_names)
+            rows.by_partition = highest_by_partition(table.column(name), times)
         table = table.append_column(TIMESTAMP_COLUMN, times)
     rows.table = lambda: table
     return rows
@@ -110,11 +113,14 @@ def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.T
 
 def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
     """Return all rows of a batch."""
+    if rows.inputs:
+        whole_inputs = [table for each in rows.inputs if (table := _whole(spec, each)) is not None]
+        return pa.concat_tables(whole_inputs, promote_options="default") if whole_inputs else None
     if rows.table is not None:
         whole: pa.Table = rows.table()
         return whole
     where = f"operator {spec.name!r}, elements of the source"
-    tables = [_table(list(values), times, None, where) for _, times, values in rows.chunks()]
+    tables = [_table(list(values), times, None, where) for _, times, values, _ in rows.chunks()]
     return pa.concat_tables(tables, promote_options="default") if tables else None
 
 

@@ -91,7 +91,7 @@ class Group:
     def run(self, *elements: Any, commit: bool = True, **marks: Any) -> BatchResult:
         """Run one batch of elements without timestamps."""
         keys = [element[0] for element in elements]
-        result = self.group.run(Batch(lambda: [(keys, None, list(elements))] if keys else [], **marks))
+        result = self.group.run(Batch(lambda: [(keys, None, list(elements), None)] if keys else [], **marks))
         if commit:
             self.commits.commit()
         else:

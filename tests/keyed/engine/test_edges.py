@@ -74,7 +74,7 @@ def test_the_batch_that_ends_the_input_fires_each_processing_timer_once():
 
     group = Group(Scripted())
     group.run(("a", set_timers))
-    chunks = Batch(lambda: [(["a"], None, [("a", change)])], processing_time=10, end_of_input=True)
+    chunks = Batch(lambda: [(["a"], None, [("a", change)], None)], processing_time=10, end_of_input=True)
     result = group.group.run(chunks)
     group.commits.commit()
     fired = [(value[1], value[3]) for value in result.main.values]

@@ -43,7 +43,7 @@ class Subject:
         self.number += 1
         keys = [element[0] for element in elements]
         marks = {"processing_time": self.number * 10} | marks
-        self.group.run(Batch(lambda: [(keys, None, list(elements))] if keys else [], **marks))
+        self.group.run(Batch(lambda: [(keys, None, list(elements), None)] if keys else [], **marks))
         if commit:
             self.commits.commit()
         else:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from keyed.codec.frames import frame
 from keyed.content.blocks import Change
 from keyed.content.delta import Delta, deltas
+from keyed.engine.channels import Channel
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
@@ -31,7 +32,8 @@ ROW = rows_of(7, [(b"\x01old", b"", b"live")], [(b"\x01k", b"s", b"v"), (b"\x05k
 META = GroupMeta("log", "op", 1, 2, 7, "me", 3, 4, "me", 500, -5, 9, True, {"n": {"id": 1, "schema": {}}}, {"rows": 3})
 WITH_HASH = attrs.evolve(META, previous="you", commit_rows=2, hash="00")
 WITH_KEYS = attrs.evolve(WITH_HASH, key_columns=["k"], key_type="str")
-META_RECORD = encode_meta(WITH_KEYS)
+WITH_CHANNELS = attrs.evolve(WITH_KEYS, channels=[Channel(0, "", -5), Channel(1, "3", 8, 40)])
+META_RECORD = encode_meta(WITH_CHANNELS)
 GOLDEN_ROW = (
     "4b534547000100000000000000000035c4572ff19507c3a26d65a368696d9292029391c404016f6c649091c4046c69766592"
     "019392c402016bc402056b92c40173c4017492c40176c0"
@@ -51,13 +53,24 @@ META_WITHOUT_KEYS = (
     "7261746f72a26f70ab706172616c6c656c69736d02a870726576696f7573a3796f75af70726f63657373696e675f74696d65"
     "09a673746174657381a16e82a2696401a6736368656d6180a977617465726d61726bfb"
 )
-GOLDEN_META = (
+#: Before an operator read several inputs.
+META_WITHOUT_CHANNELS = (
     "4b4d45540001000000000000000000f37f0f86e1de0014a7617474656d7074a26d65a6636f6d6d697407ab636f6d6d69745f"
     "726f777302a8636f756e7465727381a4726f777303a5656e646564c3a966697273745f726f7703a567726f757001a4686173"
     "68a23030a468656164a26d65ab6b65795f636f6c756d6e7391a16ba86b65795f74797065a3737472a86c6173745f726f7704"
     "a96c6f675f6279746573cd01f4a66c6f675f6964a36c6f67a86f70657261746f72a26f70ab706172616c6c656c69736d02a8"
     "70726576696f7573a3796f75af70726f63657373696e675f74696d6509a673746174657381a16e82a2696401a6736368656d"
     "6180a977617465726d61726bfb"
+)
+GOLDEN_META = (
+    "4b4d4554000100000000000000000150bf77c9e7de0015a7617474656d7074a26d65a86368616e6e656c739284a5696e7075"
+    "7400a9706172746974696f6ea0a973696c656e745f6d7300a977617465726d61726bfb84a5696e70757401a9706172746974"
+    "696f6ea133a973696c656e745f6d7328a977617465726d61726b08a6636f6d6d697407ab636f6d6d69745f726f777302a863"
+    "6f756e7465727381a4726f777303a5656e646564c3a966697273745f726f7703a567726f757001a468617368a23030a46865"
+    "6164a26d65ab6b65795f636f6c756d6e7391a16ba86b65795f74797065a3737472a86c6173745f726f7704a96c6f675f6279"
+    "746573cd01f4a66c6f675f6964a36c6f67a86f70657261746f72a26f70ab706172616c6c656c69736d02a870726576696f75"
+    "73a3796f75af70726f63657373696e675f74696d6509a673746174657381a16e82a2696401a6736368656d6180a977617465"
+    "726d61726bfb"
 )
 
 
@@ -85,7 +98,8 @@ def test_the_layouts_are_what_they_were():
     # A change here needs a new version of the record, and a reader of the old one.
     assert ROW.hex() == GOLDEN_ROW
     assert META_RECORD.hex() == GOLDEN_META
-    assert decode_meta(META_RECORD, "here") == WITH_KEYS
+    assert decode_meta(META_RECORD, "here") == WITH_CHANNELS
+    assert decode_meta(bytes.fromhex(META_WITHOUT_CHANNELS), "here") == WITH_KEYS
     assert decode_meta(bytes.fromhex(META_WITHOUT_KEYS), "here") == WITH_HASH
     assert decode_meta(bytes.fromhex(OLD_META), "here") == META
 

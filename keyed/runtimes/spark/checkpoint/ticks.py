@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FOLDER = "keyed-ticks"
+#: What stands in the tick with which a query starts; the others are empty.
+STARTS_RUN = "starts"
 #: How Spark logs where its source `rate-micro-batch` stands: before there were ticks in files, it was the last one.
 _AT_EACH_TRIGGER = re.compile(r'\{"offset":\d+,"timestamp":-?\d+\}')
 _FILE_OFFSET = re.compile(r"logOffset\D+(\d+)")
@@ -76,18 +78,18 @@ class Ticks:
         committed = None if self._folder is None else self._folder.last_commit()
         if self._folder is not None and committed is not None and (sources := self._folder.offsets(committed)):
             self.taken(len(sources) - 1, sources[-1])
-        self.write()
+        self.write(STARTS_RUN)
 
-    def write(self) -> None:
+    def write(self, text: str = "") -> None:
         """Let a tick come with the next trigger.
 
         Raises:
             CheckpointError: The checkpoint cannot be written.
         """
         if self._folder is not None:
-            self._folder.write(f"{_FOLDER}/{random_id()}", b"\n")
+            self._folder.write(f"{_FOLDER}/{random_id()}", f"{text}\n".encode())
         else:
-            self._session.range(0, 1, 1, 1).selectExpr("'' AS value").write.mode("append").text(self._path)
+            self._session.range(0, 1, 1, 1).selectExpr(f"'{text}' AS value").write.mode("append").text(self._path)
 
     def share(self, batch: int) -> None:
         """Let a query of plain ``writeStream`` go on from a batch that begins.

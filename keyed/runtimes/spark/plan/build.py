@@ -8,6 +8,7 @@ the side outputs that are read and of the main outputs of inner stages that are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from keyed.arrow.write import arrow_schema
 from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.functions import KeyedCoProcessFunction
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import (
@@ -36,6 +38,7 @@ from keyed.runtimes.spark.worker.emit import Emitter, unwired
 from keyed.runtimes.spark.worker.pack import Packer
 from keyed.runtimes.spark.worker.processor import Operation, Processor
 from keyed.runtimes.spark.worker.settle import settle
+from keyed.runtimes.spark.worker.unpack import PackedInput
 from keyed.runtimes.spark.worker.wire import NOTE, PACKED, TIMESTAMP, chunk_prefix, output_id, read_chunk
 from keyed.streams import Output, Source, Stage
 from keyed.vectorized import combines
@@ -132,42 +135,30 @@ def build(
     """
     chain = last.chain
     schemas = _input_schemas(chain)
-    source = last.source
     observations: dict[str, Observation] = {}
-    parcel = parcel_for(stage.function for stage in chain) if is_remote(source.data.sparkSession) else None
+    parcel = parcel_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_travels(stage.function, stage.name)
-    ticks = packed_ticks(source, parallelism, end=end, needed=ticks_alone, files=tick_files)
+    ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     frame: DataFrame | None = None
     for index, stage in enumerate(chain):
-        schema = schemas[index]
-        keys = key_columns(stage.keys, schema, stage.name)
-        emitter = _emitter(index, stage, schema, wanted, followed=index + 1 < len(chain))
-        time = time_column(source, schema) if index == 0 else (TIMESTAMP if source.timestamp is not None else None)
-        hidden = [] if frame is None else [*([TIMESTAMP] if time is not None else []), NOTE]
-        rows = (source.data if frame is None else frame).selectExpr(
-            *[quoted(name) for name in schema.names],
-            hash_expression(keys, schema, stage.name, too_far_ahead(source, schema) if index == 0 else None),
-            *hidden,
-        )
-        types = dict(schema.columns)
-        packer = Packer(
-            operator=stage.name,
-            keys=keys,
-            columns=schema.names,
-            parallelism=parallelism,
-            time=time,
-            from_source=index == 0,
-            bad_rows=_bad_rows(source, wanted, chain[0]) if index == 0 else None,
-            forward_rows=_forwarded(chain, index, wanted),
-            # With ingestion time rows get their timestamps in the key group, and are combined there.
-            combiner=stage.function if combines(stage.function) and not (index == 0 and source.ingests) else None,
-        )
+        emitter = _emitter(index, stage, schemas[index], wanted, followed=index + 1 < len(chain))
+        if frame is None:
+            read = [_from_source(stage, number, wanted, parallelism) for number in range(len(stage.inputs))]
+        else:
+            read = [_from_stage(chain, index, frame, schemas[index], wanted, parallelism)]
+        sided = isinstance(stage.function, KeyedCoProcessFunction)
         operation = Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
-            keys=keys,
-            key_type=spark_key_type([types[key] for key in keys]),
-            time=time if packer.combiner is None else None,
+            inputs=tuple(
+                PackedInput(
+                    each.packer.keys,
+                    each.packer.time if each.packer.combiner is None else None,
+                    stage.inputs[each.packer.input].side if sided else None,
+                )
+                for each in read
+            ),
+            key_type=_key_type(stage, [each.key_type for each in read]),
             emitter=emitter,
             store=stage.store,
             local_dir=local_dir,
@@ -175,12 +166,13 @@ def build(
             changelog_id=changelogs.get(stage.name, ""),
             cut=cut,
         )
-        packed = rows.mapInArrow(carried(parcel, _packing(packer)), PACKED)
+        packed = [each.frame.mapInArrow(carried(parcel, _packing(each.packer)), PACKED) for each in read]
         if ticks is not None and frame is None:
-            packed = ticks if ticks_alone else packed.unionAll(ticks)
+            packed = [ticks] if ticks_alone else [*packed, ticks]
         # The batch's time as Spark logs it, so that a batch that is run again sees the same. It is text because Spark
         # writes numbers into the code that it generates, which would be compiled anew for each batch.
-        timed = packed.selectExpr("keygroup", "CAST(unix_millis(current_timestamp()) AS STRING) AS clock", "payload")
+        clock = "CAST(unix_millis(current_timestamp()) AS STRING) AS clock"
+        timed = reduce(type(packed[0]).unionAll, packed).selectExpr("keygroup", clock, "payload")
         worked = timed.groupBy("keygroup").transformWithStateInPandas(
             carried(parcel, Processor(operation)),
             emitter.ddl,
@@ -191,6 +183,101 @@ def build(
         frame = _observed(worked, emitter, stage.name, observations)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
+
+
+@attrs.frozen
+class _Read:
+    """What a stage reads, before it is packed.
+
+    Attributes:
+        frame: The columns of the user and the hidden ones.
+        packer: Packs it.
+        key_type: Type of the keys.
+    """
+
+    frame: DataFrame
+    packer: Packer
+    key_type: str
+
+
+def _from_source(stage: Stage, number: int, wanted: Sequence[Output], parallelism: int) -> _Read:
+    """Return one input of the first stage.
+
+    Raises:
+        DefinitionError: A column is missing or has a type that cannot be used.
+    """
+    each = stage.inputs[number]
+    source, schema = each.source, schema_of_frame(each.source.data)
+    keys, time = key_columns(each.keys, schema, stage.name), time_column(source, schema)
+    partition_by = source.watermark.partition_by
+    if partition_by is not None and partition_by not in schema.names:
+        raise DefinitionError(
+            f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(schema.names)}"
+        )
+    # A union has the columns in the order of its first stream.
+    names = schema_of_frame(stage.source.data).names if each.side == 0 else schema.names
+    return _Read(
+        source.data.selectExpr(
+            *map(quoted, names), hash_expression(keys, schema, stage.name, too_far_ahead(source, schema))
+        ),
+        Packer(
+            operator=stage.name,
+            keys=keys,
+            columns=names,
+            parallelism=parallelism,
+            time=time,
+            from_source=True,
+            bad_rows=_bad_rows(source, wanted, stage),
+            # With ingestion time rows get their timestamps in the key group, and are combined there.
+            combiner=stage.function if combines(stage.function) and not source.ingests else None,
+            input=number,
+            partition_by=partition_by,
+        ),
+        _type_of_keys(keys, schema),
+    )
+
+
+def _from_stage(
+    chain: list[Stage], index: int, frame: DataFrame, schema: Schema, wanted: Sequence[Output], parallelism: int
+) -> _Read:
+    """Return what a later stage reads: the output of the one before."""
+    stage = chain[index]
+    keys = key_columns(stage.keys, schema, stage.name)
+    time = TIMESTAMP if stage.source.timestamp is not None else None
+    hidden = [*([TIMESTAMP] if time is not None else []), NOTE]
+    return _Read(
+        frame.selectExpr(*map(quoted, schema.names), hash_expression(keys, schema, stage.name), *hidden),
+        Packer(
+            operator=stage.name,
+            keys=keys,
+            columns=schema.names,
+            parallelism=parallelism,
+            time=time,
+            from_source=False,
+            forward_rows=_forwarded(chain, index, wanted),
+            combiner=stage.function if combines(stage.function) else None,
+        ),
+        _type_of_keys(keys, schema),
+    )
+
+
+def _type_of_keys(keys: tuple[str, ...], schema: Schema) -> str:
+    types = dict(schema.columns)
+    return spark_key_type([types[key] for key in keys])
+
+
+def _key_type(stage: Stage, types: list[str]) -> str:
+    """Return the type of a stage's keys.
+
+    Raises:
+        DefinitionError: The streams that it reads have keys of different types.
+    """
+    if len(set(types)) > 1:
+        raise DefinitionError(
+            f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted({*types}))}; "
+            "cast them to one type"
+        )
+    return types[0]
 
 
 def _input_schemas(chain: list[Stage]) -> list[Schema]:
@@ -215,8 +302,18 @@ def _main_schema(stage: Stage, reason: str) -> Schema:
 
 
 def _side_schema(stage: Stage, tag: Any, columns: Schema) -> Schema:
-    """Return the columns of a side output: those of its type, or of the stage's input."""
-    schema: Schema = tag.schema or columns
+    """Return the columns of a side output: those of its type, or of the stage's input.
+
+    Raises:
+        OutputDefinitionError: It takes the bad rows of inputs with different columns.
+    """
+    bad = [schema_of_frame(stage.inputs[number].source.data) for number in stage.bad_row_outputs.get(tag.name, ())]
+    if any(set(each.columns) != set(bad[0].columns) for each in bad):
+        raise OutputDefinitionError(
+            f"operator {stage.name!r}: on_bad_row={tag.name!r} takes rows of streams with different columns; give each "
+            "a tag of its own"
+        )
+    schema: Schema = tag.schema or (columns if not bad or set(bad[0].columns) == set(columns.columns) else bad[0])
     _check(schema, f"operator {stage.name!r}, side output {tag.name!r}")
     return schema
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from keyed.codec.key_hash import spark_hash_expression
 from keyed.column_types import of_spark, quoted
 from keyed.errors import DefinitionError, EncodingError
 from keyed.outputs import Schema
+from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import HASH, TaskMark, encode_mark
-from keyed.streams import Keys, Source
+from keyed.streams import Keys, Source, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,12 +122,12 @@ def too_far_ahead(source: Source, schema: Schema) -> str | None:
 
 
 def packed_ticks(
-    source: Source, parallelism: int, *, end: bool, needed: bool = False, files: DataFrame | None = None
+    last: Stage, parallelism: int, *, end: bool, needed: bool = False, files: DataFrame | None = None
 ) -> DataFrame | None:
     """Return a row for every key group when a tick comes, packed already: it wakes the groups, and can end the input.
 
     Args:
-        source: The source. A batch DataFrame always ends its input.
+        last: The last stage of the chain. A batch DataFrame always ends its input.
         parallelism: Number of key groups.
         end: Whether the input ends with the next batch.
         needed: Whether they are needed where the stream goes without ticks too.
@@ -136,13 +139,13 @@ def packed_ticks(
     Raises:
         DefinitionError: The input is to end, and the stream goes without ticks.
     """
-    frame: DataFrame = source.data
+    frame: DataFrame = last.source.data
     session: Any = frame.sparkSession
     if not frame.isStreaming:
         tick = session.range(0, 1, 1, 1)
-    elif source.ticks and files is not None:
+    elif last.ticks and files is not None:
         tick = files
-    elif source.ticks or needed:
+    elif last.ticks or needed:
         # Of Spark's own sources only this one has a row for every batch and still lets availableNow end.
         reader = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
         tick = reader.load()
@@ -150,9 +153,13 @@ def packed_ticks(
         raise DefinitionError("drain needs the tick to end the input; leave out ticks=False in keyed.stream")
     else:
         return None
-    mark = encode_mark(TaskMark(None, end or not frame.isStreaming, {}))
+    mark = TaskMark(None, end or not frame.isStreaming, {})
+    payload = f"X'{encode_mark(mark).hex()}'"
+    if tick is files:
+        first = encode_mark(attrs.evolve(mark, starts_run=True))
+        payload = f"CASE WHEN value = '{STARTS_RUN}' THEN X'{first.hex()}' ELSE {payload} END"
     groups = json.dumps(group_ids(parallelism))
     ticks: DataFrame = tick.selectExpr(
-        f"explode(from_json('{groups}', 'array<int>')) AS keygroup", f"X'{mark.hex()}' AS payload"
+        f"explode(from_json('{groups}', 'array<int>')) AS keygroup", f"{payload} AS payload"
     )
     return ticks

@@ -60,7 +60,7 @@ class Job:
         # What the key groups load, which have no state yet.
         self._cut: Cut | None = None
         self._told = False
-        self._hints = Hints(last.source, outputs)
+        self._hints = Hints(last.inputs, outputs)
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
 
     @property
@@ -104,11 +104,11 @@ class Job:
 
     def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
-        first, bad_rows = self._last.chain[0].name, self._last.source.on_bad_row
+        first = self._last.chain[0].name
         for operator, each in marks.items():
             self._hints.emitted(operator, {name for mark in each for name in mark["side_outputs"]})
-        if bad_rows is not None and progress.metrics[first].get("rows_bad"):
-            self._hints.emitted(first, [bad_rows.name])
+        if progress.metrics[first].get("rows_bad"):
+            self._hints.emitted(first, self._last.chain[0].bad_row_outputs)
         found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
         self._hints.look(progress, max(found, default=None))
 

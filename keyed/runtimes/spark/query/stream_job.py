@@ -65,7 +65,7 @@ class StreamJob(Job):
         needed = self._here or self.points or self._changelogs
         self._folder = reached(self._session, self._checkpoint) if needed else None
         if self._folder is not None:
-            record = begin(self._folder, self.points, ticks=last.source.ticks)
+            record = begin(self._folder, self.points, ticks=last.ticks)
         elif self.points:
             raise DefinitionError(
                 f"restore_from= of operator {min(self.points)!r}: this program does not reach the file system of the "
@@ -84,7 +84,7 @@ class StreamJob(Job):
             self._folder,
             [stage.name for stage in last.chain],
             self._changelogs,
-            ticks=last.source.ticks,
+            ticks=last.ticks,
         )
 
     @property
@@ -100,7 +100,7 @@ class StreamJob(Job):
     def begin_at(self, cut: Cut) -> None:
         """Let the key groups load the state of a cut with their first batch."""
         assert self._folder is not None
-        self._begin = begin_at(self._folder, cut, ticks=self._last.source.ticks)
+        self._begin = begin_at(self._folder, cut, ticks=self._last.ticks)
         self._cut = cut
 
     @property
@@ -131,7 +131,7 @@ class StreamJob(Job):
             The query, what writes its outputs, and what wakes it, if it goes on without rows.
         """
         ticks = None
-        if self._last.source.ticks and not ticks_alone:
+        if self._last.ticks and not ticks_alone:
             ticks = ticks_of(self._session, self._checkpoint, self._folder)
         if ticks is not None:
             ticks.begin()
@@ -176,7 +176,7 @@ class StreamJob(Job):
         marks = group_marks(progress)
         observed = {name: summed(each) for name, each in marks.items()}
         # The tick was united with the source's rows last.
-        sources = progress["sources"][:-1] if self._last.source.ticks else progress["sources"]
+        sources = progress["sources"][:-1] if self._last.ticks else progress["sources"]
         rows = sum(source["numInputRows"] for source in sources)
         found = self._progress(self.first_batch + progress["batchId"], rows, observed)
         self._hint(found, marks)

@@ -57,6 +57,8 @@ class Packer:
         bad_rows: Id of the output that bad rows go to; empty drops and counts them, ``None`` refuses them.
         forward_rows: Id of the output as which the rows are passed on as well; for a main output that has a sink.
         combiner: The function, if it combines rows before they are sent.
+        input: Number of the operator's input that is packed.
+        partition_by: Column that names the partition of a row, where the watermark follows partitions.
     """
 
     operator: str
@@ -68,6 +70,8 @@ class Packer:
     bad_rows: str | None = None
     forward_rows: str | None = None
     combiner: VectorizedFunction | None = None
+    input: int = 0
+    partition_by: str | None = None
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one task.
@@ -96,6 +100,7 @@ class _Task:
         self._packed: list[tuple[int, bytes]] = []
         self._seen = False
         self._max_timestamp: int | None = None
+        self._partitions: dict[str, int] = {}
         self._end = False
         self._rows_bad = self._rows_combined = 0
         self._upstream: dict[int, int] = {}
@@ -109,8 +114,17 @@ class _Task:
                     yield self._flush()
         self._cut()
         if self._seen:
+            packer = self._packer
             mark = encode_mark(
-                TaskMark(self._max_timestamp, self._end, self._upstream, self._rows_bad, self._rows_combined)
+                TaskMark(
+                    self._max_timestamp,
+                    self._end,
+                    self._upstream,
+                    self._rows_bad,
+                    self._rows_combined,
+                    packer.input,
+                    None if packer.partition_by is None else self._partitions,
+                )
             )
             self._packed += [(group, mark) for group in self._ids]
         if self._packed:
@@ -142,6 +156,8 @@ class _Task:
             highest = _highest(batch.column(packer.time), packer.time)
             if highest is not None and (self._max_timestamp is None or highest > self._max_timestamp):
                 self._max_timestamp = highest
+            if packer.partition_by is not None:
+                self._look_at_partitions(batch)
         if packer.forward_rows is not None:
             self._forward(chunk_note(packer.forward_rows, batch.select(packer.columns)))
         self._buffer.append(batch)
@@ -150,6 +166,16 @@ class _Task:
         enough = packer.combiner is None and self._rows >= _ROWS_PER_GROUP * packer.parallelism
         if enough or self._bytes >= _MAX_BYTES:
             self._cut()
+
+    def _look_at_partitions(self, batch: Any) -> None:
+        from keyed.arrow.event_times import event_times, highest_by_partition
+
+        packer = self._packer
+        assert packer.time is not None
+        assert packer.partition_by is not None
+        times = event_times(batch.column(packer.time), packer.time)
+        for name, highest in highest_by_partition(batch.column(packer.partition_by), times).items():
+            self._partitions[name] = max(highest, self._partitions.get(name, highest))
 
     def _read_note(self, note: bytes) -> None:
         kind = note[:1]
@@ -240,7 +266,9 @@ class _Task:
             if end > start:
                 chunk = self._combined(batch.slice(start, end - start))
                 if chunk.num_rows:
-                    self._packed.append((group, encode_payload(b"R", self._source, self._position, chunk)))
+                    self._packed.append(
+                        (group, encode_payload(b"R", self._source, self._position, chunk, packer.input))
+                    )
         self._position += 1
 
     def _combined(self, rows: Any) -> Any:

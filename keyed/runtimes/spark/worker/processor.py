@@ -29,7 +29,7 @@ from keyed.runtimes.spark.worker.emit import Emitter
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.settle import settle
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.runtimes.spark.worker.unpack import batch_of, read_payloads
+from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, read_payloads
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.vectorized import VectorizedFunction
@@ -50,9 +50,8 @@ class Operation:
 
     Attributes:
         spec: The operator.
-        keys: Key columns.
+        inputs: What the operator reads.
         key_type: Type of the keys.
-        time: Column with the event time, ``None`` if there is none or rows are combined on their way.
         emitter: Its outputs.
         store: Kind of local store.
         local_dir: Folder for stores on disk; ``None`` for a folder of the worker's choice.
@@ -62,9 +61,8 @@ class Operation:
     """
 
     spec: OperatorSpec
-    keys: tuple[str, ...]
+    inputs: tuple[PackedInput, ...]
     key_type: str
-    time: str | None
     emitter: Emitter
     store: Store
     local_dir: str | None
@@ -113,8 +111,7 @@ class Processor(StatefulProcessor):
         incoming = read_payloads(payloads, int(frames[0].iloc[0, -2]))
         batch = batch_of(
             incoming,
-            operation.keys,
-            time=operation.time,
+            operation.inputs,
             by_time=spec.order == "event_time",
             upstream=operation.upstream,
             vectorized=isinstance(spec.function, VectorizedFunction),
@@ -124,7 +121,7 @@ class Processor(StatefulProcessor):
             # Every group hears of these of all groups, so one of them counts.
             batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined
         if (initial := self._initial.pop(group, None)) is not None:
-            batch.initial = lambda: read_initial(initial, operation.keys, spec.name)
+            batch.initial = lambda: read_initial(initial, operation.inputs[0].keys, spec.name)
         batch.taker = rows_out = operation.emitter.rows()
         folder = Path(operation.local_dir or default_local_dir()) if operation.store == "rocksdb" else None
         meta = self._meta(group)
@@ -145,7 +142,7 @@ class Processor(StatefulProcessor):
             result.commit,
             result.changed,
             result.due,
-            incoming.max_timestamp,
+            max(incoming.highest.values(), default=None),
             tuple(sorted(result.side)),
         )
         return list(operation.emitter.frames(result, rows_out, incoming.notes, mark))

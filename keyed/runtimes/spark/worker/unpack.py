@@ -16,8 +16,25 @@ import attrs
 from keyed.arrow.read import column_values, table_chunks
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk
+from keyed.engine.channels import ChannelId
+from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
 from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
+
+
+@attrs.frozen
+class PackedInput:
+    """What a stage reads, as it was packed.
+
+    Attributes:
+        keys: Key columns.
+        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none, or rows are combined.
+        side: The side of a function of two streams; ``None`` for a function of one.
+    """
+
+    keys: tuple[str, ...]
+    time: str | None
+    side: int | None = None
 
 
 @attrs.define(eq=False)
@@ -25,22 +42,24 @@ class Incoming:
     """What reached a key group in one micro-batch.
 
     Attributes:
-        chunks: Arrow buffers of rows, in order.
+        chunks: Arrow buffers of rows by the number of their input, in order.
         notes: Notes to pass on, in order.
-        max_timestamp: Highest timestamp over all tasks, ``None`` if there is none.
+        highest: Highest timestamp over all tasks by channel, for those that had rows.
         clock: Processing time, milliseconds.
         end: Whether the input ends with this batch.
+        starts_run: Whether the query did not run since the batch before.
         upstream: Watermark of each key group of the stage before, by index; empty after a source.
         rows_bad: Rows that all tasks together diverted.
         rows_combined: How many fewer rows combining has made of those of all tasks.
     """
 
-    chunks: list[Any]
-    notes: list[bytes]
-    max_timestamp: int | None
     clock: int
-    end: bool
-    upstream: dict[int, int]
+    chunks: dict[int, list[Any]] = attrs.field(factory=dict)
+    notes: list[bytes] = attrs.field(factory=list)
+    highest: dict[ChannelId, int] = attrs.field(factory=dict)
+    end: bool = False
+    starts_run: bool = False
+    upstream: dict[int, int] = attrs.field(factory=dict)
     rows_bad: int = 0
     rows_combined: int = 0
 
@@ -54,39 +73,43 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
     """
     import pyarrow as pa
 
-    chunks: list[tuple[int, int, Any]] = []
+    chunks: list[tuple[int, int, int, Any]] = []
     notes: list[tuple[int, int, bytes]] = []
-    incoming = Incoming([], [], None, clock, end=False, upstream={})
+    incoming = Incoming(clock)
     for payload in payloads:
         kind = payload[:1]
         if kind == b"M":
             mark = decode_mark(payload)
-            highest = mark.max_timestamp
-            if highest is not None and (incoming.max_timestamp is None or highest > incoming.max_timestamp):
-                incoming.max_timestamp = highest
+            partitions = mark.partitions
+            if partitions is None:
+                partitions = {} if mark.max_timestamp is None else {"": mark.max_timestamp}
+            for name, highest in partitions.items():
+                channel = mark.input, name
+                incoming.highest[channel] = max(highest, incoming.highest.get(channel, highest))
             incoming.end = incoming.end or mark.end
+            incoming.starts_run = incoming.starts_run or mark.starts_run
             incoming.upstream.update(mark.upstream)
             incoming.rows_bad += mark.rows_bad
             incoming.rows_combined += mark.rows_combined
             continue
         try:
-            _, source, position = HEAD.unpack_from(payload)
+            _, number, source, position = HEAD.unpack_from(payload)
         except struct_error:
             raise AssertionError(f"a packed payload starts with {payload[:16]!r}") from None
         if kind == b"R":
-            chunks.append((source, position, pa.py_buffer(payload).slice(HEAD.size)))
+            chunks.append((number, source, position, pa.py_buffer(payload).slice(HEAD.size)))
         else:
             notes.append((source, position, payload[HEAD.size :]))
-    incoming.chunks = [chunk for _, _, chunk in sorted(chunks, key=lambda item: item[:2])]
+    for number, _, _, chunk in sorted(chunks, key=lambda item: item[:3]):
+        incoming.chunks.setdefault(number, []).append(chunk)
     incoming.notes = [note for _, _, note in sorted(notes)]
     return incoming
 
 
 def batch_of(
     incoming: Incoming,
-    keys: Sequence[str],
+    inputs: Sequence[PackedInput],
     *,
-    time: str | None,
     by_time: bool,
     upstream: int | None,
     vectorized: bool = False,
@@ -95,8 +118,7 @@ def batch_of(
 
     Args:
         incoming: What reached the group.
-        keys: Key columns.
-        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none, or rows are combined.
+        inputs: What the stage reads.
         by_time: Whether rows run in the order of their timestamps.
         upstream: Number of key groups of the stage before, ``None`` after a source.
         vectorized: Whether the function takes the rows as one table.
@@ -107,17 +129,23 @@ def batch_of(
         assert len(incoming.upstream) == upstream, f"marks of {sorted(incoming.upstream)} of {upstream} key groups came"
         watermark = min(incoming.upstream.values())
     batch = Batch(
-        max_timestamp=incoming.max_timestamp,
+        highest=incoming.highest,
+        starts_run=incoming.starts_run,
         upstream_watermark=watermark,
         processing_time=incoming.clock,
         end_of_input=incoming.end,
     )
     if not incoming.chunks:
         return batch
+    read = [(incoming.chunks[number], inputs[number]) for number in sorted(incoming.chunks)]
     if vectorized:
-        batch.table = lambda: _table(incoming.chunks, time, by_time=by_time)
+        batch.table = lambda: _table(read, by_time=by_time)
+    elif len(inputs) == 1:
+        batch.chunks = _rows(*read[0], by_time=by_time)
     else:
-        batch.chunks = _rows(incoming.chunks, keys, time, by_time=by_time)
+        parts = [(_rows(chunks, each, by_time=by_time), each.side) for chunks, each in read]
+        by_time = by_time and inputs[0].time is not None
+        batch.chunks = lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=by_time)
     return batch
 
 
@@ -134,19 +162,21 @@ def _read(chunks: Iterable[Any]) -> Any:
         ) from error
 
 
-def _table(chunks: Iterable[Any], time: str | None, *, by_time: bool) -> Any:
+def _table(read: Iterable[tuple[list[Any], PackedInput]], *, by_time: bool) -> Any:
+    """Return the rows as a vectorized function gets them."""
+    import pyarrow as pa
+
     from keyed.tables.batches import in_time_order, with_times
 
-    table = with_times(_read(chunks), time)
+    table = pa.concat_tables([with_times(_read(chunks), each.time) for chunks, each in read])
     return in_time_order(table) if by_time else table
 
 
-def _rows(
-    chunks: Iterable[Any], keys: Sequence[str], time: str | None, *, by_time: bool
-) -> Callable[[], Iterable[Chunk]]:
+def _rows(chunks: Iterable[Any], packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
+    """Return the rows of one input as a row function gets them."""
     from keyed.arrow.event_times import event_times, time_order
 
-    table = _read(chunks)
+    table, time = _read(chunks), packed.time
     numbers: Any = None
     if time is not None:
         times = event_times(table.column(time), time)
@@ -159,4 +189,4 @@ def _rows(
             numbers = column_values(times)
         if time == TIMESTAMP:
             table = table.drop_columns([TIMESTAMP])
-    return lambda: table_chunks(table, keys, numbers)
+    return lambda: table_chunks(table, packed.keys, numbers)

@@ -3,13 +3,15 @@
 A *packed row* is what the packer sends to a key group: the group's id, a payload and, added by the plan, the
 processing time of the batch.
 
-    R | 0 (7 bytes) | source (u32) | position (u32) | Arrow IPC stream, lz4   rows of one group, in arrival order
-    N | 0 (7 bytes) | source (u32) | position (u32) | note                    a note that the group passes on as it is
-    M | msgpack of `TaskMark`                                                 once per task, the same to every group
+    R | input (u8) | 0 (6 bytes) | source (u32) | position (u32) | Arrow IPC stream, lz4
+                                                                rows of one group, in arrival order
+    N | 0 (7 bytes) | source (u32) | position (u32) | note      a note that the group passes on as it is
+    M | msgpack of `TaskMark`                                   once per task, the same to every group
 
-All integers are little-endian. ``source`` is the packing task's partition and ``position`` counts what it packed, so
-that the group can bring what it gets into the same order whenever the batch is run. The zeros let Arrow read numbers
-that are not compressed where they are: they stand at multiples of 8.
+All integers are little-endian. ``input`` is the number of the stage's input that the rows are of, ``source`` the
+packing task's partition, and ``position`` counts what it packed, so that the group can bring what it gets into the same
+order whenever the batch is run. The zeros let Arrow read numbers that are not compressed where they are: they stand at
+multiples of 8.
 
 A *note* is a row of a stage's output that is no row of data; it stands in the column ``NOTE``, which is null in rows of
 data.
@@ -37,7 +39,7 @@ TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
 #: The columns of packed rows. pandas takes no names that start with an underscore.
 PACKED = "keygroup int, payload binary"
 
-HEAD = Struct("<c7xII")
+HEAD = Struct("<cB6xII")
 _LENGTH = Struct("<H")
 
 
@@ -51,6 +53,9 @@ class TaskMark:
         upstream: Watermark of each key group of the stage before whose mark the task has seen, by index.
         rows_bad: Rows that were diverted because of a null key or timestamp.
         rows_combined: How many fewer rows combining has made of its rows.
+        input: Number of the input that it packs.
+        partitions: Highest timestamp of its rows by partition, where the input's strategy tells partitions apart.
+        starts_run: Whether the query did not run since the batch before.
     """
 
     max_timestamp: int | None
@@ -58,6 +63,9 @@ class TaskMark:
     upstream: dict[int, int]
     rows_bad: int = 0
     rows_combined: int = 0
+    input: int = 0
+    partitions: dict[str, int] | None = None
+    starts_run: bool = False
 
 
 @attrs.frozen
@@ -109,9 +117,11 @@ def decode_mark(payload: bytes) -> TaskMark:
     return _decode_mark(memoryview(payload)[1:])
 
 
-def encode_payload(kind: bytes, source: int, position: int, content: bytes | pa.RecordBatch) -> bytes:
+def encode_payload(
+    kind: bytes, source: int, position: int, content: bytes | pa.RecordBatch, input_number: int = 0
+) -> bytes:
     """Return a payload of rows (``R``, with their Arrow batch) or of a note (``N``)."""
-    head = HEAD.pack(kind, source, position)
+    head = HEAD.pack(kind, input_number, source, position)
     return head + content if isinstance(content, bytes) else write_stream(content, head)
 
 

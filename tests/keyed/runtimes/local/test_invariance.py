@@ -141,19 +141,19 @@ def follow_chain(stream: Any, parallelism: int) -> list[Any]:
 def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: int, *, drain: bool) -> list[Any]:
     """The values of each output when the rows come in batches of the given sizes, and the rest in one batch."""
 
-    def cut(stage: Any, position: Any, _: int, *, keeps: bool, limit: Any) -> Iterator[Any]:
+    def cut(stage: Any, position: Any, _: int, *, keeps: bool, limits: Any, first: Any) -> Iterator[Any]:
         start = 0
         for size in (*sizes, len(rows)):
             size = min(size, len(rows) - start)
             at = attrs.evolve(position, rows=start)
-            yield next(batches(stage, at, size, keeps=keeps, limit=limit)) if size else SourceRows()
+            yield next(batches(stage, at, size, keeps=keeps, limit=limits[0])) if size else SourceRows()
             start += size
 
     stream = keyed.stream(rows, timestamp="ts", watermark=keyed.bounded_out_of_orderness(delay))
     outputs = build(stream, parallelism)
     sinks = [keyed.collect_sink() for _ in outputs]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "batches", cut)
+        patch.setattr(query, "input_batches", cut)
         keyed.run(*(output.to(sink) for output, sink in zip(outputs, sinks, strict=True)), drain=drain)
     return [sink.values for sink in sinks]
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined
 import keyed
 from keyed import (
     TIMESTAMP_COLUMN,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListState,
     MapState,
@@ -52,6 +53,29 @@ class Count(KeyedProcessFunction):
         if value.v > 90:
             ctx.output(BIG, value)
         yield value.k, count + 1, total + value.v
+
+
+class Both(KeyedCoProcessFunction):
+    """Counts the rows of both sides per key, and tells it 100 ms after the last row too; large values also go aside."""
+
+    seen = ValueState(tuple[int, int], default=(0, 0))
+
+    def process_element1(self, value, ctx):
+        return self.count((1, 0), value, ctx)
+
+    def process_element2(self, value, ctx):
+        return self.count((0, 1), value, ctx)
+
+    def count(self, one, value, ctx):
+        first, second = self.seen.value()
+        self.seen.update((first + one[0], second + one[1]))
+        if value.v > 90:
+            ctx.output(EVERY, (ctx.get_current_key(), value.v))
+        ctx.timer_service().set_timer("end", ctx.timestamp() + 100)
+        yield ctx.get_current_key(), *self.seen.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), *self.seen.value()
 
 
 class CountInWindows(KeyedProcessFunction):

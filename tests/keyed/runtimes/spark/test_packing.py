@@ -13,7 +13,7 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.pack import Packer
-from keyed.runtimes.spark.worker.unpack import batch_of, read_payloads
+from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, read_payloads
 from keyed.runtimes.spark.worker.wire import HASH, NOTE, TIMESTAMP, GroupMark, chunk_note, output_id, read_chunk
 
 CLOCK_NOW = 1_700_000_000_000
@@ -69,10 +69,10 @@ def pack(settings, tasks, time_type=None):
 def unpack(settings, payloads, *, by_time=False, upstream=None):
     """The engine's batch, and its rows as (key, timestamp, the first two columns)."""
     incoming = read_payloads(payloads, CLOCK_NOW)
-    batch = batch_of(incoming, settings.keys, time=settings.time, by_time=by_time, upstream=upstream)
+    batch = batch_of(incoming, [PackedInput(settings.keys, settings.time)], by_time=by_time, upstream=upstream)
     return batch, [
         (key, timestamp, (value.k, value.v))
-        for keys, timestamps, values in batch.chunks()
+        for keys, timestamps, values, _ in batch.chunks()
         for key, timestamp, value in zip(keys, timestamps or [None] * len(keys), values, strict=True)
     ]
 
@@ -106,7 +106,7 @@ def test_every_group_hears_of_every_task(tasks, parallelism, time_type):
     times = [row[2] for batches in tasks for rows in batches for row in rows]
     for payloads in pack(settings, tasks, time_type).values():
         incoming = read_payloads(payloads, CLOCK_NOW)
-        assert incoming.max_timestamp == max(times, default=None)
+        assert incoming.highest.get((0, "")) == max(times, default=None)
         assert not incoming.end
 
 
@@ -118,7 +118,7 @@ def test_microseconds_are_rounded_down_before_the_epoch_too():
     payloads = [p for packed in settings.pack(iter([batch]), 0) for p in packed["payload"].to_pylist()]
     _, found = unpack(settings, payloads)
     assert [timestamp for _, timestamp, _ in found] == [-1, 0, -2, 1]
-    assert read_payloads(payloads, 0).max_timestamp == 1
+    assert read_payloads(payloads, 0).highest == {(0, ""): 1}
 
 
 def test_chunks_of_many_rows_keep_their_order(monkeypatch):
@@ -228,7 +228,7 @@ def test_without_event_time_rows_have_no_timestamps():
     [payloads] = pack(settings, [[[("b", 1, None), ("a", 2, None)]]]).values()
     batch, found = unpack(settings, payloads, by_time=True)
     assert found == [("b", None, ("b", 1)), ("a", None, ("a", 2))]
-    assert batch.max_timestamp is None
+    assert not batch.highest
 
 
 # Vectorized functions -------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def unpack_table(settings, payloads, *, by_time=True, upstream=None):
     """The table that a vectorized function gets; ``None`` without rows."""
     time = settings.time if settings.combiner is None else None
     incoming = read_payloads(payloads, CLOCK_NOW)
-    batch = batch_of(incoming, settings.keys, time=time, by_time=by_time, upstream=upstream, vectorized=True)
+    batch = batch_of(incoming, [PackedInput(settings.keys, time)], by_time=by_time, upstream=upstream, vectorized=True)
     assert not list(batch.chunks())
     return batch.table()
 
@@ -295,7 +295,7 @@ def test_combined_rows_reach_the_group_of_their_key_and_the_watermark_sees_the_r
     highest = max((time for _, _, time in arrived), default=None)
     for index, (_, payloads) in enumerate(pack(settings, tasks).items()):
         chance.shuffle(payloads)
-        assert read_payloads(payloads, CLOCK_NOW).max_timestamp == highest
+        assert read_payloads(payloads, CLOCK_NOW).highest == ({} if highest is None else {(0, ""): highest})
         expected: collections.Counter[str] = collections.Counter()
         for key, value, _ in arrived:
             if group_of(key_hash(key), parallelism) == index:
@@ -337,7 +337,7 @@ def test_what_combine_drops_is_not_sent_but_the_mark_is():
 
     for payloads in pack(packer(combiner=Nothing()), [[[("a", 1, 7)]]]).values():
         assert unpack_table(packer(combiner=Nothing()), payloads) is None
-        assert read_payloads(payloads, CLOCK_NOW).max_timestamp == 7
+        assert read_payloads(payloads, CLOCK_NOW).highest == {(0, ""): 7}
 
 
 def test_a_combine_that_raises_is_named():

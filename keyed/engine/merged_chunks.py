@@ -1,0 +1,96 @@
+"""Rows of several inputs of one operator as one sequence of chunks, in the order in which they run."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+from keyed.engine.batch import Chunk
+
+#: Chunks of one input, and the side that it is on; ``None`` where the function has one side.
+Part = tuple[Iterable[Chunk], int | None]
+
+
+def merged_chunks(parts: Sequence[Part], *, by_time: bool) -> Iterator[Chunk]:
+    """Yield the rows of several inputs: by time, those of equal times in the order of the inputs.
+
+    Args:
+        parts: The inputs. Each is in the order in which it runs by itself.
+        by_time: Whether rows run by time, which all of them have then; otherwise one input runs after the other.
+    """
+    if not by_time:
+        for chunks, side in parts:
+            yield from (_of_side(chunk, side) for chunk in chunks)
+        return
+    heads = [head for head in (_Head(iter(chunks), side) for chunks, side in parts) if head.fill()]
+    while len(heads) > 1:
+        # Nothing that is still to come of any input is before the end of the chunk that ends first.
+        first = min(heads, key=lambda head: head.last)
+        until, is_after = first.last, False
+        taken = []
+        for head in heads:
+            taken.append(head.take(until, inclusive=not is_after))
+            is_after = is_after or head is first
+        yield _merged(taken)
+        heads = [head for head in heads if head.fill()]
+    for head in heads:
+        yield head.take(None)
+        yield from (_of_side(chunk, head.side) for chunk in head.chunks)
+
+
+def _of_side(chunk: Chunk, side: int | None) -> Chunk:
+    keys, times, values, _ = chunk
+    return keys, times, values, None if side is None else [side] * len(keys)
+
+
+class _Head:
+    """The chunk of an input that is being merged, and where its rest begins."""
+
+    def __init__(self, chunks: Iterator[Chunk], side: int | None) -> None:
+        self.chunks, self.side = chunks, side
+        self._keys: Sequence[Any] = ()
+        self._times: Sequence[Any] = ()
+        self._values: Sequence[Any] = ()
+        self._start = 0
+
+    def fill(self) -> bool:
+        """Take the next chunk if the last one is used up. Whether there are rows."""
+        while self._start == len(self._keys):
+            chunk = next(self.chunks, None)
+            if chunk is None:
+                return False
+            keys, times, values, _ = chunk
+            assert times is not None
+            self._keys, self._times, self._values, self._start = keys, times, list(values), 0
+        return True
+
+    @property
+    def last(self) -> int:
+        """Return the time of the chunk's last row."""
+        return self._times[-1]  # type: ignore[no-any-return]
+
+    def take(self, until: int | None, *, inclusive: bool = True) -> Chunk:
+        """Take the rows up to a time, or before it; all where there is none."""
+        start, end = self._start, len(self._keys)
+        if until is not None:
+            end = (bisect_right if inclusive else bisect_left)(self._times, until, start)
+        self._start = end
+        keys, times, values = self._keys[start:end], self._times[start:end], self._values[start:end]
+        return keys, times, values, None if self.side is None else [self.side] * (end - start)
+
+
+def _merged(taken: Sequence[Chunk]) -> Chunk:
+    """Return chunks as one, sorted by time."""
+    import numpy as np
+
+    keys = [key for chunk in taken for key in chunk[0]]
+    times: list[Any] = [time for chunk in taken for time in chunk[1] or ()]
+    values = [value for chunk in taken for value in chunk[2]]
+    sides = None if taken[0][3] is None else [side for chunk in taken for side in chunk[3] or ()]
+    if len(keys) < 2:
+        return keys, times, values, sides
+    order = np.argsort(np.array(times), kind="stable").tolist()
+    pick: Callable[[Any], tuple[Any, ...]] = itemgetter(*order)
+    return pick(keys), pick(times), pick(values), None if sides is None else pick(sides)

@@ -1,0 +1,90 @@
+"""The as-of join: each left element with the last right one that is not later."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Literal
+
+from keyed import Context, MapState, OnTimerContext, OutputTag, milliseconds_of
+from keyed.joins.pairs import Join, LateRowsFunction, Pairing, time_of
+
+
+class AsOfJoin(LateRowsFunction):
+    """Joins each left element with the last right one of its key whose time is not later, as ``pandas.merge_asof``.
+
+    A left element comes out when the watermark has passed its time, and with it all right ones that count; left ones of
+    a key come out by time. Of right elements of one time the one that came last counts. A late left element is not
+    joined. A late right one counts for the left ones that have not come out.
+
+    Of the right side a key keeps the last element that the watermark has passed, and those after it.
+
+    Args:
+        join: Makes the output of a pair; a left element without a partner has ``None``.
+        tolerance: How much older the right element may be: milliseconds or a `timedelta`; by default any.
+        allow_exact_matches: Whether a right element of the same time counts.
+        how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
+        late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+
+    lefts = MapState(int, list[Any])
+    rights = MapState(int, Any)
+
+    def __init__(
+        self,
+        join: Join,
+        *,
+        tolerance: int | timedelta | None = None,
+        allow_exact_matches: bool = True,
+        how: Literal["inner", "left"] = "left",
+        late_left: OutputTag | None = None,
+    ) -> None:
+        super().__init__(late_left, None)
+        self._pairs = Pairing(join, how, ("inner", "left"))
+        self._tolerance = None if tolerance is None else milliseconds_of(tolerance, "tolerance")
+        self._exact = allow_exact_matches
+
+    def __repr__(self) -> str:
+        return "AsOfJoin()" if self._tolerance is None else f"AsOfJoin(tolerance={self._tolerance} ms)"
+
+    def process_element1(self, value: Any, ctx: Context) -> None:
+        time = time_of(ctx)
+        if time <= ctx.timer_service().current_watermark():
+            self.drop_late(0, value, ctx)
+            return
+        self.lefts.put(time, [*self.lefts.get(time, ()), value])
+        ctx.timer_service().register_event_time_timer(time)
+
+    def process_element2(self, value: Any, ctx: Context) -> None:
+        time = time_of(ctx)
+        self.rights.put(time, value)
+        # When the watermark has passed it, those before it are of no more use; and it is itself after the tolerance.
+        service = ctx.timer_service()
+        service.register_event_time_timer(time)
+        if self._tolerance is not None:
+            service.register_event_time_timer(time + self._tolerance + (not self._exact))
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
+        passed = []
+        for time in self.rights:
+            if time > timestamp:
+                break
+            passed.append(time)
+        waiting = self.lefts.get(timestamp)
+        if waiting is not None:
+            self.lefts.remove(timestamp)
+            last = next((time for time in reversed(passed) if time < timestamp or self._exact), None)
+            in_time = last is not None and (self._tolerance is None or timestamp - last <= self._tolerance)
+            if in_time or self._pairs.keeps[0]:
+                right = self.rights[last] if in_time and last is not None else None
+                for left in waiting:
+                    yield from self._pairs.emit(left, right)
+        for time in passed[:-1]:
+            self.rights.remove(time)
+        if passed and self._tolerance is not None and timestamp - passed[-1] > self._tolerance - self._exact:
+            self.rights.remove(passed[-1])

@@ -1,0 +1,158 @@
+"""Joins with the latest value of the right side: a table that changes, with or without waiting for it."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import timedelta
+from typing import Any, Literal
+
+from keyed import (
+    Context,
+    DefinitionError,
+    KeyedCoProcessFunction,
+    ListState,
+    OnTimerContext,
+    OutputTag,
+    StateTtl,
+    TimeDomain,
+    ValueState,
+    milliseconds_of,
+)
+from keyed.joins.pairs import Join, Pairing, time_of
+
+
+class TableJoin(KeyedCoProcessFunction):
+    """Joins each left element with the latest right one of its key, at once (ksqlDB's stream-table join).
+
+    The right side is a table: each element replaces the one before, unless it is older. Within a micro-batch the two
+    sides run by event time, so that a left element sees what was valid then, as far as it has come; to wait for what is
+    still to come take an `AsOfJoin`.
+
+    Args:
+        join: Makes the output of a pair; a left element without a partner has ``None``.
+        how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
+        deletes: Tells of a right element whether it deletes the key's; by default none does.
+        ttl: Time to live of the table's rows.
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+
+    known_side_outputs: Collection[str] = ()
+
+    def __init__(
+        self,
+        join: Join,
+        *,
+        how: Literal["inner", "left"] = "left",
+        deletes: Callable[[Any], bool] = lambda _: False,
+        ttl: StateTtl | None = None,
+    ) -> None:
+        self._pairs = Pairing(join, how, ("inner", "left"))
+        if not callable(deletes):
+            raise DefinitionError(f"deletes={deletes!r} must be a function of the right element")
+        self._deletes = deletes
+        #: The time of the latest element, and it; ``None`` in its place if it deletes.
+        self.table: ValueState[Any] = ValueState(tuple[int | None, Any], name="table", ttl=ttl)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
+        right = self._latest()
+        if right is not None or self._pairs.keeps[0]:
+            yield from self._pairs.emit(value, right)
+
+    def process_element2(self, value: Any, ctx: Context) -> Iterator[Any] | None:
+        self._keep(value, ctx)
+        return None
+
+    def _latest(self) -> Any:
+        found = self.table.value()
+        return None if found is None else found[1]
+
+    def _keep(self, value: Any, ctx: Context) -> None:
+        time, before = ctx.timestamp(), self.table.value()
+        if before is None or before[0] is None or time is None or time >= before[0]:
+            self.table.update((time, None if self._deletes(value) else value))
+
+
+class EnrichmentJoin(TableJoin):
+    """Joins each left element with the latest right one of its key, and waits for one if there is none.
+
+    A left element that finds a right one comes out at once; the others come out with the first right one, or when the
+    time-out is over, with ``None``.
+
+    Args:
+        join: Makes the output of a pair; after the time-out the right side is ``None``.
+        timeout: How long a left element waits: milliseconds or a `timedelta`.
+        domain: The clock: event time, from the element's timestamp on, or processing time, from its batch on.
+        how: ``"left"`` emits what has waited in vain, ``"inner"`` does not.
+        timed_out: Side output of left elements that have waited in vain, in place of the main output.
+        deletes: As in `TableJoin`.
+        ttl: As in `TableJoin`.
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+
+    waiting: ListState[tuple[int, Any]] = ListState(tuple[int, Any])
+
+    def __init__(
+        self,
+        join: Join,
+        *,
+        timeout: int | timedelta,
+        domain: TimeDomain = TimeDomain.EVENT_TIME,
+        how: Literal["inner", "left"] = "left",
+        timed_out: OutputTag | None = None,
+        deletes: Callable[[Any], bool] = lambda _: False,
+        ttl: StateTtl | None = None,
+    ) -> None:
+        super().__init__(join, how=how, deletes=deletes, ttl=ttl)
+        if not isinstance(domain, TimeDomain):
+            raise DefinitionError(f"domain={domain!r} must be a TimeDomain")
+        if timed_out is not None and not isinstance(timed_out, OutputTag):
+            raise DefinitionError(f"timed_out={timed_out!r} must be an OutputTag")
+        self._timeout = milliseconds_of(timeout, "timeout")
+        self._domain = domain
+        self._timed_out = timed_out
+        self.known_side_outputs = {timed_out.name} if timed_out is not None else ()
+
+    def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
+        right = self._latest()
+        if right is not None:
+            yield from self._pairs.emit(value, right)
+            return
+        service = ctx.timer_service()
+        if self._domain is TimeDomain.EVENT_TIME:
+            until = time_of(ctx) + self._timeout
+            service.register_event_time_timer(until)
+        else:
+            until = service.current_processing_time() + self._timeout
+            service.register_processing_time_timer(until)
+        self.waiting.add((until, value))
+
+    def process_element2(self, value: Any, ctx: Context) -> Iterator[Any] | None:
+        self._keep(value, ctx)
+        right = self._latest()
+        return None if right is None else self._release(right)
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
+        kept = []
+        for until, value in self.waiting.get():
+            if until > timestamp:
+                kept.append((until, value))
+            elif self._timed_out is not None:
+                ctx.output(self._timed_out, value)
+            elif self._pairs.keeps[0]:
+                yield from self._pairs.emit(value, None)
+        self.waiting.clear()
+        self.waiting.add_all(kept)
+
+    def _release(self, right: Any) -> Iterator[Any]:
+        for _, value in self.waiting.get():
+            yield from self._pairs.emit(value, right)
+        self.waiting.clear()

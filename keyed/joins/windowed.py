@@ -1,0 +1,148 @@
+"""Window joins: what two sides have in one window, as groups or as pairs."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from keyed import (
+    Context,
+    DefinitionError,
+    ListState,
+    OnTimerContext,
+    OutputTag,
+    milliseconds_of,
+)
+from keyed.joins.pairs import How, Join, LateRowsFunction, Pairing, signed_milliseconds, time_of
+
+#: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
+CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any]]
+
+
+class _Windows:
+    """Windows of a size, one every slide."""
+
+    def __init__(self, size: int | timedelta, slide: int | timedelta | None, offset: int | timedelta) -> None:
+        self.size = milliseconds_of(size, "size", least=1)
+        self.slide = self.size if slide is None else milliseconds_of(slide, "slide", least=1)
+        self.offset = signed_milliseconds(offset, "offset")
+
+    def starts(self, time: int) -> range:
+        """Return the starts of the windows of a time, the earliest first."""
+        last = time - (time - self.offset) % self.slide
+        earlier = (self.size - 1 - (time - last)) // self.slide
+        return range(last - earlier * self.slide, last + 1, self.slide)
+
+
+class WindowCoGroup(LateRowsFunction):
+    """Gives a function the elements of both sides of each key and window when the watermark passes its end.
+
+    A window contains times from its start up to, not including, its end, as in Flink's ``coGroup``. It comes out with
+    the time ``end - 1``. An element is late for a window whose end the watermark has passed; one that is late for all
+    its windows is dropped.
+
+    Args:
+        cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty.
+        size: Size of the windows: milliseconds or a `timedelta`.
+        slide: Time from one start to the next; by default the size, so that windows do not overlap.
+        offset: Shifts the starts, which are multiples of the slide.
+        late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
+        late_right: The same for right ones.
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+
+    lefts = ListState(Any)
+    rights = ListState(Any)
+
+    def __init__(
+        self,
+        cogroup: CoGroup,
+        *,
+        size: int | timedelta,
+        slide: int | timedelta | None = None,
+        offset: int | timedelta = 0,
+        late_left: OutputTag | None = None,
+        late_right: OutputTag | None = None,
+    ) -> None:
+        if not callable(cogroup):
+            raise DefinitionError(f"cogroup={cogroup!r}: give a function cogroup(start, end, lefts, rights)")
+        super().__init__(late_left, late_right)
+        self._cogroup = cogroup
+        self._windows = _Windows(size, slide, offset)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._windows.size} ms every {self._windows.slide} ms)"
+
+    def process_element1(self, value: Any, ctx: Context) -> None:
+        self._keep(0, self.lefts, value, ctx)
+
+    def process_element2(self, value: Any, ctx: Context) -> None:
+        self._keep(1, self.rights, value, ctx)
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
+        end = timestamp + 1
+        start = end - self._windows.size
+        lefts, rights = self.lefts.namespace(start), self.rights.namespace(start)
+        yield from self._cogroup(start, end, list(lefts.get()), list(rights.get()))
+        lefts.clear()
+        rights.clear()
+
+    def _keep(self, side: int, state: ListState[Any], value: Any, ctx: Context) -> None:
+        time, service = time_of(ctx), ctx.timer_service()
+        watermark, is_late = service.current_watermark(), True
+        starts = self._windows.starts(time)
+        for start in starts:
+            last = start + self._windows.size - 1
+            if last > watermark:
+                is_late = False
+                state.namespace(start).add(value)
+                service.register_event_time_timer(last)
+        if is_late and starts:
+            self.drop_late(side, value, ctx)
+
+
+class WindowJoin(WindowCoGroup):
+    """Joins all left with all right elements of one key and window (Flink's window join).
+
+    Args:
+        join: Makes the output of a pair; a side without a partner in the window is ``None``.
+        size: As in `WindowCoGroup`, and so the others that are not described here.
+        slide: Time from one start to the next.
+        offset: Shifts the starts.
+        how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
+        late_left: Side output of late left elements.
+        late_right: Side output of late right elements.
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+
+    def __init__(
+        self,
+        join: Join,
+        *,
+        size: int | timedelta,
+        slide: int | timedelta | None = None,
+        offset: int | timedelta = 0,
+        how: How = "inner",
+        late_left: OutputTag | None = None,
+        late_right: OutputTag | None = None,
+    ) -> None:
+        super().__init__(
+            self._joined, size=size, slide=slide, offset=offset, late_left=late_left, late_right=late_right
+        )
+        self._pairs = Pairing(join, how)
+
+    def _joined(self, start: int, end: int, lefts: list[Any], rights: list[Any]) -> Iterator[Any]:
+        if not rights and self._pairs.keeps[0]:
+            rights = [None]
+        if not lefts and self._pairs.keeps[1]:
+            lefts = [None]
+        for left in lefts:
+            for right in rights:
+                yield from self._pairs.emit(left, right)

@@ -1,0 +1,168 @@
+"""Flink's IntervalJoinOperatorTest, through the harness of two inputs.
+
+An element is its time; the pairs that come out are told as (left, right). Flink looks at its buffers, which are the
+times under which elements are kept here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from keyed import OutputTag, TimestampError
+from keyed.joins import IntervalJoin
+from keyed.testing import KeyedTestHarness, Record
+
+LEFT, RIGHT = OutputTag("left"), OutputTag("right")
+
+
+class Kept(IntervalJoin):
+    """Tells what is buffered when an element of time 0 comes to the left side."""
+
+    def process_element1(self, value, ctx):
+        if value == 0:
+            ctx.output("buffers", (list(self.lefts.keys()), list(self.rights.keys())))
+            return None
+        return super().process_element1(value, ctx)
+
+
+def harness_of(lower, upper, *, lower_exclusive=False, upper_exclusive=False, **options):
+    function = Kept(
+        lambda left, right: (left, right),
+        lower=lower,
+        upper=upper,
+        lower_exclusive=lower_exclusive,
+        upper_exclusive=upper_exclusive,
+        **options,
+    )
+    return KeyedTestHarness(function, key=lambda value: "key")
+
+
+def pairs(harness):
+    return [record.value for record in harness.take_output()]
+
+
+def buffers(harness):
+    harness.process_element1(0, 0)
+    return harness.take_side_output("buffers")[0].value
+
+
+def elements_and_watermarks(harness, left_first, times=range(1, 5)):
+    """Flink's processElementsAndWatermarks: one side whole, then the other, or by turns."""
+    sides = [
+        (harness.process_element1, harness.advance_watermark1),
+        (harness.process_element2, harness.advance_watermark2),
+    ]
+    for process, advance in sides if left_first else sides[::-1]:
+        for time in times:
+            process(time, time)
+            advance(time)
+
+
+BOUNDS = [
+    # testNegativeInclusiveAndNegativeInclusive and so on, by the names of the bounds.
+    (-2, -1, False, False, [(2, 1), (3, 1), (3, 2), (4, 2), (4, 3)]),
+    (-1, 1, False, False, [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3), (3, 4), (4, 3), (4, 4)]),
+    (1, 2, False, False, [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]),
+    (-3, -1, True, True, [(3, 1), (4, 2)]),
+    (-1, 1, True, True, [(1, 1), (2, 2), (3, 3), (4, 4)]),
+    (1, 3, True, True, [(1, 3), (2, 4)]),
+]
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+@pytest.mark.parametrize(("lower", "upper", "lower_exclusive", "upper_exclusive", "expected"), BOUNDS)
+def test_bounds(left_first, lower, upper, lower_exclusive, upper_exclusive, expected):
+    """The tests of bounds, lhsFasterThanRhs and the other way round."""
+    with harness_of(lower, upper, lower_exclusive=lower_exclusive, upper_exclusive=upper_exclusive) as harness:
+        elements_and_watermarks(harness, left_first)
+        assert sorted(pairs(harness)) == expected
+        assert harness.metrics()["rows_dropped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "at_1", "at_4"),
+    [
+        ({"lower": -1, "upper": 0}, ([2, 3, 4, 5], [1, 2, 3, 4, 5]), ([5], [4, 5])),
+        (
+            {"lower": -2, "upper": 1, "lower_exclusive": True, "upper_exclusive": True},
+            ([2, 3, 4, 5], [1, 2, 3, 4, 5]),
+            ([5], [4, 5]),
+        ),
+        ({"lower": 0, "upper": 1}, ([1, 2, 3, 4, 5], [2, 3, 4, 5]), ([4, 5], [5])),
+        (
+            {"lower": -1, "upper": 2, "lower_exclusive": True, "upper_exclusive": True},
+            ([1, 2, 3, 4, 5], [2, 3, 4, 5]),
+            ([4, 5], [5]),
+        ),
+    ],
+)
+def test_state_cleanup(bounds, at_1, at_4):
+    """testStateCleanup…: what is buffered after the common watermarks 1, 4 and 6."""
+    with harness_of(**bounds) as harness:
+        for process in (harness.process_element1, harness.process_element2):
+            for time in range(1, 6):
+                process(time, time)
+        for watermark, expected in ((1, at_1), (4, at_4), (6, ([], []))):
+            harness.advance_watermark1(watermark)
+            harness.advance_watermark2(watermark)
+            assert buffers(harness) == expected
+
+
+def test_restore_from_snapshot():
+    """TestRestoreFromSnapshot."""
+    function = IntervalJoin(lambda left, right: (left, right), lower=-1, upper=1)
+    with KeyedTestHarness(function, key=lambda value: "key") as harness:
+        for time in (1, 2, 3):
+            harness.process_element1(time, time)
+            harness.advance_watermark1(time)
+            harness.process_element2(time, time)
+            harness.advance_watermark2(time)
+        assert sorted(pairs(harness)) == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]
+        snapshot = harness.snapshot()
+    with KeyedTestHarness.restore(function, snapshot, key=lambda value: "key") as harness:
+        harness.process_element1(4, 4)
+        harness.advance_watermark1(4)
+        harness.process_element2(4, 4)
+        harness.advance_watermark2(4)
+        assert sorted(pairs(harness)) == [(3, 4), (4, 3), (4, 4)]
+
+
+def test_returns_correct_timestamp():
+    """testReturnsCorrectTimestamp: the greater of both."""
+    with harness_of(-1, 1) as harness:
+        elements_and_watermarks(harness, True)
+        found = harness.take_output()
+        assert found
+        assert all(record == Record(record.value, max(record.value)) for record in found)
+
+
+@pytest.mark.parametrize("side", [1, 2])
+def test_fails_with_no_timestamps(side):
+    """TestFailsWithNoTimestampsLeft and …Right."""
+    with harness_of(0, 0) as harness:
+        process = harness.process_element1 if side == 1 else harness.process_element2
+        with pytest.raises(TimestampError, match="no timestamp"):
+            process(7)
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_late_data(aside):
+    """testDiscardsLateData, testLateData…: below the common watermark, to its side output if it has one."""
+    options = {"late_left": LEFT, "late_right": RIGHT} if aside else {}
+    with harness_of(-1, 1, **options) as harness:
+        for time in range(1, 6):
+            harness.process_element1(time, time)
+            harness.process_element2(time, time)
+        harness.advance_watermark1(3)
+        harness.advance_watermark2(3)
+        harness.take_output()
+        harness.process_element1(1, 1)
+        harness.process_element1(2, 2)
+        harness.process_element2(1, 1)
+        assert pairs(harness) == []
+        # At the watermark is not late for Flink.
+        harness.process_element1(3, 3)
+        assert sorted(pairs(harness)) == [(3, 3), (3, 4)]
+        dropped = [[record.value for record in harness.take_side_output(tag)] for tag in (LEFT, RIGHT)]
+        assert dropped == ([[1, 2], [1]] if aside else [[], []])
+        assert harness.metrics()["rows_dropped"] == (0 if aside else 3)

@@ -1,0 +1,125 @@
+"""What joins do at their edges: late rows, outputs, kept state, time-outs, errors."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from keyed import DefinitionError, OutputTag, TimeDomain, TimestampError
+from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin
+from keyed.testing import KeyedTestHarness, Record
+
+LATE, ASIDE = OutputTag("late"), OutputTag("aside")
+
+
+def pair(left, right):
+    return left and left[1], right and right[1]
+
+
+def harness_of(function):
+    return KeyedTestHarness(function, key=lambda value: value[0])
+
+
+def test_an_as_of_join_takes_late_right_rows_and_not_late_left_ones():
+    with harness_of(AsOfJoin(pair, late_left=LATE)) as harness:
+        harness.process_element2(("a", "r10"), 10)
+        harness.advance_watermark(20)
+        harness.process_element2(("a", "r15"), 15)
+        harness.process_element1(("a", "l20"), 20)
+        harness.process_element1(("a", "l21"), 21)
+        harness.process_element2(("a", "r22"), 22)
+        harness.advance_watermark(30)
+        assert harness.take_output() == [Record(("l21", "r15"), 21)]
+        assert harness.take_side_output(LATE) == [Record(("a", "l20"), 20)]
+        # The last that the watermark has passed is kept for what is to come.
+        assert harness.state_entries() == 1
+    with harness_of(AsOfJoin(pair, tolerance=timedelta(milliseconds=5))) as harness:
+        harness.process_element2(("a", "r10"), 10)
+        harness.advance_watermark(14)
+        assert harness.state_entries() == 1
+        harness.advance_watermark(15)
+        assert harness.state_entries() == 0
+
+
+def test_a_full_interval_join_tells_the_lonely_when_nothing_can_come():
+    with harness_of(IntervalJoin(pair, lower=-2, upper=3, how="full", late_right=LATE)) as harness:
+        harness.process_element1(("a", "l10"), 10)
+        harness.process_element2(("a", "r20"), 20)
+        harness.advance_watermark(12)
+        assert harness.take_output() == []
+        harness.advance_watermark(13)
+        assert harness.take_output() == [Record(("l10", None), 13)]
+        harness.process_element1(("a", "l22"), 22)
+        assert harness.take_output() == [Record(("l22", "r20"), 22)]
+        harness.end_of_input()
+        assert harness.take_output() == []
+        assert harness.state_entries() == 0
+
+
+def test_an_enrichment_waits_in_processing_time_and_sends_aside_what_waits_in_vain():
+    function = EnrichmentJoin(pair, timeout=timedelta(seconds=1), domain=TimeDomain.PROCESSING_TIME, timed_out=ASIDE)
+    with harness_of(function) as harness:
+        harness.process_element1(("a", "l1"))
+        harness.process_element1(("b", "l2"))
+        harness.process_element2(("b", "r2"))
+        assert harness.take_output() == [Record(("l2", "r2"), None)]
+        harness.advance_processing_time(999)
+        harness.process_element1(("a", "l3"))
+        harness.advance_processing_time(1000)
+        assert [record.value for record in harness.take_side_output(ASIDE)] == [("a", "l1")]
+        harness.process_element2(("a", "r1"))
+        assert [record.value for record in harness.take_output()] == [("l3", "r1")]
+
+
+def test_a_table_joins_its_newest_row_and_forgets_deleted_ones():
+    with harness_of(TableJoin(pair, how="inner", deletes=lambda right: right[1] is None)) as harness:
+        harness.process_element1(("a", "l0"), 0)
+        harness.process_element2(("a", "r5"), 5)
+        harness.process_element2(("a", "r3"), 3)
+        harness.process_element1(("a", "l6"), 6)
+        harness.process_element2(("a", None), 7)
+        harness.process_element1(("a", "l8"), 8)
+        assert [record.value for record in harness.take_output()] == [("l6", "r5")]
+
+
+def test_rows_that_are_late_for_all_windows_go_aside():
+    with harness_of(WindowJoin(pair, size=10, slide=5, late_left=LATE)) as harness:
+        harness.advance_watermark(12)
+        harness.process_element1(("a", "l4"), 4)
+        harness.process_element1(("a", "l9"), 9)
+        harness.process_element2(("a", "r9"), 9)
+        harness.process_element2(("a", "r1"), 1)
+        harness.advance_watermark(14)
+        assert harness.take_output() == [Record(("l9", "r9"), 14)]
+        assert harness.take_side_output(LATE) == [Record(("a", "l4"), 4)]
+        assert harness.metrics()["rows_dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (IntervalJoin, {"lower": 0, "upper": 1, "how": "outer"}, "how='outer' must be one of 'inner'"),
+        (IntervalJoin, {"join": None, "lower": 0, "upper": 1}, r"join=None: give a function join\(left, right\)"),
+        (IntervalJoin, {"lower": 0.5, "upper": 1}, "lower=0.5 is a float"),
+        (IntervalJoin, {"lower": 0, "upper": 1, "late_left": "late"}, "'late' is no OutputTag"),
+        (AsOfJoin, {"tolerance": -1}, "tolerance=-1 must be"),
+        (AsOfJoin, {"how": "right"}, "how='right' must be one of 'inner', 'left'"),
+        (EnrichmentJoin, {"timeout": 1, "domain": "event"}, "must be a TimeDomain"),
+        (EnrichmentJoin, {"timeout": 1, "timed_out": "aside"}, "must be an OutputTag"),
+        (TableJoin, {"deletes": 3}, "deletes=3 must be a function"),
+        (WindowJoin, {"size": 0}, "size=0 must be"),
+    ],
+)
+def test_parameters_that_break_a_rule_are_refused(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        kind(**{"join": pair, **options})
+    nothing: Any = None
+    with pytest.raises(DefinitionError, match="cogroup=None"):
+        WindowCoGroup(nothing, size=1)
+
+
+def test_a_join_by_event_time_needs_timestamps():
+    with harness_of(AsOfJoin(pair)) as harness, pytest.raises(TimestampError, match="the element has no timestamp"):
+        harness.process_element1(("a", "l"))

@@ -1,0 +1,243 @@
+"""Connected and united streams in the local runtime and the harness."""
+
+import random
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import keyed
+from keyed import DefinitionError, KeyTypeError, OutputTag, StateDefinitionError
+from keyed.changelog import DirectoryChangelog
+from keyed.testing import KeyedTestHarness, Record
+from tests.keyed.runtimes.spark.functions import Both, Count
+
+BAD, BAD2 = OutputTag("bad"), OutputTag("bad2")
+
+
+def rows_of(seed, number, *, key="k", time="t", disorder=0):
+    chance = random.Random(seed)
+    return [
+        {key: chance.choice("abc"), time: i + chance.randint(-disorder, disorder), "v": chance.randrange(100)}
+        for i in range(number)
+    ]
+
+
+def both(left, right, **options):
+    first = keyed.stream(left, timestamp="t", watermark=keyed.bounded_out_of_orderness(5))
+    second = keyed.stream(right, timestamp="u", watermark=keyed.bounded_out_of_orderness(7))
+    return first.connect(second).key_by("k", "other").process(Both(), **options)
+
+
+def expected(left, right):
+    """What `Both` gives for each key in the end: how many rows of each side there were."""
+    counts: dict[str, list[int]] = {}
+    for row in left:
+        counts.setdefault(row["k"], [0, 0])[0] += 1
+    for row in right:
+        counts.setdefault(row["other"], [0, 0])[1] += 1
+    return {key: tuple(value) for key, value in counts.items()}
+
+
+def last_counts(values):
+    return {key: (first, second) for key, first, second in values}
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("make", [list, pa.Table.from_pylist, pd.DataFrame])
+def test_both_sides_share_the_state_of_their_key(make, parallelism):
+    left, right = rows_of(1, 200, disorder=5), rows_of(2, 150, key="other", time="u", disorder=7)
+    found = [
+        both(make(left), make(right), parallelism=parallelism).run(rows_per_batch=size).values for size in (7, 1000)
+    ]
+    for values in found:
+        assert last_counts(values) == expected(left, right)
+        assert len(values) == 350 + len(expected(left, right))
+
+
+def test_the_watermark_is_the_least_of_both_sides():
+    left = [{"k": "a", "t": t, "v": 0} for t in range(0, 100, 10)]
+    right = [{"other": "a", "u": u, "v": 0} for u in range(0, 50, 10)]
+    seen = []
+    both(left, right).run(rows_per_batch=5, on_progress=lambda progress: seen.append(progress.watermark))
+    # After the first batch the left side stands at 40 − 5 − 1, the right one at 40 − 7 − 1.
+    assert seen == [32, 32, keyed.MAX_TIMESTAMP]
+
+
+def test_a_silent_side_is_not_waited_for_with_idleness():
+    clock = [0]
+
+    def left():
+        for t in range(0, 60, 10):
+            clock[0] += 100
+            yield {"k": "a", "t": t, "v": 0}
+            yield keyed.PAUSE
+
+    strategy = keyed.ascending_timestamps().with_idleness(250)
+    first, second = keyed.stream(left(), timestamp="t"), keyed.stream([], timestamp="u", watermark=strategy)
+    connected = first.connect(second).key_by("k", "other").process(Both())
+    seen = []
+    connected.run(processing_time=lambda: clock[0], on_progress=lambda progress: seen.append(progress.watermark))
+    assert seen == [*[keyed.MIN_TIMESTAMP] * 3, 29, 39, 49, keyed.MAX_TIMESTAMP]
+
+
+def test_idleness_alone_makes_a_batch_where_sources_pause():
+    clock = [0]
+
+    def left():
+        yield {"k": "a", "t": 50, "v": 0}
+        yield keyed.PAUSE
+        clock[0] = 99
+        yield keyed.PAUSE
+        clock[0] = 100
+        yield keyed.PAUSE
+
+    strategy = keyed.ascending_timestamps().with_idleness(100)
+    second = keyed.stream([{"other": "a", "u": 10, "v": 0}], timestamp="u", watermark=strategy)
+    connected = keyed.stream(left(), timestamp="t").connect(second).key_by("k", "other").process(Both())
+    seen = []
+    connected.run(processing_time=lambda: clock[0], on_progress=lambda each: seen.append((each.rows, each.watermark)))
+    assert seen == [(2, 9), (0, 49), (0, keyed.MAX_TIMESTAMP)]
+
+
+def test_time_while_the_query_was_down_is_no_silence(tmp_path):
+    strategy = keyed.ascending_timestamps().with_idleness(100)
+    seen = []
+
+    def run(left, now):
+        first = keyed.stream(left, timestamp="t")
+        second = keyed.stream([{"other": "a", "u": 10, "v": 0}], timestamp="u", watermark=strategy)
+        connected = first.connect(second).key_by("k", "other").process(Both())
+        connected.run(
+            checkpoint=tmp_path / "ck",
+            processing_time=lambda: now,
+            on_progress=lambda each: seen.append(each.watermark),
+        )
+
+    rows = [{"k": "a", "t": t, "v": 0} for t in (20, 30, 40)]
+    run(rows[:1], 0)
+    run(rows[:2], 5_000)
+    assert seen == [9, 9]
+
+
+def test_partitions_of_a_source_hold_its_watermark_back():
+    rows = [{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]]
+    for make in (list, pa.Table.from_pylist):
+        seen: list[keyed.Progress] = []
+        stream = keyed.stream(make(rows), timestamp="t", watermark=keyed.ascending_timestamps().with_partitions("p"))
+        stream.key_by("k").process(Count()).run(rows_per_batch=2, on_progress=seen.append)
+        assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
+
+
+def test_each_source_has_its_own_bad_rows():
+    left = [{"k": None, "t": 1, "v": 0}, {"k": "a", "t": 2, "v": 1}]
+    right = [{"other": "a", "u": None, "v": 3}]
+    first = keyed.stream(left, timestamp="t", on_bad_row=BAD)
+    second = keyed.stream(right, timestamp="u", on_bad_row=BAD2)
+    out = first.connect(second).key_by("k", "other").process(Both())
+    sinks = [keyed.collect_sink() for _ in range(3)]
+    result = keyed.run(out.to(sinks[0]), out.side_output(BAD).to(sinks[1]), out.side_output(BAD2).to(sinks[2]))
+    assert [value.v for value in sinks[1].values] == [0]
+    assert [value.v for value in sinks[2].values] == [3]
+    assert result.metrics["Both"]["rows_bad"] == 2
+    with pytest.raises(keyed.NullKeyError):
+        keyed.stream(left, timestamp="t").connect(second).key_by("k", "other").process(Both()).run()
+
+
+def test_a_checkpoint_goes_on_in_both_sources_and_a_changelog_restores_both(tmp_path):
+    left, right = rows_of(1, 200, disorder=5), rows_of(2, 150, key="other", time="u", disorder=7)
+    changelog = DirectoryChangelog(tmp_path / "log")
+    cuts = [(50, 0), (120, 90), (200, 150)]
+    values = []
+    for left_rows, right_rows in cuts[:2]:
+        query = both(left[:left_rows], right[:right_rows], parallelism=3, changelog=changelog)
+        values += query.run(checkpoint=tmp_path / "ck", rows_per_batch=20).values
+    once = both(left, right, parallelism=2, restore_from=changelog)
+    restored = once.run(checkpoint=tmp_path / "ck2", rows_per_batch=20, drain=True)
+    assert restored.restored is not None
+    assert restored.restored.with_position
+    values += restored.values
+    assert last_counts(values) == expected(left, right)
+    assert len(values) == 350 + len(expected(left, right))
+    with pytest.raises(keyed.CheckpointError, match="consumed 90 rows"):
+        both(left, right[:80], parallelism=3, changelog=changelog).run(checkpoint=tmp_path / "ck")
+
+
+def test_a_union_runs_the_rows_of_all_by_time():
+    parts = [rows_of(seed, 60) for seed in range(3)]
+    whole = sorted((row for part in parts for row in part), key=lambda row: row["t"])
+    streams = [keyed.stream(part, timestamp="t") for part in parts]
+    united = streams[0].union(*streams[1:]).key_by("k").process(Count()).run()
+    assert united.values == keyed.stream(whole, timestamp="t").key_by("k").process(Count()).run().values
+
+
+def test_sides_may_be_unions():
+    left, right = rows_of(1, 40), rows_of(2, 40, key="other", time="u")
+    streams = [keyed.stream(part, timestamp="t") for part in (left[:20], left[20:])]
+    others = [keyed.stream(part, timestamp="u") for part in (right[:10], right[10:])]
+    out = streams[0].union(streams[1]).connect(others[0].union(others[1])).key_by("k", "other").process(Both())
+    assert last_counts(out.run().values) == expected(left, right)
+
+
+class Half(keyed.KeyedCoProcessFunction):
+    def process_element1(self, value, ctx):
+        pass
+
+
+def test_what_cannot_be_connected_is_refused_before_the_first_row():
+    stream = keyed.stream(rows_of(1, 3), timestamp="t")
+    with pytest.raises(DefinitionError, match="Both takes two streams"):
+        stream.key_by("k").process(Both())
+    with pytest.raises(DefinitionError, match="Count is no KeyedCoProcessFunction"):
+        stream.connect(stream).key_by("k").process(Count())
+    with pytest.raises(DefinitionError, match="different keys"):
+        stream.connect(stream).key_by(("k", "v"), "k")
+    with pytest.raises(DefinitionError, match="has timestamps and another one has not"):
+        stream.connect(keyed.stream([]))
+    with pytest.raises(DefinitionError, match=r"key both streams"):
+        stream.key_by("k").connect(stream)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="is an operator of a query"):
+        stream.key_by("k").connect(stream.key_by("k").process(Count(), "k string").key_by("k"))
+    with pytest.raises(DefinitionError, match="one of these is connected"):
+        stream.connect(stream).key_by("k").connect(stream.key_by("k"))
+    numbers = keyed.stream(pa.table({"k": [1], "t": [1]}), timestamp="t")
+    with pytest.raises(DefinitionError, match="different columns"):
+        numbers.union(keyed.stream(pa.table({"b": [1], "t": [1]}), timestamp="t"))
+    with pytest.raises(StateDefinitionError, match="does not define process_element2"):
+        stream.connect(stream).key_by("k").process(Half())
+    connected = stream.connect(numbers).key_by("k").process(Both())
+    with pytest.raises(KeyTypeError, match="keys of types int and str"):
+        connected.run()
+
+
+def test_a_failure_names_the_side():
+    class Fails(Both):
+        def process_element2(self, value, ctx):
+            raise ValueError("no")
+
+    stream = keyed.stream([{"k": "a", "t": 1}], timestamp="t")
+    connected = keyed.stream([], timestamp="t").connect(stream).key_by("k").process(Fails())
+    with pytest.raises(keyed.UserFunctionError, match=r"process_element2 of element Row\(k='a'"):
+        connected.run()
+
+
+def test_the_harness_takes_elements_and_watermarks_of_either_side():
+    with KeyedTestHarness(Both(), key="k", key2="other", parallelism=2) as harness:
+        harness.process_element1({"k": "a", "v": 1}, 10)
+        harness.process_element2({"other": "a", "v": 1}, 20)
+        assert harness.take_output() == [Record(("a", 1, 0), 10), Record(("a", 1, 1), 20)]
+        harness.advance_watermark1(500)
+        assert harness.current_watermark == keyed.MIN_TIMESTAMP
+        harness.advance_watermark2(120)
+        assert (harness.current_watermark, harness.take_output()) == (120, [Record(("a", 1, 1), 120)])
+        with harness.batch():
+            harness.process_element2({"other": "b", "v": 1}, 130)
+            harness.process_element1({"k": "b", "v": 1}, 125)
+        assert [record.value for record in harness.take_output()] == [("b", 1, 0), ("b", 1, 1)]
+        again = KeyedTestHarness.restore(Both(), harness.snapshot(), key="k", key2="other", parallelism=3)
+        again.process_element2({"other": "a", "v": 1}, 140)
+        assert again.take_output() == [Record(("a", 1, 2), 140)]
+        with pytest.raises(DefinitionError, match="use process_element1 and process_element2"):
+            harness.process({"k": "a"})
+    with KeyedTestHarness(Count(), key="k") as harness, pytest.raises(DefinitionError, match="use process"):
+        harness.process_element1({"k": "a"})

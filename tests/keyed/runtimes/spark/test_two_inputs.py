@@ -1,0 +1,114 @@
+"""Connected and united streams on Spark: one query, one shuffle, and the results of the local runtime."""
+
+from __future__ import annotations
+
+import pytest
+
+import keyed
+from keyed import DefinitionError, OutputTag, bounded_out_of_orderness
+from keyed.changelog import DirectoryChangelog
+from tests.keyed.runtimes.local.test_two_inputs import both, expected, last_counts, rows_of
+from tests.keyed.runtimes.spark.functions import COUNTED, EVERY, SCHEMA, Both, Count, write_file
+
+BAD = OutputTag("bad")
+OTHER = "other string, u bigint, v bigint"
+COUNTS = "k string, first int, second int"
+
+
+def connected(left, right, *, on_bad_row=None, **options):
+    first = keyed.stream(left, timestamp="t", watermark=bounded_out_of_orderness(5))
+    second = keyed.stream(right, timestamp="u", watermark=bounded_out_of_orderness(7), on_bad_row=on_bad_row)
+    options = {"parallelism": 2, **options}
+    return first.connect(second).key_by("k", "other").process(Both(), COUNTS, name="both", **options)
+
+
+def files(spark, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def tuples(rows):
+    return [tuple(row.values()) for row in rows]
+
+
+def in_order(values):
+    return sorted(map(tuple, values))
+
+
+@pytest.mark.smoke
+def test_batch_dataframes_give_what_the_local_runtime_gives(spark):
+    left, right = rows_of(1, 60, disorder=5), rows_of(2, 50, key="other", time="u", disorder=7)
+    bad = [(None, 3, 3)]
+    frames = spark.createDataFrame(tuples(left), SCHEMA), spark.createDataFrame(tuples(right) + bad, OTHER)
+    out = connected(*frames, on_bad_row=BAD)
+    main, aside, diverted = (keyed.collect_sink() for _ in range(3))
+    result = keyed.run(out.to(main), out.side_output(EVERY).to(aside), out.side_output(BAD).to(diverted))
+    local = both(left, right).run().values
+    assert in_order(main.values) == in_order(local)
+    assert in_order(aside.values) == sorted(
+        (row.get("k") or row["other"], row["v"]) for row in left + right if row["v"] > 90
+    )
+    assert [(row.other, row.u, row.v) for row in diverted.values] == bad
+    assert result.metrics["both"]["rows_bad"] == 1
+    # One shuffle: what both sides send is united before it.
+    plan = out.df._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("Exchange hashpartitioning") == 1
+
+
+def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
+    left, right = rows_of(1, 90, disorder=5), rows_of(2, 60, key="other", time="u", disorder=7)
+    sources = [
+        files(spark, tmp_path / "in"),
+        files(spark, tmp_path / "in2").withColumnsRenamed({"k": "other", "t": "u"}),
+    ]
+    changelog = DirectoryChangelog(tmp_path / "log")
+    values = []
+
+    def add(number, left_rows, right_rows):
+        write_file(tmp_path / "in", number, tuples(left_rows))
+        if right_rows:
+            write_file(tmp_path / "in2", number, tuples(right_rows))
+
+    add(0, left[:30], [])
+    job = connected(*sources, changelog=changelog)
+    watermarks = []
+
+    def run(job, checkpoint, **options):
+        result = job.run(checkpoint=checkpoint, on_progress=lambda each: watermarks.append(each.watermark), **options)
+        values.extend(result.values)
+        return result
+
+    run(job, tmp_path / "ck")
+    assert watermarks[-1] == keyed.MIN_TIMESTAMP
+    add(1, left[30:60], right[:30])
+    run(job, tmp_path / "ck")
+    assert watermarks[-1] == max(row["u"] for row in right[:30]) - 7 - 1
+    add(2, left[60:], right[30:])
+    again = connected(*sources, restore_from=changelog, parallelism=1)
+    result = run(again, tmp_path / "ck2", drain=True)
+    assert result.restored is not None
+    assert result.restored.with_position
+    assert last_counts(values) == expected(left, right)
+    assert len(values) == 150 + len(expected(left, right))
+
+
+def test_a_union_of_dataframes(spark):
+    parts = [rows_of(seed, 40) for seed in range(2)]
+    frames = [spark.createDataFrame(tuples(parts[0]), SCHEMA)]
+    frames.append(spark.createDataFrame(tuples(parts[1]), SCHEMA).select("v", "t", "k"))
+    streams = [keyed.stream(frame, timestamp="t") for frame in frames]
+    united = streams[0].union(streams[1]).key_by("k").process(Count(), COUNTED, parallelism=2).run().values
+    local = [keyed.stream(part, timestamp="t") for part in parts]
+    assert in_order(united) == in_order(local[0].union(local[1]).key_by("k").process(Count()).run().values)
+
+
+def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
+    frame = keyed.stream(spark.createDataFrame([("a", 1, 1)], SCHEMA), timestamp="t")
+    with pytest.raises(DefinitionError, match="a streaming and a batch DataFrame"):
+        frame.connect(keyed.stream(files(spark, tmp_path / "in"), timestamp="t"))
+    with pytest.raises(DefinitionError, match="cannot be in one query"):
+        frame.connect(keyed.stream([], timestamp="t"))
+    other = keyed.stream(spark.createDataFrame([(1, 1, 1)], "k bigint, t bigint, v bigint"), timestamp="t")
+    connected = frame.connect(other).key_by("k").process(Both(), COUNTS)
+    with pytest.raises(DefinitionError, match="keys of types int and str"):
+        connected.run()
