@@ -14,7 +14,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow spark-matrix lowest oldest-spark lint format types bench clean
+.PHONY: help setup demo test test-slow simulate spark-matrix lowest oldest-spark lint format types bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
 	$(PYTEST) -n 3 -m slow $(ARGS)
 
+simulate: setup ## 2,000 seeds of the simulator, and bugs that are planted and have to be found (ARGS="--seeds 100000")
+	$(BIN)/python -m tests.keyed.testing.simulations --planted $(ARGS)
+
 spark-matrix: setup ## the Spark tests on every Spark that serves, each in an environment of its own; hours
 	$(BIN)/python .ci/versions.py 4.0.5 4.1.4 4.2.1 4.3.0 -- -m spark $(ARGS)
 
@@ -66,4 +69,4 @@ bench: setup ## the benchmarks; several minutes
 
 clean: ## remove everything that the targets above made
 	rm -rf $(VENV) .environments $(DEMO) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse
-	find keyed windows examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find keyed windows pytest_keyed examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

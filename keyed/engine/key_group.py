@@ -239,6 +239,8 @@ class KeyGroup:
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
         """Append the segment, clean the oldest rows and write the meta record."""
         log = self._log
+        # The last look at the local store but for that of the cleaning: if it fails, the log is still as it was.
+        meta.hash = self._hash(meta.hash, changes)
         rows_before, before = meta.last_row, meta.head
         blocks: list[Any] = []
         rows: list[bytes] = []
@@ -255,7 +257,6 @@ class KeyGroup:
         if rows:
             meta.head = meta.attempt
         meta.commit_rows = len(rows)
-        meta.hash = self._hash(meta.hash, changes)
         for record in rows:
             meta.last_row += 1
             meta.log_bytes += len(record)

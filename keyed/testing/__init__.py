@@ -1,7 +1,7 @@
 """What users test their functions with.
 
 The harness, with hand-driven clocks, needs neither pytest nor Hypothesis. Properties and strategies need the extra
-``keyed[testing]``, and are loaded when they are first used.
+``keyed[testing]``, and are loaded when they are first used, as is the simulator.
 """
 
 import importlib
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
         assert_runtimes_agree,
         assert_state_bounded,
     )
+    from keyed.testing.simulator import Simulation, SimulationFailed, simulate
 
-_ON_DEMAND = dict.fromkeys(
+_PROPERTIES = dict.fromkeys(
     (
         "Falsified",
         "PropertyOptions",
@@ -38,6 +39,7 @@ _ON_DEMAND = dict.fromkeys(
     ),
     "properties",
 )
+_ON_DEMAND = _PROPERTIES | dict.fromkeys(("Simulation", "SimulationFailed", "simulate"), "simulator")
 
 __all__ = [
     "Falsified",
@@ -45,6 +47,8 @@ __all__ = [
     "MemoryChangelog",
     "PropertyOptions",
     "Record",
+    "Simulation",
+    "SimulationFailed",
     "assert_batch_split_invariant",
     "assert_deterministic",
     "assert_matches",
@@ -52,7 +56,12 @@ __all__ = [
     "assert_rescale_invisible",
     "assert_runtimes_agree",
     "assert_state_bounded",
+    "simulate",
 ]
+
+
+if "hypothesis" in sys.modules:
+    importlib.import_module("keyed.testing.strategies")
 
 
 def __getattr__(name: str) -> Any:

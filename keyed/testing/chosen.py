@@ -1,8 +1,11 @@
-"""What the command line of pytest has chosen for the test kit. Everything else leaves it as it is."""
+"""What the command line of pytest has chosen for the test kit, as the plugin `pytest_keyed` leaves it."""
 
 from __future__ import annotations
 
-#: What chooses the examples of properties and the simulations; another one each time if ``None``.
-seed: int | None = None
-#: How many simulations are run; each caller's own number if ``None``.
-simulations: int | None = None
+import os
+
+
+def number(name: str) -> int | None:
+    """Return ``KEYED_SEED`` or ``KEYED_SIMULATIONS``, ``None`` if nothing was chosen."""
+    value = os.environ.get(name)
+    return int(value) if value else None

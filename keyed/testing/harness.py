@@ -20,7 +20,7 @@ from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, 
 from keyed.content.delta import table_keys
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.engine.batch import Batch, Emitted, EmittedTables
+from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
@@ -137,7 +137,7 @@ class KeyedTestHarness(Shown):
             changelog.prepare(_OPERATOR, parallelism)
         self._start()
         if restore_from is not None:
-            self._restore(restore_from if isinstance(restore_from, RestorePoint) else RestorePoint(restore_from))
+            self._restore_from(restore_from)
 
     def __repr__(self) -> str:
         clocks = f"watermark {self._watermark}, processing time {self._processing_time}"
@@ -406,7 +406,7 @@ class KeyedTestHarness(Shown):
         _export(snapshot, function, changelog)
         harness = cls(function, key=key, key2=key2, backend=backend, parallelism=parallelism, watermark=watermark)
         if changelog.header() is not None:
-            harness._restore(RestorePoint(changelog))
+            harness._restore_from(changelog)
         return harness
 
     def crash_and_recover(self, function: Function | None = None) -> None:
@@ -449,7 +449,7 @@ class KeyedTestHarness(Shown):
         self._spec = attrs.evolve(self._spec, parallelism=parallelism)
         self.crash_and_recover(function)
         if changelog.header() is not None:
-            self._restore(RestorePoint(changelog))
+            self._restore_from(changelog)
 
     def close(self) -> None:
         """Close the function and the local stores."""
@@ -500,7 +500,7 @@ class KeyedTestHarness(Shown):
             key_type=self._key_types.name,
         )
 
-    def _commit(self, batches: list[Batch]) -> None:
+    def _ran(self, batches: list[Batch]) -> list[BatchResult]:
         """Run a micro-batch over the groups and commit it; nothing of it stays if a group fails."""
         results = []
         try:
@@ -510,6 +510,11 @@ class KeyedTestHarness(Shown):
             self._commits.rollback()
             raise
         self._finish()
+        return results
+
+    def _commit(self, batches: list[Batch]) -> None:
+        """Run a micro-batch, commit it and take what it emitted."""
+        results = self._ran(batches)
         if self._spec.delay_ms is not None:
             self._watermark = min(result.watermark for result in results)
         for result in results:
@@ -561,8 +566,9 @@ class KeyedTestHarness(Shown):
             self._folder.close()
             self._folder = None
 
-    def _restore(self, point: RestorePoint) -> None:
+    def _restore_from(self, changelog: Changelog | RestorePoint) -> None:
         """Take over the state that a changelog holds."""
+        point = changelog if isinstance(changelog, RestorePoint) else RestorePoint(changelog)
         operator = header_of(point.changelog).operator
         restoration = cut_of({operator: point}).operators[operator]
         restore(restoration, self._spec, self._groups)

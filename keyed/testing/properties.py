@@ -95,7 +95,9 @@ def _prove(
     """
     number = options.get("seed")
     if number is None:
-        number = random.getrandbits(32) if chosen.seed is None else chosen.seed
+        number = chosen.number("KEYED_SEED")
+    if number is None:
+        number = random.getrandbits(32)
     examples = options.get("examples") or settings().max_examples
     found: list[_Failure] = []
     classes = _Classes(function)

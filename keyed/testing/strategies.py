@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -257,16 +257,15 @@ def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[A
     return found
 
 
-def register(types: Mapping[type, SearchStrategy[Any]] | None = None) -> None:
-    """Tell Hypothesis what ``st.from_type`` gives for the types of this module: called once, when it is loaded."""
+def register() -> None:
+    """Tell Hypothesis what ``st.from_type`` gives for rows and steps."""
     times = st.integers(0, 10_000)
-    found = types or {
-        Record: st.builds(Record, st.integers(0, 9), times),
-        Watermark: st.builds(Watermark, times),
-        ProcessingTime: st.builds(ProcessingTime, times),
-        Rescale: st.builds(Rescale, st.integers(1, 4)),
-        Crash: st.just(Crash()),
-        End: st.just(End()),
-    }
-    for type_, strategy in found.items():
-        st.register_type_strategy(type_, strategy)
+    st.register_type_strategy(Record, st.builds(Record, st.integers(0, 9), times))
+    st.register_type_strategy(Watermark, st.builds(Watermark, times))
+    st.register_type_strategy(ProcessingTime, st.builds(ProcessingTime, times))
+    st.register_type_strategy(Rescale, st.builds(Rescale, st.integers(1, 4)))
+    st.register_type_strategy(Crash, st.just(Crash()))
+    st.register_type_strategy(End, st.just(End()))
+
+
+register()

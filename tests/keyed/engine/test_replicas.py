@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyed.engine import cleaning
+from keyed.engine.key_group import KeyGroup
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores import MemoryStore, open_rocks_store
 from tests.keyed.engine.groups import Group, random_element
@@ -232,3 +233,23 @@ def test_a_group_without_state_costs_its_store_nothing():
     for _ in range(3):
         group.run(("k", "cancel_timer", "none"))
     assert group.meta().last_row == 0
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_store_that_fails_while_a_commit_is_hashed_leaves_the_log_whole(monkeypatch):
+    random, group = Random(3), Group()
+    fails = [False]
+    real = KeyGroup._hash
+
+    def hashed(*arguments):
+        if fails.pop():
+            raise LocalStoreError("the disk is gone")
+        return real(*arguments)
+
+    monkeypatch.setattr(KeyGroup, "_hash", hashed)
+    for _ in range(40):
+        # Once, and then the batch runs again.
+        fails[:] = [False, True]
+        group.run(*[random_element(random) for _ in range(4)])
+        assert group.rebuilt() == group.entries()
+    assert group.meta().first_row > 1, "nothing was cleaned"

@@ -1,0 +1,528 @@
+"""The simulator: a function on the real engine, while workers die, stores fail and writes are torn, late or repeated.
+
+A simulation is chosen by its seed. The rows are cut into batches, with clocks, deaths and rescaling between them.
+Each key group of a batch runs on any of three workers with a local store each, as on Spark, where the worker of a
+partition changes from batch to batch; what fails is tried again until the batch is committed. Rescaling goes through
+the changelog. In the end outputs, states and timers have to be those of an undisturbed run, and the local stores and
+the changelog what the log holds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.changelog.model import Blocks, Changelog, ChangelogWriter, Commit
+from keyed.content.blocks import Change
+from keyed.content.local_store import LocalStore
+from keyed.engine import cleaning
+from keyed.engine.batch import Batch, BatchResult
+from keyed.engine.key_group import KeyGroup
+from keyed.engine.replica import Replica
+from keyed.errors import ChangelogError, CheckpointError, DefinitionError, KeyedError, LocalStoreError
+from keyed.functions import Function
+from keyed.recovery import verify_changelog
+from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores.commit_store import MemoryCommitStore
+from keyed.testing import chosen
+from keyed.testing.harness import KeyedTestHarness, Record
+from keyed.testing.memory_changelog import MemoryChangelog
+from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
+from keyed.watermarks import WatermarkStrategy
+
+_OPERATOR = "function"
+_BATCH = "batch"
+_WORKERS = 3
+#: How often a batch fails before it is left in peace.
+_PATIENCE = 6
+
+
+class SimulationFailed(AssertionError):
+    """A simulation ended otherwise than the undisturbed run.
+
+    Attributes:
+        seed: What repeats it.
+        script: What was done and what went wrong, step by step.
+    """
+
+    def __init__(self, why: str, seed: int, script: Sequence[str]) -> None:
+        lines = "\n".join(f"  {line}" for line in script)
+        super().__init__(f"{why}\nRepeat it with seed {seed} (--keyed-seed={seed}). Its steps:\n{lines}")
+        self.seed = seed
+        self.script = list(script)
+
+
+class _Died(Exception):
+    """A worker died in the middle."""
+
+
+_STRUCK = (_Died, LocalStoreError, ChangelogError, CheckpointError)
+
+
+class _Faults:
+    """Decides what goes wrong, and writes it down."""
+
+    def __init__(self, random: Random, script: list[str]) -> None:
+        self.random = random
+        self.script = script
+        self.resting = True
+
+    def strikes(self, what: str, chance: float) -> bool:
+        """Tell whether something goes wrong now."""
+        if self.resting or self.random.random() >= chance:
+            return False
+        self.script.append(f"    {what}")
+        return True
+
+
+class _FaultyStore:
+    """A local store of which any call may fail; what it applies may be torn off."""
+
+    def __init__(self, store: LocalStore, faults: _Faults, name: str) -> None:
+        self._store = store
+        self._faults = faults
+        self._name = name
+
+    def _may_fail(self, call: str) -> None:
+        if self._faults.strikes(f"{self._name}: {call} fails", 0.004):
+            raise LocalStoreError(f"{self._name}: {call} fails")
+
+    def position(self) -> tuple[str, int] | None:
+        self._may_fail("position")
+        return self._store.position()
+
+    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
+        self._may_fail("get")
+        return self._store.get(prefix, sub)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self._may_fail("scan")
+        return self._store.scan(prefix)
+
+    def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
+        self._may_fail("due")
+        return self._store.due(kind, up_to)
+
+    def items(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        self._may_fail("items")
+        return self._store.items()
+
+    def table(self, state_id: int) -> Any:
+        self._may_fail("table")
+        return self._store.table(state_id)
+
+    def apply(self, log_id: str, row: int, changes: Any, tables: Any = ()) -> None:
+        self._may_fail("apply")
+        if self._faults.strikes(f"{self._name}: apply is torn off", 0.02):
+            changes = self._torn(list(changes))
+        self._store.apply(log_id, row, changes, tables)
+
+    def _torn(self, changes: list[Change]) -> Iterator[Change]:
+        yield from changes[: self._faults.random.randint(0, len(changes))]
+        raise LocalStoreError(f"{self._name}: torn off")
+
+    def reset(self) -> None:
+        self._store.reset()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class _FaultyWriter:
+    """A writer whose appends fail, are torn off, get no answer, or come late."""
+
+    def __init__(self, writer: ChangelogWriter, world: _World, name: str) -> None:
+        self._writer = writer
+        self._world = world
+        self._name = name
+
+    def last(self) -> Commit | None:
+        if self._world.faults.strikes(f"{self._name}: last fails", 0.01):
+            raise ChangelogError(f"{self._name}: last fails")
+        return self._writer.last()
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        faults = self._world.faults
+        told = f"{self._name}: commit {commit.sequence}"
+        if faults.strikes(f"{told} is torn off", 0.03):
+            self._writer.append(commit, self._torn(list(blocks)))
+        if faults.strikes(f"{told} is written without an answer", 0.03):
+            self._writer.append(commit, blocks)
+            raise ChangelogError(f"{told}: no answer")
+        if faults.strikes(f"{told} is late", 0.03):
+            self._world.late.append((self._writer, commit, list(blocks)))
+            raise ChangelogError(f"{told}: timed out")
+        if faults.strikes(f"{told} is refused", 0.02):
+            raise ChangelogError(f"{told}: refused")
+        return self._writer.append(commit, blocks)
+
+    def _torn(self, blocks: list[Any]) -> Iterator[Any]:
+        yield from blocks[: self._world.faults.random.randint(0, len(blocks))]
+        raise ChangelogError(f"{self._name}: torn off")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _FaultyCommits(MemoryCommitStore):
+    """The truth, whose commits may fail, or succeed without an answer."""
+
+    def __init__(self, faults: _Faults) -> None:
+        super().__init__()
+        self._faults = faults
+
+    def make_durable(self) -> None:
+        if self._faults.strikes("the commit fails", 0.03):
+            raise CheckpointError("the commit fails")
+        super().make_durable()
+        if self._faults.strikes("the commit gets no answer", 0.03):
+            raise _Died
+
+
+@attrs.define
+class _Worker:
+    """One worker: its local stores, which may be on disk, and the key groups that it has run."""
+
+    number: int
+    stores: dict[int, LocalStore] = attrs.field(factory=dict)
+    groups: dict[int, KeyGroup] = attrs.field(factory=dict)
+
+
+class _World(KeyedTestHarness):
+    """A harness over faulty parts, in which each batch is tried until it is committed."""
+
+    def __init__(
+        self, faults: _Faults, changelog: Changelog, folder: Path | None, function: Function, **more: Any
+    ) -> None:
+        self.faults = faults
+        self.late: list[tuple[ChangelogWriter, Commit, list[Any]]] = []
+        self._zombies: list[tuple[bytes, list[Batch], Any]] = []
+        self._workers: list[_Worker] = []
+        self._disk = folder
+        self._opened = 0
+        self._number = 0
+        self._written: dict[int, list[BatchResult]] = {}
+        super().__init__(function, changelog=changelog, **more)
+
+    def _start(self) -> None:
+        if not isinstance(self._commits, _FaultyCommits):
+            self._commits = _FaultyCommits(self.faults)
+        self._workers = [_Worker(number) for number in range(_WORKERS)]
+        self._groups = [self._group(self._workers[0], index) for index in range(self._spec.parallelism)]
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            for store in worker.stores.values():
+                store.close()
+        self._workers, self._groups = [], []
+
+    def _group(self, worker: _Worker, index: int) -> KeyGroup:
+        """Return a key group as a worker has it."""
+        if index not in worker.groups:
+            name = f"worker {worker.number}, key group {index}"
+            if index not in worker.stores:
+                self._opened += 1
+                on_disk = None if self._disk is None else self._disk / str(self._opened)
+                worker.stores[index] = MemoryStore() if on_disk is None else open_rocks_store(on_disk)
+            changelog = self._spec.changelog
+            assert changelog is not None
+            writer = _FaultyWriter(changelog.writer(index), self, f"changelog of {name}")
+            store: Any = _FaultyStore(worker.stores[index], self.faults, f"store of {name}")
+            log = self._commits.group_log(_OPERATOR, index)
+            spec = attrs.evolve(self._spec, function=copied(self._spec.function))
+            worker.groups[index] = KeyGroup(spec, index, log, Replica(store), writer, f"log{index}")
+        return worker.groups[index]
+
+    def _ran(self, batches: list[Batch]) -> list[BatchResult]:
+        number, tries = self._number + 1, 0
+        while True:
+            tries += 1
+            self.faults.resting = tries > _PATIENCE
+            try:
+                self._disturb(batches)
+                self._attempt(batches, number)
+            except _STRUCK:
+                self._commits.rollback()
+                if tries > 2 * _PATIENCE:
+                    raise
+            except BaseException:
+                self._commits.rollback()
+                raise
+            if int(self._commits.read(_BATCH) or b"0") == number:
+                break
+        self.faults.resting = True
+        self._number = number
+        self._groups = [self._group(self.faults.random.choice(self._workers), i) for i in range(len(self._groups))]
+        return self._written[number]
+
+    def _attempt(self, batches: list[Batch], number: int) -> None:
+        """Run all key groups of a batch on some workers, write the outputs and commit."""
+        faults = self.faults
+        again = True
+        while again:
+            results = []
+            for index, batch in enumerate(batches):
+                worker = faults.random.choice(self._workers)
+                results.append(self._group(worker, index).run(batch))
+                if faults.strikes(f"worker {worker.number} dies in the middle", 0.03):
+                    self._kill(worker)
+                    raise _Died
+            again = faults.strikes("the batch runs a second time", 0.05)
+            if again:
+                self._commits.rollback()
+        self._written[number] = results
+        self._commits.write(_BATCH, b"%d" % number)
+        self._commits.commit()
+
+    def _disturb(self, batches: list[Batch]) -> None:
+        """Do what may happen before a batch."""
+        faults, random = self.faults, self.faults.random
+        if faults.strikes("a worker dies", 0.08):
+            self._kill(random.choice(self._workers))
+        if self.late and faults.strikes("a late commit arrives", 0.5):
+            self._arrive()
+        if faults.strikes("a worker flushes", 0.1):
+            index = random.randrange(len(batches))
+            self._group(random.choice(self._workers), index).flush()
+        if faults.strikes("a worker falls asleep in this batch", 0.05):
+            changelog = self._spec.changelog
+            assert changelog is not None
+            writers = [changelog.writer(index) for index in range(len(batches))]
+            self._zombies.append((self._commits.snapshot(), batches, writers))
+        if self._zombies and faults.strikes("a zombie wakes up and runs its batch", 0.3):
+            self._wake(*self._zombies.pop(random.randrange(len(self._zombies))))
+
+    def _kill(self, worker: _Worker) -> None:
+        """Take a worker's memory from it, and sometimes its disk."""
+        worker.groups.clear()
+        if self.faults.random.random() < 0.5:
+            self.faults.script.append(f"      worker {worker.number} has lost its disk")
+            for store in worker.stores.values():
+                store.close()
+            worker.stores.clear()
+
+    def _arrive(self) -> None:
+        writer, commit, blocks = self.late.pop(self.faults.random.randrange(len(self.late)))
+        try:
+            writer.append(commit, blocks)
+        except ChangelogError:
+            self.faults.script.append("      and is refused")
+
+    def _wake(self, snapshot: bytes, batches: list[Batch], writers: list[ChangelogWriter]) -> None:
+        """Run an old batch over the state of then; nothing of it is ever committed."""
+        if len(batches) != self._spec.parallelism:
+            return
+        commits = MemoryCommitStore()
+        commits.restore(snapshot)
+        for index, (batch, writer) in enumerate(zip(batches, writers, strict=True)):
+            spec = attrs.evolve(self._spec, function=copied(self._spec.function))
+            log = commits.group_log(_OPERATOR, index)
+            group = KeyGroup(spec, index, log, Replica(MemoryStore()), writer, f"log{index}")
+            try:
+                group.run(batch)
+            except ChangelogError:
+                self.faults.script.append("      and is refused")
+
+    def _finish(self) -> None:
+        """Commit a restored state."""
+        self._commits.commit()
+
+    def deliver(self) -> None:
+        """Let all that is late arrive, and export the last batch."""
+        while self.late:
+            self._arrive()
+        for group in self._groups:
+            group.flush()
+
+    def rescale(self, parallelism: int, function: Function | None = None) -> None:
+        """Go on from the changelog, with another one."""
+        self.deliver()
+        old = self._spec.changelog
+        assert old is not None
+        self._zombies.clear()
+        if not self._number:
+            return
+        new = MemoryChangelog()
+        new.prepare(_OPERATOR, parallelism)
+        self._stop()
+        self._commits = MemoryCommitStore()
+        self._number = 0
+        self._spec = attrs.evolve(self._spec, parallelism=parallelism, changelog=new)
+        self._start()
+        self._restore_from(old)
+        # Whoever loaded it is gone.
+        self.crash_and_recover()
+
+    def crash_and_recover(self, function: Function | None = None) -> None:
+        """Let all workers die."""
+        for worker in self._workers:
+            self._kill(worker)
+        self._groups = [self._group(self._workers[0], index) for index in range(self._spec.parallelism)]
+
+    def problem(self) -> str | None:
+        """Return what is wrong with local stores and the changelog, ``None`` if nothing is."""
+        self.deliver()
+        changelog = self._spec.changelog
+        assert changelog is not None
+        for index in range(self._spec.parallelism):
+            fresh = KeyGroup(self._spec, index, self._commits.group_log(_OPERATOR, index), Replica(MemoryStore()))
+            whole = sorted(fresh.committed()[1].items())
+            for worker in self._workers:
+                if index in worker.groups and sorted(worker.groups[index].committed()[1].items()) != whole:
+                    return f"the local store of worker {worker.number}, key group {index}, is not what the log holds"
+        if self._number:
+            for verified in verify_changelog(changelog):
+                if verified.problem:
+                    return f"the changelog is wrong: {verified.problem}"
+        return None
+
+
+@attrs.define
+class Simulation:
+    """One simulation.
+
+    Attributes:
+        function: The function.
+        rows: The rows, or what makes them of a seeded `random.Random`.
+        key: As `KeyedTestHarness` has it.
+        watermark: As `keyed.stream` has it; by default as if the rows came in order.
+        seed: What chooses all.
+        script: What was done and what went wrong, so far.
+    """
+
+    function: Function
+    rows: Sequence[Record] | Callable[[Random], Sequence[Record]]
+    key: Key = None
+    watermark: WatermarkStrategy | None = None
+    seed: int = 0
+    script: list[str] = attrs.field(factory=list, init=False)
+    _steps: list[Step] = attrs.field(factory=list, init=False)
+
+    def expected(self) -> dict[str, Any]:
+        """Return what an undisturbed run leaves, and settle the steps."""
+        random = Random(self.seed)  # noqa: S311 - chance is for tests
+        rows = list(self.rows(random) if callable(self.rows) else self.rows)
+        self._steps = _steps(random, rows)
+        with KeyedTestHarness(copied(self.function), key=self.key, watermark=self._strategy) as harness:
+            for step in self._steps:
+                if not isinstance(step, Crash | Rescale):
+                    step.do(harness, self.function)
+            return outcome(harness)
+
+    @property
+    def _strategy(self) -> WatermarkStrategy:
+        return self.watermark or WatermarkStrategy(0)
+
+    def run(self, expected: dict[str, Any]) -> None:
+        """Run it with all that goes wrong.
+
+        Raises:
+            SimulationFailed: It ends otherwise than expected.
+        """
+        random = Random(self.seed + 1)  # noqa: S311 - chance is for tests
+        self.script[:] = []
+        with ExitStack() as stack:
+            # A log so small would never be cleaned.
+            stack.enter_context(patch.object(cleaning, "_SLACK_BYTES", 64))
+            kinds = random.random(), random.random()
+            folder = None
+            if kinds[0] < 0.25 or kinds[1] < 0.03:
+                memory = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, where there is one
+                folder = Path(tempfile.mkdtemp(prefix="keyed-simulation-", dir=memory if memory.is_dir() else None))
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            changelog: Changelog = MemoryChangelog()
+            if folder is not None and kinds[0] < 0.25:
+                changelog = DirectoryChangelog(folder / "log", auto_compact=False)
+            disk = folder if kinds[1] < 0.03 else None
+            self.script.append(
+                f"changelog {type(changelog).__name__}, stores {'in memory' if disk is None else 'on disk'}"
+            )
+            faults = _Faults(random, self.script)
+            parallelism = random.choice([1, 1, 2, 3])
+            self.script.append(f"{parallelism} key groups")
+            world = _World(
+                faults, changelog, disk, self.function, key=self.key, watermark=self._strategy, parallelism=parallelism
+            )
+            stack.callback(world._stop)  # noqa: SLF001 - the function's close is no part of it
+            try:
+                for step in self._steps:
+                    self.script += [f"  {line}" for line in step.lines("harness", self.function)]
+                    step.do(world, self.function)
+                where = difference(expected, found := outcome(world))
+                problem = world.problem()
+            except (KeyedError, _Died) as error:
+                raise SimulationFailed(
+                    f"{type(self.function).__name__} fails where the undisturbed run does not: "
+                    f"{type(error).__name__}: {error}",
+                    self.seed,
+                    self.script,
+                ) from error
+        if where is not None:
+            told = where.replace("{}.", "")
+            problem = f"{told} is {found.get(where)!r:.500}, and undisturbed {expected.get(where)!r:.500}"
+        if problem is not None:
+            raise SimulationFailed(f"{type(self.function).__name__}: {problem}", self.seed, self.script)
+
+
+def _steps(random: Random, rows: list[Record]) -> list[Step]:
+    """Cut rows into batches, with other steps between them."""
+    steps: list[Step] = []
+    clock, start = 0, 0
+    while start < len(rows):
+        kind = random.random()
+        if kind < 0.1:
+            clock += random.choice([1, 10, 1000, 100_000])
+            steps.append(ProcessingTime(clock))
+        elif kind < 0.17:
+            steps.append(Crash())
+        elif kind < 0.22:
+            steps.append(Rescale(random.choice([1, 2, 3, 4])))
+        else:
+            size = random.choice([1, 1, 2, 5])
+            steps.append(Rows(rows[start : start + size]))
+            start += size
+    return [*steps, End()] if random.random() < 0.3 else steps
+
+
+def simulate(
+    function: Function,
+    rows: Sequence[Record] | Callable[[Random], Sequence[Record]],
+    *,
+    key: Key = None,
+    watermark: WatermarkStrategy | None = None,
+    simulations: int | None = None,
+    seed: int | None = None,
+) -> str:
+    """Simulate a function under all that goes wrong in a job, and say what that has shown.
+
+    Args:
+        function: The function. It has to be deterministic.
+        rows: The rows, each a `Record`, or a function that makes them of a seeded `random.Random`.
+        key: As `KeyedTestHarness` has it.
+        watermark: As `keyed.stream` has it; by default as if the rows came in order.
+        simulations: How many seeds are tried: by default ``--keyed-simulations``, or 100.
+        seed: The first of them: by default ``--keyed-seed``, or 0.
+
+    Raises:
+        SimulationFailed: One ended otherwise than the undisturbed run.
+        DefinitionError: A number that is none.
+    """
+    first = chosen.number("KEYED_SEED") or 0 if seed is None else seed
+    many = chosen.number("KEYED_SIMULATIONS") or 100 if simulations is None else simulations
+    if type(many) is not int or many < 1:
+        raise DefinitionError(f"simulations={many!r} must be an int above 0")
+    for each in range(first, first + many):
+        simulation = Simulation(function, rows, key, watermark, each)
+        simulation.run(simulation.expected())
+    return (
+        f"{type(function).__name__}: outputs, states and timers are those of an undisturbed run, in {many} simulations"
+    )

@@ -1,0 +1,109 @@
+"""The pytest plugin of keyed, and what tells Hypothesis of its types.
+
+It stands beside the package `keyed` because pytest loads it at every start: it imports nothing of keyed before a test
+asks for a fixture.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from keyed.testing import KeyedTestHarness
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("keyed", "keyed functions")
+    group.addoption("--keyed-seed", type=int, help="what chooses the examples of properties and the simulations")
+    group.addoption("--keyed-simulations", type=int, help="how many simulations are run")
+    group.addoption("--keyed-update", action="store_true", help="write golden outputs anew, to be reviewed")
+
+
+def _choose(config: pytest.Config) -> None:
+    """Let the properties and the simulator know what was chosen; nothing is loaded for that alone."""
+    for option, variable in (("--keyed-seed", "KEYED_SEED"), ("--keyed-simulations", "KEYED_SIMULATIONS")):
+        value = config.getoption(option)
+        if value is not None:
+            os.environ[variable] = str(value)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the options."""
+    _choose(config)
+
+
+@pytest.fixture
+def keyed_harness() -> Iterator[Callable[..., KeyedTestHarness]]:
+    """Make harnesses, as `keyed.testing.KeyedTestHarness` does, that are closed after the test."""
+    from keyed.testing import KeyedTestHarness
+
+    made: list[KeyedTestHarness] = []
+
+    def make(*arguments: Any, **options: Any) -> KeyedTestHarness:
+        made.append(KeyedTestHarness(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for harness in made:
+        harness.close()
+
+
+@pytest.fixture
+def keyed_simulator() -> Callable[..., str]:
+    """Simulate functions, as `keyed.testing.simulate` does."""
+    from keyed.testing import simulate
+
+    return simulate
+
+
+@pytest.fixture(scope="session")
+def keyed_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start the one Spark session of the run, local, in two threads."""
+    import keyed
+
+    folder = tmp_path_factory.mktemp("keyed-spark")
+    config = {
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    session = keyed.spark_session("keyed-tests", parallelism=2, config=config)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Compare outputs with those in a file beside the test, one to a line; ``--keyed-update`` writes it anew."""
+
+    def check(outputs: Any, name: str | None = None) -> None:
+        lines = sorted(map(repr, outputs))
+        path = Path(request.path).parent / "golden" / f"{name or request.node.name}.txt"
+        if request.config.getoption("--keyed-update"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            return
+        if not path.exists():
+            pytest.fail(f"{path} is not there yet: run with --keyed-update, review it and keep it")
+        assert lines == path.read_text(encoding="utf-8").splitlines(), (
+            f"not as in {path}; --keyed-update writes it anew"
+        )
+
+    return check
+
+
+def tell_hypothesis() -> None:
+    """Register the strategies of keyed's types where keyed is used: the entry point that Hypothesis calls."""
+    if "keyed.testing" in sys.modules:
+        import keyed.testing.strategies
+
+        keyed.testing.strategies.register()

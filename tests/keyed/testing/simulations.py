@@ -1,0 +1,173 @@
+"""Simulations of the library itself: ``python -m tests.keyed.testing.simulations``, or ``make simulate``.
+
+With ``--planted`` each of some bugs, planted in the engine, the stores and the changelogs, has to be found within as
+many seeds: so it is known that the simulator sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+
+from keyed.changelog.directory import directory_writer
+from keyed.content.addresses import TIMER_PROCESSING
+from keyed.content.delta import Delta
+from keyed.engine import changes, key_group, loader, replica
+from keyed.stores import commit_store, memory_store, rocks_store
+from keyed.testing import memory_changelog
+from keyed.testing.simulator import Simulation, SimulationFailed
+from tests.keyed.testing import exercise
+
+
+@contextlib.contextmanager
+def instead(place: Any, name: str, wrap: Callable[..., Any]) -> Iterator[None]:
+    """Put a function in place of another one, which it gets first."""
+    real = getattr(place, name)
+    with patch.object(place, name, lambda *arguments, **options: wrap(real, *arguments, **options)):
+        yield
+
+
+def trusting(real: Any, self: Any, log: Any, meta: Any, where: str) -> Any:
+    if self._pending is not None and meta is not None:
+        self._pending = attrs.evolve(self._pending, attempt=meta.attempt)
+    return real(self, log, meta, where)
+
+
+def forgetful_cleaning(real: Any, *arguments: Any) -> Any:
+    real(*arguments)
+    return Delta()
+
+
+def any_attempt(real: Any, self: Any, meta: Any) -> Any:
+    if self._committed is not None:
+        self._committed = attrs.evolve(self._committed, attempt=meta.attempt)
+    return real(self, meta)
+
+
+def timers_stay(real: Any, self: Any, prefix: bytes, sub: bytes, value: Any) -> None:
+    if prefix[0] >= TIMER_PROCESSING and value is None:
+        return
+    real(self, prefix, sub, value)
+
+
+def without_timers(real: Any, *arguments: Any) -> Any:
+    for delta in real(*arguments):
+        yield attrs.evolve(delta, entries=[entry for entry in delta.entries if entry[0][0] < TIMER_PROCESSING])
+
+
+def entry_by_entry(real: Any, self: Any, log_id: str, row: int, all_changes: Any, tables: Any = ()) -> None:
+    for change in all_changes:
+        real(self, log_id, row, [change])
+    real(self, log_id, row, [], tables)
+
+
+def half_rolled_back(real: Any, self: Any) -> None:
+    records = getattr(self, "records", {})
+    real(self)
+    self.records = {key: value for key, value in records.items() if key.startswith(b"M")}
+
+
+def position_first(real: Any, self: Any, batch: Any, log_id: str, row: int, floors: Any) -> None:
+    if row % 5 == 0:
+        from rocksdict import WriteBatch
+
+        batch = WriteBatch(raw_mode=True)
+    real(self, batch, log_id, row, floors)
+
+
+def torn_stays(real: Any, self: Any, commit: Any, blocks: Any) -> Any:
+    taken = []
+    try:
+        for block in blocks:
+            taken.append(block)  # noqa: PERF402 - what came before it raised is kept
+    except Exception:
+        real(self, commit, taken)
+        raise
+    return real(self, commit, taken)
+
+
+def empty_is_left_out(real: Any, self: Any, commit: Any, blocks: Any) -> Any:
+    blocks = list(blocks)
+    return real(self, commit, blocks) if blocks or self._last is None else commit
+
+
+#: Where a bug is, and what the code does then.
+PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "engine: a worker trusts that its own attempt was committed": (replica.Replica, "catch_up", trusting),
+    "engine: cleaning drops what is still live": (key_group, "clean", forgetful_cleaning),
+    "engine: timers that have fired stay": (changes.Changes, "write", timers_stay),
+    "engine: an attempt that was not committed is exported": (replica.Replica, "take_committed", any_attempt),
+    "recovery: timers are not restored": (loader, "contents", without_timers),
+    "stores: memory applies entry by entry": (memory_store.MemoryStore, "apply", entry_by_entry),
+    "stores: RocksDB moves the position without the entries": (rocks_store.RocksStore, "_write", position_first),
+    "stores: a commit store rolls back half": (commit_store.BufferedCommits, "rollback", half_rolled_back),
+    "changelogs: in memory a torn commit stays": (memory_changelog._Writer, "append", torn_stays),
+    "changelogs: in a directory an empty commit is left out": (
+        directory_writer.DirectoryWriter,
+        "append",
+        empty_is_left_out,
+    ),
+}
+
+
+def simulation(seed: int) -> Simulation:
+    return Simulation(exercise.Exercise(), exercise.rows, exercise.key, None, seed)
+
+
+def tried(seeds: range) -> int:
+    for seed in seeds:
+        one = simulation(seed)
+        one.run(one.expected())
+    return len(seeds)
+
+
+def finding(bug: str, most: int) -> int | None:
+    """Return how many seeds it took to find a planted bug; ``None`` if it was not found."""
+    place, name, wrap = PLANTED[bug]
+    for seed in range(most):
+        one = simulation(seed)
+        expected = one.expected()
+        with instead(place, name, wrap):
+            try:
+                one.run(expected)
+            except SimulationFailed:
+                return seed + 1
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Simulate the library under faults.")
+    parser.add_argument("--seeds", type=int, default=2_000, help="how many simulations")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=2, help="how many at a time")
+    parser.add_argument("--planted", action="store_true", help="also find each planted bug within as many seeds")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    ends = options.first + options.seeds
+    parts = [range(start, min(start + 100, ends)) for start in range(options.first, ends, 100)]
+    with get_context("forkserver").Pool(options.processes) as pool:
+        try:
+            done = sum(pool.imap_unordered(tried, parts))
+        except SimulationFailed as failed:
+            print(failed)
+            return 1
+        print(f"{done} simulations went as undisturbed, {time.monotonic() - started:.0f} s")
+        if not options.planted:
+            return 0
+        found = pool.starmap(finding, [(bug, options.seeds) for bug in PLANTED], chunksize=1)
+    for bug, seeds in zip(PLANTED, found, strict=True):
+        print(f"{bug}: {'NOT FOUND' if seeds is None else f'found by seed {seeds - 1}'}")
+    print(f"{time.monotonic() - started:.0f} s")
+    return 1 if None in found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""The simulator: it finds nothing in the library as it is, and bugs that are planted; `make simulate` tries more."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyed import KeyedProcessFunction
+from keyed.errors import DefinitionError
+from keyed.testing import Record, Simulation, SimulationFailed, simulate
+from tests.keyed.testing import exercise, simulations
+
+
+def test_the_library_goes_as_undisturbed():
+    told = simulate(exercise.Exercise(), exercise.rows, key=exercise.key, simulations=25, seed=0)
+    assert told.endswith("in 25 simulations")
+
+
+#: One of each part that takes few seeds; `make simulate` finds them all.
+FAST = [
+    "engine: cleaning drops what is still live",
+    "recovery: timers are not restored",
+    "stores: a commit store rolls back half",
+    "changelogs: in memory a torn commit stays",
+]
+
+
+@pytest.mark.parametrize("bug", FAST)
+def test_a_planted_bug_is_found(bug):
+    assert simulations.finding(bug, 100) is not None
+
+
+def test_a_failure_says_its_seed_and_its_steps_and_is_repeated_by_the_seed():
+    class OnSelf(KeyedProcessFunction):
+        def __init__(self):
+            self.count = 0
+
+        def process_element(self, value, ctx):
+            self.count += 1
+            yield self.count
+
+    rows = [Record(n, n) for n in range(20)]
+    with pytest.raises(SimulationFailed, match="take_output") as caught:
+        simulate(OnSelf(), rows, simulations=50, seed=1)
+    again = Simulation(OnSelf(), rows, seed=caught.value.seed)
+    with pytest.raises(SimulationFailed) as repeated:
+        again.run(again.expected())
+    assert repeated.value.script == caught.value.script
+    assert "harness.process(" in str(caught.value)
+    assert f"--keyed-seed={caught.value.seed}" in str(caught.value)
+
+
+def test_a_number_of_simulations_that_is_none_is_refused():
+    with pytest.raises(DefinitionError, match="simulations=0"):
+        simulate(exercise.Exercise(), [], simulations=0)

@@ -1,0 +1,101 @@
+"""The pytest plugin, in a pytest of its own: fixtures, options, golden outputs, what it loads for others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+from keyed import KeyedProcessFunction, ValueState
+from keyed.testing import Record, assert_deterministic, strategies
+
+class Count(KeyedProcessFunction):
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        yield value, self.count.value()
+
+def test_harness(keyed_harness):
+    harness = keyed_harness(Count())
+    harness.process("a")
+    assert harness.state("count")["a"] == 1
+
+def test_simulator(keyed_simulator):
+    told = keyed_simulator(Count(), [Record(key, n) for n, key in enumerate("abcab")])
+    assert told.endswith("in 3 simulations")
+
+def test_property():
+    keys = strategies.st.lists(strategies.skewed("a", "b"))
+    assert "--keyed-seed=11" in assert_deterministic(Count(), keys, examples=3)
+
+def test_types():
+    strategies.st.from_type(Record)
+
+def test_golden(keyed_harness, assert_golden):
+    harness = keyed_harness(Count())
+    for key in "ab" + EXTRA:
+        harness.process(key)
+    assert_golden(record.value for record in harness.take_output())
+"""
+
+
+def run_pytest(folder, *options, extra=""):
+    (folder / "test_count.py").write_text(PROGRAM.replace("EXTRA", repr(extra)))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "pytest_keyed"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+def test_fixtures_options_and_golden_outputs(tmp_path):
+    options = ("--keyed-seed=11", "--keyed-simulations=3")
+    code, said = run_pytest(tmp_path, *options, "--keyed-update")
+    assert code == 0, said
+    assert (tmp_path / "golden" / "test_golden.txt").read_text() == "('a', 1)\n('b', 1)\n"
+    assert run_pytest(tmp_path, *options)[0] == 0
+    code, said = run_pytest(tmp_path, *options, extra="a")
+    assert (code, "4 passed" in said, "--keyed-update writes it anew" in said) == (1, True, True)
+    (tmp_path / "golden" / "test_golden.txt").unlink()
+    assert "run with --keyed-update" in run_pytest(tmp_path, "-k", "golden")[1]
+
+
+def test_who_does_not_use_keyed_does_not_load_it(tmp_path):
+    (tmp_path / "test_other.py").write_text(
+        "import json, sys\ndef test(): print(json.dumps([m for m in sys.modules if m.startswith('keyed')]))\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "pytest_keyed",
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert json.loads(said.splitlines()[0].rstrip(".")) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_one_spark_session_serves_the_run(tmp_path):
+    (tmp_path / "test_spark.py").write_text(
+        "def test_one(keyed_spark): assert keyed_spark.range(3).count() == 3\n"
+        "def test_same(keyed_spark): assert keyed_spark.getActiveSession() is keyed_spark\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "pytest_keyed"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout
