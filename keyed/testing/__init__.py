@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         assert_state_bounded,
     )
     from keyed.testing.simulator import Simulation, SimulationFailed, simulate
+    from keyed.testing.state_machine import KeyedStateMachine
 
 _PROPERTIES = dict.fromkeys(
     (
@@ -40,9 +41,11 @@ _PROPERTIES = dict.fromkeys(
     "properties",
 )
 _ON_DEMAND = _PROPERTIES | dict.fromkeys(("Simulation", "SimulationFailed", "simulate"), "simulator")
+_ON_DEMAND["KeyedStateMachine"] = "state_machine"
 
 __all__ = [
     "Falsified",
+    "KeyedStateMachine",
     "KeyedTestHarness",
     "MemoryChangelog",
     "PropertyOptions",

@@ -6,8 +6,9 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import attrs
@@ -17,6 +18,7 @@ from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key, encode_key, key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
+from keyed.content.contents import contents
 from keyed.content.delta import table_keys
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -44,7 +46,7 @@ from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.states import state_by_key
+from keyed.testing.states import of_keys, state_by_key
 from keyed.ttl import TimeDomain
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction, combines
 from keyed.watermarks import WatermarkStrategy
@@ -409,6 +411,50 @@ class KeyedTestHarness(Shown):
             harness._restore_from(changelog)
         return harness
 
+    @classmethod
+    def from_changelog(
+        cls,
+        changelog: Changelog,
+        function: Function,
+        *,
+        key: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        as_of: int | datetime | None = None,
+        keys: Iterable[Any] | None = None,
+        backend: Backend = "memory",
+        parallelism: int = 1,
+        watermark: WatermarkStrategy | None = None,
+    ) -> Self:
+        """Make a harness with the real state of a job: of what went wrong in production comes a unit test.
+
+        States, timers and clocks are those after a batch. The changelog is only read.
+
+        Args:
+            changelog: The job's changelog.
+            function: The job's function, or a changed one.
+            key: As in the constructor.
+            as_of: Number of the batch, or a time; the newest batch by default.
+            keys: The keys whose state and timers are taken, as they were given to ``key_by``; all by default.
+            backend: As in the constructor.
+            parallelism: As in the constructor.
+            watermark: As in the constructor.
+
+        Raises:
+            ChangelogError: There is no such batch.
+            HistoryCompacted: It is older than what compaction left.
+            StateSchemaChanged: The function's states do not fit the changelog's.
+        """
+        harness = cls(
+            function,
+            key=key,
+            backend=backend,
+            parallelism=parallelism,
+            watermark=watermark,
+            restore_from=RestorePoint(changelog, until=as_of),
+        )
+        if keys is not None:
+            harness._keep_only({encode_key(each) for each in keys})
+        return harness
+
     def crash_and_recover(self, function: Function | None = None) -> None:
         """Drop all that is not committed and the local stores, and recover from the log.
 
@@ -575,6 +621,27 @@ class KeyedTestHarness(Shown):
         self._watermark = min(marker.watermark for marker in restoration.markers)
         self._watermarks = [self._watermark, self._watermark]
         self._processing_time = max(marker.processing_time for marker in restoration.markers)
+        self._finish()
+
+    def _keep_only(self, keys: set[bytes]) -> None:
+        """Begin anew with what is committed of some keys."""
+        metas, kept = [], []
+        for group in self._groups:
+            meta, store = group.committed()
+            assert meta is not None
+            metas.append(meta)
+            kept.append([of_keys(delta, keys, meta.states) for delta in contents(store, meta.states)])
+        self._commits = MemoryCommitStore()
+        self._stop()
+        self._start()
+        for group, meta, deltas in zip(self._groups, metas, kept, strict=True):
+            loader = group.loader(meta.commit, meta.states)
+            for delta in deltas:
+                loader.add(delta)
+            new = loader.write_log()
+            new.watermark, new.processing_time, new.ended = meta.watermark, meta.processing_time, meta.ended
+            new.key_columns, new.key_type = meta.key_columns, meta.key_type
+            loader.write_meta()
         self._finish()
 
     def _finish(self) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
+from keyed.codec.keys import encode_key
+from keyed.content.addresses import key_of
+from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
 from keyed.state import State
 from keyed.table_state import TableState
@@ -47,3 +52,23 @@ def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:
             key = tuple(row[name] for name in names)
             found.setdefault(key[0] if len(key) == 1 else key, []).append(row)
     return {key: sorted(rows, key=repr) for key, rows in found.items()}
+
+
+def of_keys(delta: Delta, keys: set[bytes], states: dict[str, Any]) -> Delta:
+    """Return what a delta has of some keys.
+
+    Args:
+        delta: What is live of a key group.
+        keys: The keys, encoded.
+        states: Descriptions of the states with their ids, by name.
+    """
+    tables = []
+    for table in delta.tables:
+        schema = next(state["schema"] for state in states.values() if int(state["id"]) == table.state_id)
+        names = schema["key"][: schema["value"]["stream_keys"]]
+        if table.upserts is not None:
+            rows = [tuple(row.values()) for row in table.upserts.select(names).to_pylist()]
+            mask = [encode_key(row[0] if len(row) == 1 else row) in keys for row in rows]
+            tables.append(attrs.evolve(table, upserts=table.upserts.filter(mask)))
+    entries = [entry for entry in delta.entries if encode_key(key_of(entry[0])) in keys]
+    return attrs.evolve(delta, entries=entries, tables=tables)

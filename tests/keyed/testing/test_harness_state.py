@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+import keyed
 from keyed import (
     AggregateFunction,
     AggregatingState,
@@ -16,7 +17,7 @@ from keyed import (
     VersionedState,
     bounded_out_of_orderness,
 )
-from keyed.errors import DefinitionError
+from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing import KeyedTestHarness, Record
 
 
@@ -124,3 +125,60 @@ def test_the_next_life_may_have_the_function_as_it_was():
         harness.crash_and_recover(Forgetful())
         harness.process("a")
         assert [record.value for record in harness.take_output()] == [1, 1]
+
+
+class Reminded(KeyedProcessFunction):
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        key, n = value
+        self.total.update(self.total.value() + n)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 100)
+        yield key, self.total.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), "reminded"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job's changelog: three batches."""
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    rows = [("a", 1, 10), ("b", 2, 20), ("a", 3, 30)]
+    stream = keyed.stream(rows, timestamp=lambda row: row[2]).key_by(lambda row: row[0])
+
+    class Job(Reminded):
+        def process_element(self, value, ctx):
+            yield from super().process_element(value[:2], ctx)
+
+    clock = iter(range(1000, 10_000, 1000))
+    stream.process(Job(), changelog=changelog).run(rows_per_batch=1, drain=False, processing_time=lambda: next(clock))
+    return changelog
+
+
+def test_a_production_state_becomes_a_test(job):
+    with KeyedTestHarness.from_changelog(job, Reminded(), key=lambda value: value[0], parallelism=2) as harness:
+        assert harness.state("total") == {"a": 4, "b": 2}
+        assert [(timer.key, timer.timestamp) for timer in harness.pending_timers()] == [
+            ("a", 110),
+            ("b", 120),
+            ("a", 130),
+        ]
+        assert harness.current_watermark == 29
+        harness.process(("a", 5), 40)
+        assert harness.take_output() == [Record(("a", 9), 40)]
+
+
+def test_a_past_batch_and_some_keys_are_taken(job):
+    with KeyedTestHarness.from_changelog(job, Reminded(), key=lambda value: value[0], as_of=2) as harness:
+        assert harness.state("total") == {"a": 1, "b": 2}
+        assert harness.current_watermark == 19
+    with KeyedTestHarness.from_changelog(job, Reminded(), key=lambda value: value[0], keys=["a"]) as harness:
+        assert harness.state("total") == {"a": 4}
+        assert {timer.key for timer in harness.pending_timers()} == {"a"}
+        assert harness.metrics() == {} or harness.state_entries() == 1
+        harness.crash_and_recover()
+        harness.process(("b", 1), 50)
+        assert harness.state("total") == {"a": 4, "b": 1}
+    with pytest.raises(ChangelogError, match="until=9"):
+        KeyedTestHarness.from_changelog(job, Reminded(), as_of=9)

@@ -1,0 +1,75 @@
+"""A state machine of Hypothesis over a harness: rows, clocks, crashes and rescaling in any order, own invariants."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.strategies import DataObject, SearchStrategy
+
+from keyed.testing.harness import KeyedTestHarness, Record
+
+
+class KeyedStateMachine(RuleBasedStateMachine):
+    """Drives a harness by rules; a subclass says which function and rows, and what has to hold after each step.
+
+    ``TestCounts = Counts.TestCase`` makes a test of the subclass ``Counts``. It may have rules of its own, and has
+    invariants (`hypothesis.stateful.invariant`) that look at the attributes.
+
+    Attributes:
+        rows: Strategy of the elements.
+        gap_ms: The most event time from one row to the next.
+        parallelisms: Numbers of key groups to which it is rescaled.
+        harness: The harness.
+        seen: The rows so far, in the order in which they came.
+        outputs: The main outputs so far.
+    """
+
+    rows: ClassVar[SearchStrategy[Any]]
+    gap_ms: ClassVar[int] = 1000
+    parallelisms: ClassVar[tuple[int, ...]] = (1, 2, 3)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.harness = self.make_harness()
+        self.seen: list[Record] = []
+        self.outputs: list[Record] = []
+
+    def make_harness(self) -> KeyedTestHarness:
+        """Make the harness: the subclass says of which function, with which key."""
+        raise NotImplementedError(f"{type(self).__name__} does not define make_harness")
+
+    @rule(data=st.data(), many=st.integers(1, 3))
+    def rows_come(self, data: DataObject, many: int) -> None:
+        """Let rows come as one batch, in the order of their timestamps."""
+        with self.harness.batch():
+            for _ in range(many):
+                last = self.seen[-1].timestamp if self.seen else 0
+                assert last is not None
+                self.seen.append(Record(data.draw(self.rows), last + data.draw(st.integers(0, self.gap_ms))))
+                self.harness.process(*self.seen[-1])
+        self._take()
+
+    @rule(move=st.integers(1, 10_000))
+    def processing_time_moves(self, move: int) -> None:
+        """Move the processing time."""
+        self.harness.advance_processing_time(self.harness.current_processing_time + move)
+        self._take()
+
+    @rule()
+    def process_dies(self) -> None:
+        """Let the process die and another one go on."""
+        self.harness.crash_and_recover()
+
+    @rule(data=st.data())
+    def key_groups_change(self, data: DataObject) -> None:
+        """Go on with another number of key groups."""
+        self.harness.rescale(data.draw(st.sampled_from(self.parallelisms)))
+
+    def _take(self) -> None:
+        self.outputs += self.harness.take_output()
+
+    def teardown(self) -> None:
+        """Close the harness."""
+        self.harness.close()
