@@ -94,7 +94,7 @@ class GroupMark:
     changed: bool = False
     due: int | None = None
     highest: int | None = None
-    side_outputs: tuple[str, ...] = ()
+    side_outputs: tuple[str, ...] = attrs.field(default=(), converter=tuple)
 
     def note(self) -> bytes:
         return b"M" + json.dumps(attrs.asdict(self)).encode()
