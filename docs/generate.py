@@ -90,6 +90,7 @@ BESIDE = {
             for name in ("Crash", "End", "ProcessingTime", "Rescale", "Rows", "Watermark")
         ),
         ("keyed.testing.changelog_conformance", "ChangelogConformance"),
+        ("keyed.testing.sink_conformance", "SinkConformance"),
         ("keyed.testing.store_conformance", "LocalStoreConformance"),
     ),
 }
@@ -97,6 +98,7 @@ BESIDE = {
 MADE_BY_CALLS = {"keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.local_query"}
 MADE_BY_CALLS |= {
     "keyed.runtimes.spark.query.spark_query",
+    "keyed.testing.sink_conformance",
     "keyed.testing.store_conformance",
     "keyed.testing.changelog_conformance",
 }

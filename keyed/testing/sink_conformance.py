@@ -1,0 +1,84 @@
+"""Tests that every sink passes which is to have each row once, for sinks of `keyed` and for functions of third parties.
+
+Subclass `SinkConformance`, say how the sink is made and read, and let a test runner collect it, as with
+`keyed.testing.store_conformance`. The sink is run in the local runtime.
+"""
+
+# A test's name states its claim.
+# ruff: noqa: D102
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keyed
+from keyed.errors import QueryFailed
+from keyed.sinks import SinkLike
+
+_DIES = keyed.OutputTag("dies", "n bigint")
+
+
+class _Numbers(keyed.KeyedProcessFunction):
+    """Gives each number with its name, and to a side output too; nothing for those that are negative."""
+
+    def process_element(self, value: int, ctx: keyed.Context) -> Iterator[Any]:
+        if value >= 0:
+            yield f"number {value}", value
+            yield _DIES, (value,)
+
+
+class SinkConformance:
+    """What every sink does that has each row once."""
+
+    def make_sink(self, path: Path) -> SinkLike:
+        """Return a sink, new or as another run has left it.
+
+        Args:
+            path: A folder for this test alone.
+        """
+        raise NotImplementedError
+
+    def read(self, path: Path) -> list[tuple[str, int]]:
+        """Return the rows that the sink holds, in any order: pairs of a text and a number."""
+        raise NotImplementedError
+
+    def test_all_rows_are_there(self, tmp_path: Path) -> None:
+        self._run(tmp_path, range(7))
+        self._expect(tmp_path, range(7))
+
+    def test_a_run_that_goes_on_adds_its_rows(self, tmp_path: Path) -> None:
+        for end in (3, 4, 9):
+            self._run(tmp_path, range(end))
+            self._expect(tmp_path, range(end))
+
+    def test_batches_without_rows_change_nothing(self, tmp_path: Path) -> None:
+        numbers = [-1, -1, 0, 1, -1, -1, 2, -1]
+        self._run(tmp_path, numbers)
+        self._expect(tmp_path, range(3))
+
+    def test_a_batch_that_is_run_again_is_there_once(self, tmp_path: Path) -> None:
+        for dies_at in (0, 1, 3):
+            try:
+                self._run(tmp_path, range(8), dies_at)
+            except QueryFailed:
+                continue
+            raise AssertionError(f"batch {dies_at} did not die")
+        self._run(tmp_path, range(8))
+        self._expect(tmp_path, range(8))
+
+    def _run(self, path: Path, numbers: Any, dies_at: int | None = None) -> None:
+        """Run to the end of the numbers, two to a batch, or to a batch that dies after the sink has written it."""
+
+        def dies(_: Any, batch: int) -> None:
+            if batch == dies_at:
+                raise OSError("the other sink is gone")
+
+        output = keyed.stream(list(numbers)).key_by(lambda n: n % 3).process(_Numbers(), "name string, n bigint")
+        sinks = output.to(self.make_sink(path / "sink")), output.side_output(_DIES).to(dies)
+        keyed.run(*sinks, checkpoint=path / "checkpoint", rows_per_batch=2, drain=False)
+
+    def _expect(self, path: Path, numbers: Any) -> None:
+        found = sorted((n, name) for name, n in self.read(path / "sink"))
+        assert found == [(n, f"number {n}") for n in numbers], found
