@@ -94,14 +94,16 @@ class GroupMark:
     changed: bool = False
     due: int | None = None
     highest: int | None = None
-    side_outputs: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    side_outputs: tuple[str, ...] = ()
 
     def note(self) -> bytes:
         return b"M" + json.dumps(attrs.asdict(self)).encode()
 
     @classmethod
     def of_note(cls, note: bytes) -> GroupMark:
-        return cls(**json.loads(note[1:]))
+        fields = json.loads(note[1:])
+        # JSON has lists alone.
+        return cls(**fields | {"side_outputs": tuple(fields["side_outputs"])})
 
 
 def encode_mark(mark: TaskMark) -> bytes:
