@@ -1,0 +1,182 @@
+"""Random programs of joins through the harness, against models without state that is freed.
+
+A program is elements of either side, late ones among them, watermarks of either side, crashes, and restores at another
+parallelism. More of them: ``KEYED_HYPOTHESIS_PROFILE=thorough``, 2,000 a test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyed.durations import MIN_TIMESTAMP
+from keyed.joins import AsOfJoin, IntervalJoin, WindowJoin
+from keyed.testing import KeyedTestHarness
+
+TIMES = st.integers(0, 20)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), TIMES),
+        st.tuples(st.sampled_from(["watermark1", "watermark2"]), TIMES),
+        st.tuples(st.just("crash")),
+        st.tuples(st.just("restore"), st.integers(1, 4)),
+    ),
+    max_size=40,
+)
+
+
+def run(function: Any, steps: list[Any]) -> list[Any]:
+    """Return (value, timestamp) of all outputs; an element is (key, number of its step, time)."""
+    harness = KeyedTestHarness(function, key=lambda value: value[0])
+    found = []
+    try:
+        for number, (what, *rest) in enumerate(steps):
+            if what == "left":
+                harness.process_element1((rest[0], number, rest[1]), rest[1])
+            elif what == "right":
+                harness.process_element2((rest[0], number, rest[1]), rest[1])
+            elif what == "watermark1":
+                harness.advance_watermark1(rest[0])
+            elif what == "watermark2":
+                harness.advance_watermark2(rest[0])
+            elif what == "crash":
+                harness.crash_and_recover()
+            else:
+                found += harness.take_output()
+                # A snapshot has one watermark for both sides, as a changelog has.
+                snapshot, clocks = harness.snapshot(), list(harness._watermarks)
+                harness.close()
+                harness = KeyedTestHarness.restore(function, snapshot, key=lambda value: value[0], parallelism=rest[0])
+                harness.advance_watermark1(clocks[0])
+                harness.advance_watermark2(clocks[1])
+        harness.end_of_input()
+        found += harness.take_output()
+        if not isinstance(function, AsOfJoin):
+            assert harness.state_entries() == 0
+        return [(record.value, record.timestamp) for record in found]
+    finally:
+        harness.close()
+
+
+class Model:
+    """Watermarks and arrivals; what is late by Flink's or by our rule is up to those who derive from it."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.outputs: list[Any] = []
+        self.sides: list[list[Any]] = [[], []]
+        clocks, self.watermark = [MIN_TIMESTAMP, MIN_TIMESTAMP], MIN_TIMESTAMP
+        for number, (what, *rest) in enumerate(steps):
+            if what in ("left", "right"):
+                self.arrives(int(what == "right"), rest[0], rest[1], number)
+            elif what in ("watermark1", "watermark2"):
+                side = int(what == "watermark2")
+                clocks[side] = max(clocks[side], rest[0])
+                self.moves(max(self.watermark, min(clocks)))
+        self.moves(2**63 - 1)
+
+    def arrives(self, side: int, key: str, time: int, number: int) -> None:
+        raise NotImplementedError
+
+    def moves(self, watermark: int) -> None:
+        raise NotImplementedError
+
+
+def pair(left, right):
+    return left and left[1], right and right[1]
+
+
+class Intervals(Model):
+    def __init__(self, steps, lower, upper, how):
+        self.lower, self.upper, self.how = lower, upper, how
+        super().__init__(steps)
+
+    def end(self, side, time):
+        return time + max(-self.lower if side else self.upper, 0)
+
+    def arrives(self, side, key, time, number):
+        if time < self.watermark:
+            return
+        mine = [key, time, number, False]
+        for other in self.sides[1 - side]:
+            left, right = (other, mine) if side else (mine, other)
+            kept = self.end(1 - side, other[1]) > self.watermark
+            if kept and other[0] == key and self.lower <= right[1] - left[1] <= self.upper:
+                mine[3] = other[3] = True
+                self.outputs.append(((left[2], right[2]), max(time, other[1])))
+        self.sides[side].append(mine)
+
+    def moves(self, watermark):
+        for side, name in ((0, "left"), (1, "right")):
+            for _, time, number, had in self.sides[side]:
+                end = self.end(side, time)
+                # An element that comes when its time is over is told with the next advance.
+                due = self.told.get((side, number)) is None and end <= watermark and watermark > self.watermark
+                if due:
+                    self.told[side, number] = True
+                    if not had and self.how in (name, "full"):
+                        self.outputs.append((((None, number) if side else (number, None)), end))
+        self.watermark = max(self.watermark, watermark)
+
+    @property
+    def told(self) -> dict[Any, bool]:
+        return self.__dict__.setdefault("_told", {})
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+@given(steps=STEPS, bounds=st.tuples(st.integers(-6, 6), st.integers(-6, 6)))
+def test_interval_join(how, steps, bounds):
+    lower, upper = sorted(bounds)
+    found = run(IntervalJoin(pair, lower=lower, upper=upper, how=how), steps)
+    assert sorted(found, key=str) == sorted(Intervals(steps, lower, upper, how).outputs, key=str)
+
+
+class AsOf(Model):
+    def __init__(self, steps, tolerance):
+        self.tolerance = tolerance
+        super().__init__(steps)
+
+    def arrives(self, side, key, time, number):
+        if side or time > self.watermark:
+            self.sides[side].append((key, time, number))
+
+    def moves(self, watermark):
+        for key, time, number in list(self.sides[0]):
+            if time <= watermark:
+                self.sides[0].remove((key, time, number))
+                rights = [(t, n) for k, t, n in self.sides[1] if k == key and t <= time]
+                last = max(rights, default=None)
+                near = last is not None and (self.tolerance is None or time - last[0] <= self.tolerance)
+                self.outputs.append(((number, last[1] if near and last else None), time))
+        self.watermark = max(self.watermark, watermark)
+
+
+@given(steps=STEPS, tolerance=st.none() | st.integers(0, 8))
+def test_as_of_join(steps, tolerance):
+    found = run(AsOfJoin(pair, tolerance=tolerance), steps)
+    assert sorted(found, key=str) == sorted(AsOf(steps, tolerance).outputs, key=str)
+
+
+class Windows(Model):
+    def arrives(self, side, key, time, number):
+        self.sides[side] += [
+            (key, start, number)
+            for start in range(-10, 25, 2)
+            if start <= time < start + 5 and start + 4 > self.watermark
+        ]
+
+    def moves(self, watermark):
+        for key, start, number in self.sides[0]:
+            if self.watermark < start + 4 <= watermark:
+                self.outputs += [
+                    ((number, other), start + 4) for k, s, other in self.sides[1] if (k, s) == (key, start)
+                ]
+        self.watermark = max(self.watermark, watermark)
+
+
+@given(steps=STEPS)
+def test_window_join(steps):
+    found = run(WindowJoin(pair, size=5, slide=2), steps)
+    assert sorted(found, key=str) == sorted(Windows(steps).outputs, key=str)
