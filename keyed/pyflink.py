@@ -110,7 +110,8 @@ _KEYLESS = "has no key here: do it before keyed.stream, on the DataFrame or in a
 _SOURCE = "is a source of Flink: give keyed.stream a Spark DataFrame, or from_collection a list"
 _SINK = "is a sink of Flink: run <stream>.output, a keyed.Output, with run(path) or start(path), or write its .df"
 _SETTING = "is a setting of Flink: give <stream>.output.run(...) the options checkpoint=..., local_dir=... and so on"
-_INPUTS = "has several inputs: unite them before keyed.stream, with a column that tells them apart"
+_INPUTS = "has several inputs: use connect or union of keyed.stream(...), keyed.KeyedCoProcessFunction and keyed.joins"
+_BROADCAST = "has broadcast state, which keyed has not: give the elements of that side to every key that needs them"
 _CONSTANT_KEY = "has no key: key the stream by a constant, key_by(lambda element: 0), and window that"
 #: What PyFlink has and keyed has not, and what to use in its place.
 _MISSING = {
@@ -121,7 +122,8 @@ _MISSING = {
         _SOURCE: "add_source from_source read_text_file KafkaSource FileSource NumberSequenceSource",
         _SINK: "add_sink sink_to FileSink KafkaSink Encoder OutputFileConfig RollingPolicy",
         _SETTING: "set_runtime_mode RuntimeExecutionMode set_state_backend enable_checkpointing get_config add_jars",
-        _INPUTS: "union connect join co_group CoProcessFunction KeyedCoProcessFunction BroadcastProcessFunction",
+        _INPUTS: "union connect join co_group CoProcessFunction KeyedCoProcessFunction",
+        _BROADCAST: "BroadcastProcessFunction KeyedBroadcastProcessFunction broadcast",
         "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
         "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
         "is windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 
 import keyed
+import windows
 from keyed import DefinitionError, KeyTypeError, OutputTag, StateDefinitionError
 from keyed.changelog import DirectoryChangelog
 from keyed.testing import KeyedTestHarness, Record
-from tests.keyed.runtimes.spark.functions import Both, Count
+from tests.keyed.runtimes.spark.functions import Both, Count, CountColumns, CountInWindows
 
 BAD, BAD2 = OutputTag("bad"), OutputTag("bad2")
 
@@ -241,3 +242,37 @@ def test_the_harness_takes_elements_and_watermarks_of_either_side():
             harness.process({"k": "a"})
     with KeyedTestHarness(Count(), key="k") as harness, pytest.raises(DefinitionError, match="use process"):
         harness.process_element1({"k": "a"})
+
+
+@pytest.mark.parametrize("make", [list, pa.Table.from_pylist])
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_windows_and_vectorized_functions_read_a_union(make, parallelism):
+    parts = [rows_of(seed, 200, disorder=5) for seed in range(2)]
+    whole = sorted((row for part in parts for row in part), key=lambda row: row["t"])
+    delay = keyed.bounded_out_of_orderness(50)
+    streams = [keyed.stream(make(part), timestamp="t", watermark=delay) for part in parts]
+    one = keyed.stream(make(whole), timestamp="t", watermark=delay)
+
+    def counted(stream, function):
+        return sorted(map(tuple, stream.key_by("k").process(function, parallelism=parallelism).run().values))
+
+    for function in (CountInWindows(), CountColumns()):
+        assert counted(streams[0].union(streams[1]), function) == counted(one, function)
+    found = [
+        stream.key_by("k").window(windows.TumblingEventTimeWindows.of(100)).aggregate(seen=windows.Count()).run().values
+        for stream in (streams[0].union(streams[1]), one)
+    ]
+    assert sorted(map(tuple, found[0])) == sorted(map(tuple, found[1])) != []
+
+
+def test_partitions_of_a_vectorized_function():
+    rows = [{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]]
+    seen: list[keyed.Progress] = []
+    strategy = keyed.ascending_timestamps().with_partitions("p")
+    stream = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=strategy)
+    stream.key_by("k").process(CountColumns()).run(rows_per_batch=2, on_progress=seen.append)
+    assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
+    unknown = keyed.ascending_timestamps().with_partitions("q")
+    counted = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=unknown).key_by("k")
+    with pytest.raises(DefinitionError, match="column 'q' is not in the source"):
+        counted.process(CountColumns()).run()
