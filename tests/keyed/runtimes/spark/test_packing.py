@@ -14,7 +14,18 @@ from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, Us
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.pack import Packer
 from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, read_payloads
-from keyed.runtimes.spark.worker.wire import HASH, NOTE, TIMESTAMP, GroupMark, chunk_note, output_id, read_chunk
+from keyed.runtimes.spark.worker.wire import (
+    HASH,
+    NOTE,
+    TIMESTAMP,
+    GroupMark,
+    TaskMark,
+    chunk_note,
+    encode_mark,
+    encode_payload,
+    output_id,
+    read_chunk,
+)
 
 CLOCK_NOW = 1_700_000_000_000
 
@@ -358,3 +369,40 @@ def test_a_combine_whose_columns_depend_on_the_rows_is_refused():
     [payloads] = pack(settings, [[[("a", 1, 7)]], [[("a", 0, 7)]]]).values()
     with pytest.raises(OutputDefinitionError, match="combine gave tables with different columns"):
         unpack_table(settings, payloads)
+
+
+def test_marks_tell_of_inputs_and_partitions_and_that_a_run_starts():
+    marks = [
+        TaskMark(5, False, {}),
+        TaskMark(9, False, {}, input=1, partitions={"3": 9, "4": 2}),
+        TaskMark(7, False, {}),
+        TaskMark(4, False, {}, input=1, partitions={"4": 4}),
+        TaskMark(None, False, {}),
+    ]
+    incoming = read_payloads(map(encode_mark, marks), 0)
+    assert incoming.highest == {(0, ""): 7, (1, "3"): 9, (1, "4"): 4}
+    assert not incoming.starts_run
+    assert read_payloads([encode_mark(TaskMark(None, False, {}, starts_run=True))], 0).starts_run
+
+
+def test_two_inputs_are_merged_by_time_whatever_order_their_chunks_come_in():
+    def rows(key, time, keys, times):
+        return pa.table({key: list(keys), time: pa.array(times)}).to_batches()[0]
+
+    left, right = [rows("k", "t", "ab", [1, 4]), rows("k", "t", "a", [2])], [rows("other", "u", "ab", [2, 3])]
+    payloads = [encode_payload(b"R", 1, position, batch) for position, batch in enumerate(left)]
+    payloads += [encode_payload(b"R", 0, position, batch, 1) for position, batch in enumerate(right)]
+    inputs = [PackedInput(("k",), "t", 0), PackedInput(("other",), "u", 1)]
+    for order in (payloads, payloads[::-1]):
+        batch = batch_of(read_payloads(order, 0), inputs, by_time=True, upstream=None)
+        assert [
+            row
+            for keys, times, values, sides in batch.chunks()
+            for row in zip(keys, times or (), values, sides or (), strict=True)
+        ] == [
+            ("a", 1, ("a", 1), 0),
+            ("a", 2, ("a", 2), 0),
+            ("a", 2, ("a", 2), 1),
+            ("b", 3, ("b", 3), 1),
+            ("b", 4, ("b", 4), 0),
+        ]
