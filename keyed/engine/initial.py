@@ -6,6 +6,7 @@ live, and are part of the group's first commit and so of its changelog.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -84,7 +85,7 @@ class _Writing:
                 f"and for timers {' and '.join(map(repr, TIMERS))}"
             )
         if isinstance(state, BoundTableState):
-            self._rows.setdefault(entry.state, []).append(entry.value)
+            self._rows.setdefault(entry.state, []).append(entry.row)
             return
         if entry.value is None and not isinstance(state, BoundMapState):
             raise RowError("the value is null; leave the row out")
@@ -174,29 +175,33 @@ class _Writing:
             self._write_table(self._registry.bound[name], rows)
 
     def _write_table(self, state: BoundTableState, rows: list[dict[str, Any]]) -> None:
-        import pyarrow as pa
-
-        seen = set()
         names = [name for name in state.layout.visible if name in rows[0]]
+        seen = set()
         for row in rows:
-            key = tuple(shown(row.get(name)) for name in state.key)
+            key = tuple(row.get(name) for name in state.key)
             if key in seen:
                 raise RowError(f"initial_state, row {shown(row)}: there is a row for this key already; leave one out")
             seen.add(key)
-            try:
-                pa.Table.from_pylist([{name: row[name] for name in names}], schema=_schema(state, names))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise RowError(f"initial_state, row {shown(row)}: {error}") from error
         try:
-            state.upsert(pa.Table.from_pylist(rows, schema=_schema(state, names)))
-        except KeyedError as error:
+            state.upsert(_table(state, names, rows))
+        except (KeyedError, *_UNFIT) as error:
+            for row in rows:
+                try:
+                    _table(state, names, [row])
+                except _UNFIT as reason:
+                    raise RowError(f"initial_state, row {shown(row)}: {reason}") from reason
             raise RowError(f"initial_state, rows of table state {state.name!r}: {error}") from error
 
 
-def _schema(state: BoundTableState, names: list[str]) -> Any:
+#: What pyarrow raises for a value that is not of a column's type; its own errors are among them.
+_UNFIT = (TypeError, ValueError, OverflowError)
+
+
+def _table(state: BoundTableState, names: list[str], rows: list[dict[str, Any]]) -> Any:
     import pyarrow as pa
 
-    return pa.schema([state.layout.schema.field(name) for name in names])
+    schema: Any = pa.schema([state.layout.schema.field(name) for name in names])
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _checked(value: Any, type_: Any) -> Any:
@@ -210,14 +215,13 @@ def _checked(value: Any, type_: Any) -> Any:
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError:
-        # Spark's state tables have a struct of one field for a value, and a tuple is a struct with numbered fields.
-        if isinstance(value, dict):
-            parts = list(value.values())
-            for other in (parts[0] if len(parts) == 1 else None, parts):
-                try:
-                    return msgspec.convert(other, type_)
-                except msgspec.ValidationError:
-                    continue
+        parts = list(value.values()) if isinstance(value, dict) else []
+        if len(parts) == 1:
+            # Spark's state tables have a struct of one field for a value.
+            return msgspec.convert(parts[0], type_)
+        if parts and (typing.get_origin(type_) is tuple or (isinstance(type_, type) and issubclass(type_, tuple))):
+            # Arrow has no tuples: those of state tables are structs.
+            return msgspec.convert(parts, type_)
         raise
 
 

@@ -31,7 +31,7 @@ class InitialEntry:
         key: Its key.
         state: Name of its state, or ``timer:`` and the domain of a timer.
         entry: Key of a map entry, place in a list, time from which a version is valid, name of a timer.
-        value: Its value, or the time of a timer; of a table the row.
+        value: Its value, or the time of a timer; a dictionary where its fields have columns of their own.
         expires: When it expires, in milliseconds, if that was given.
         row: The row that it was read from, for messages.
     """
@@ -106,9 +106,8 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
             if name is None and "state" in row:
                 raise RowError(f"initial_state, row {shown(row)}: the state is null; give its name")
             if name is not None:
-                value = row["value"] if "value" in row and not rest else {name: row[name] for name in [*found, *rest]}
-                if "value" in row and rest:
-                    value |= {"value": row["value"]}
+                fields = [*rest, *(["value"] if "value" in row else [])]
+                value = row["value"] if fields == ["value"] else {field: row[field] for field in fields}
                 yield InitialEntry(key, name, entry, value, expires, row)
                 continue
             for column in [*rest, *(["value"] if "value" in row else [])]:

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
 from keyed.errors import DefinitionError
-from keyed.functions import declared_states
-from keyed.streams import Stage, is_dataframe
+from keyed.functions import Function, declared_states
+from keyed.streams import is_dataframe
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def frames_of(stage: Stage) -> list[tuple[str | None, Any]]:
-    """Return the frames of a stage's initial state, each with the name of its state if all its rows are of one.
+def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str | None, Any]]:
+    """Return the frames of an initial state, each with the name of its state if all its rows are of one.
 
     Raises:
         DefinitionError: Something is no frame.
     """
-    given = stage.initial_state
     frames: list[tuple[str | None, Any]] = list(given.items()) if isinstance(given, Mapping) else [(None, given)]
     for state, frame in frames:
         module = type(frame).__module__.partition(".")[0]
         if not (is_dataframe(frame) or module in ("pyarrow", "pandas", "polars") or hasattr(frame, "to_table")):
             of_state = f" for state {state!r}" if state is not None else ""
             raise DefinitionError(
-                f"operator {stage.name!r}: initial_state has a {type(frame).__name__}{of_state}; give a Spark, pandas "
+                f"operator {operator!r}: initial_state has a {type(frame).__name__}{of_state}; give a Spark, pandas "
                 "or Arrow table, or the dataset of a state table"
             )
-    tables = declared_states(stage.function) if isinstance(stage.function, VectorizedFunction) else {}
+    tables = declared_states(function) if isinstance(function, VectorizedFunction) else {}
     if len(frames) == 1 and len(tables) == 1 and frames[0][0] is None and "state" not in _columns(frames[0][1]):
         return [(next(iter(tables)), frames[0][1])]
     return frames
@@ -56,17 +56,30 @@ def arrow_table(frame: Any) -> pa.Table:
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
-def by_group(stage: Stage, parallelism: int) -> list[Callable[[], Iterable[InitialEntry]]]:
-    """Return what each key group of a stage starts with."""
+def by_group(
+    given: Any, function: Function, keys: tuple[str, ...], operator: str, parallelism: int
+) -> list[Callable[[], Iterable[InitialEntry]]]:
+    """Return what each key group of an operator starts with.
+
+    Args:
+        given: Its initial state.
+        function: Its function.
+        keys: Its key columns.
+        operator: Its name.
+        parallelism: Number of its key groups.
+
+    Raises:
+        DefinitionError: Something is no frame, or has no columns for the key.
+    """
     parts: list[list[tuple[str | None, pa.Table]]] = [[] for _ in range(parallelism)]
-    keys = stage.key_columns
-    for state, frame in frames_of(stage):
-        for index, part in cut(arrow_table(frame), keys, stage.name, parallelism):
+    for state, frame in frames_of(given, function, operator):
+        for index, part in cut(arrow_table(frame), keys, operator, parallelism):
             parts[index].append((state, part))
-    return [
-        lambda part=part: chain.from_iterable(entries_of(table, state, keys, stage.name) for state, table in part)  # type: ignore[misc]
-        for part in parts
-    ]
+
+    def entries(index: int) -> Iterable[InitialEntry]:
+        return chain.from_iterable(entries_of(table, state, keys, operator) for state, table in parts[index])
+
+    return [partial(entries, index) for index in range(parallelism)]
 
 
 def cut(table: pa.Table, keys: tuple[str, ...], operator: str, parallelism: int) -> Iterator[tuple[int, pa.Table]]:

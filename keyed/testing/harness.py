@@ -39,6 +39,7 @@ from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
 from keyed.restoring import RestorePoint
+from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
 from keyed.shown import Shown
 from keyed.state import State
@@ -90,6 +91,7 @@ class KeyedTestHarness(Shown):
         parallelism: Number of key groups.
         changelog: Where each call's changes go when it has committed them.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
+        initial_state: Tables of state from elsewhere that it starts with, as `keyed.KeyedStream.process` takes them.
         watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`).
 
     Raises:
@@ -107,6 +109,7 @@ class KeyedTestHarness(Shown):
         parallelism: int = 1,
         changelog: Changelog | None = None,
         restore_from: Changelog | RestorePoint | None = None,
+        initial_state: Any = None,
         watermark: WatermarkStrategy | None = None,
     ) -> None:
         check_function(function)
@@ -140,6 +143,9 @@ class KeyedTestHarness(Shown):
         self._start()
         if restore_from is not None:
             self._restore_from(restore_from)
+        if initial_state is not None:
+            entries = by_group(initial_state, function, self._spec.keys, self._spec.name, parallelism)
+            self._commit([attrs.evolve(self._batch([]), initial=each) for each in entries])
 
     def __repr__(self) -> str:
         clocks = f"watermark {self._watermark}, processing time {self._processing_time}"

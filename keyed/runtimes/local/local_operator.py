@@ -119,8 +119,9 @@ class LocalOperator:
         Raises:
             DefinitionError: It is no frame, or has no columns for the key.
         """
-        if self.stage.initial_state is not None:
-            self._initial = [*by_group(self.stage, self.spec.parallelism)]
+        given, spec = self.stage.initial_state, self.spec
+        if given is not None:
+            self._initial = [*by_group(given, spec.function, spec.keys, spec.name, spec.parallelism)]
 
     def export_position(self, batches: int, position: bytes) -> None:
         """Log where the query stands after so many batches, before the last of them is exported."""

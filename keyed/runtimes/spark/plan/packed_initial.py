@@ -28,7 +28,7 @@ def packed_initial(stage: Stage, parallelism: int, parcel: Parcel | None) -> Gro
         return None
     session = stage.source.data.sparkSession
     packed: list[DataFrame] = []
-    for state, frame in frames_of(stage):
+    for state, frame in frames_of(stage.initial_state, stage.function, stage.name):
         rows = frame if is_dataframe(frame) else session.createDataFrame(arrow_table(frame))
         packed.append(
             rows.mapInArrow(carried(parcel, _packing(state, stage.key_columns, stage.name, parallelism)), PACKED)

@@ -131,6 +131,20 @@ def test_a_batch_that_runs_again_has_its_rows_and_their_time_again(tmp_path, kin
     assert sorted(v for values in got.values() for v, _, _ in values) == list(range(10))
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_restored_query_goes_on_after_the_time_at_which_it_was_restored(tmp_path, parallelism):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    first = ingested(rows(4)).process(Window(), changelog=log, parallelism=2)
+    first.run(checkpoint=tmp_path / "ck", processing_time=lambda: 1003, drain=False)
+    second = ingested(rows(8)).process(Window(), restore_from=log, parallelism=parallelism)
+    result = second.run(processing_time=Clock([900, 1010]), rows_per_batch=2, drain=True)
+    assert min(result.values)[:2] == ("k0", 1000)
+    counts: Counter[str] = Counter()
+    for key, _, count, _ in result.values:
+        counts[key] += count
+    assert counts == {"k0": 3, "k1": 3, "k2": 2}
+
+
 def test_what_it_is_not_is_refused():
     with pytest.raises(keyed.DefinitionError, match="must be a column name"):
         keyed.stream([], timestamp=1)  # type: ignore[arg-type]

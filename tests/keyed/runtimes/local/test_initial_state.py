@@ -28,6 +28,7 @@ from keyed import (
     VersionedState,
 )
 from keyed.recovery.verify import verify_changelog
+from keyed.testing import KeyedTestHarness
 
 
 @attrs.frozen
@@ -169,6 +170,19 @@ def test_an_existing_checkpoint_does_not_look_at_it(tmp_path):
     assert result.values == [NOTHING]
 
 
+def test_the_harness_starts_with_it():
+    with KeyedTestHarness(Everything(), key=lambda value: value, initial_state=STATE, parallelism=2) as harness:
+        harness.advance_processing_time(1000)
+        assert harness.state_entries() == 15
+        harness.advance_watermark(950)
+        harness.process("a", 1000)
+        [made] = [record.value for record in harness.take_output()]
+        assert {**made, "timers": []} == {**WITH_A, "timers": []}
+        harness.crash_and_recover()
+        harness.advance_watermark(999)
+        assert [record.value for record in harness.take_output()] == ["a None at 999"]
+
+
 def test_a_failed_first_batch_starts_with_it_again(tmp_path):
     def fail(values, batch):
         raise RuntimeError("full")
@@ -273,6 +287,11 @@ def test_a_row_that_does_not_fit_is_named_before_the_first_row(state, rows, mess
         chain("a", {state: frame}, function=Told()).run()
     assert message in str(caught.value)
     assert ran == []
+
+
+def test_columns_are_not_taken_for_the_elements_of_a_list():
+    with pytest.raises(RowError, match="Expected `str`, got `object`"):
+        chain("a", {"items": pa.table({"key": ["a"], "first": ["x"], "second": ["y"]})}).run()
 
 
 def test_keys_of_another_type_than_those_of_the_stream_are_refused():
