@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "pyflink": {*BASE, "keyed"},
     # As a third party could write them.
     "joins": {"keyed"},
-    "cli": {*API, "keyed", "content", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
+    "cli": {"testing", *API, "keyed", "content", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
 IMPORTS_BY_NAME = {"keyed": "keyed.", "keyed.testing": "keyed.testing.", "keyed.streams": "keyed.runtimes."}

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from keyed.cli import changelog_commands, inspect_command, table_commands
+from keyed.cli import changelog_commands, inspect_command, replay_command, table_commands
 from keyed.errors import KeyedError
 
 
@@ -14,7 +14,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with all commands."""
     result = argparse.ArgumentParser("keyed", description="Work on changelogs, checkpoints and state tables of keyed.")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (*changelog_commands.COMMANDS, *inspect_command.COMMANDS, *table_commands.COMMANDS):
+    commands_of = (changelog_commands, inspect_command, replay_command, table_commands)
+    for command in (command for module in commands_of for command in module.COMMANDS):
         examples = "".join(f"\n  {line}" for line in command.examples)
         added = commands.add_parser(
             command.name,

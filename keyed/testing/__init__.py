@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         assert_runtimes_agree,
         assert_state_bounded,
     )
+    from keyed.testing.replaying import Replayed, replay
     from keyed.testing.simulator import Simulation, SimulationFailed, simulate
     from keyed.testing.state_machine import KeyedStateMachine
 
@@ -41,7 +42,7 @@ _PROPERTIES = dict.fromkeys(
     "properties",
 )
 _ON_DEMAND = _PROPERTIES | dict.fromkeys(("Simulation", "SimulationFailed", "simulate"), "simulator")
-_ON_DEMAND["KeyedStateMachine"] = "state_machine"
+_ON_DEMAND |= {"KeyedStateMachine": "state_machine", "Replayed": "replaying", "replay": "replaying"}
 
 __all__ = [
     "Falsified",
@@ -50,6 +51,7 @@ __all__ = [
     "MemoryChangelog",
     "PropertyOptions",
     "Record",
+    "Replayed",
     "Simulation",
     "SimulationFailed",
     "assert_batch_split_invariant",
@@ -59,6 +61,7 @@ __all__ = [
     "assert_rescale_invisible",
     "assert_runtimes_agree",
     "assert_state_bounded",
+    "replay",
     "simulate",
 ]
 

@@ -21,6 +21,7 @@ from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl
 from keyed.runtimes.local import local_query as query
 from keyed.runtimes.local.local_rows import SourceRows
 from keyed.runtimes.local.source import batches
+from keyed.testing import strategies
 
 LATE = OutputTag("late")
 DELAY = 6
@@ -165,18 +166,18 @@ def per_key(values: list[Any]) -> dict[Any, list[Any]]:
     return found
 
 
-ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60), st.integers(0, 20)), max_size=40)
+ROW = strategies.rows("k string, ts bigint, v bigint", k=strategies.skewed(*"abcd"), v=st.integers(0, 20))
 SIZES = st.lists(st.integers(0, 12), max_size=8)
 
 
-def in_order(drawn: list[Any]) -> list[Any]:
-    return [{"k": k, "ts": ts, "v": v} for k, ts, v in sorted(drawn, key=lambda row: row[1])]
+def rows_with(**arrival: int) -> st.SearchStrategy[list[Any]]:
+    stream = strategies.streams(ROW, timestamp="ts", gap=2, max_size=40, **arrival)
+    return stream.map(lambda records: [record.value for record in records])
 
 
 @settings(max_examples=settings().max_examples // 2)
-@given(ROWS, SIZES, SIZES, st.integers(1, 4), st.booleans(), st.sampled_from([0, DELAY]))
-def test_every_function_on_input_in_event_time_order(drawn, one, other, parallelism, drain, delay):
-    rows = in_order(drawn)
+@given(rows_with(), SIZES, SIZES, st.integers(1, 4), st.booleans(), st.sampled_from([0, DELAY]))
+def test_every_function_on_input_in_event_time_order(rows, one, other, parallelism, drain, delay):
     (first,) = run(everything_chain, rows, one, parallelism, delay, drain=drain)
     (second,) = run(everything_chain, rows, other, parallelism, delay, drain=drain)
     (single,) = run(everything_chain, rows, [1] * len(rows), 5 - parallelism, delay, drain=drain)
@@ -184,18 +185,16 @@ def test_every_function_on_input_in_event_time_order(drawn, one, other, parallel
 
 
 @settings(max_examples=settings().max_examples // 3)
-@given(ROWS, SIZES, SIZES, st.integers(1, 4), st.booleans())
-def test_stages_in_a_row_on_input_in_event_time_order(drawn, one, other, parallelism, drain):
-    rows = in_order(drawn)
+@given(rows_with(), SIZES, SIZES, st.integers(1, 4), st.booleans())
+def test_stages_in_a_row_on_input_in_event_time_order(rows, one, other, parallelism, drain):
     first = run(follow_chain, rows, one, parallelism, 0, drain=drain)
     second = run(follow_chain, rows, other, parallelism, 0, drain=drain)
     assert list(map(per_key, first)) == list(map(per_key, second))
 
 
 @settings(max_examples=settings().max_examples // 2)
-@given(ROWS, st.randoms(use_true_random=False), SIZES, SIZES, st.integers(1, 4), st.booleans())
-def test_windows_under_disorder_within_the_delay(drawn, random, one, other, parallelism, drain):
-    rows = sorted(in_order(drawn), key=lambda row: row["ts"] + random.uniform(0, DELAY))
+@given(rows_with(delay=DELAY), SIZES, SIZES, st.integers(1, 4), st.booleans())
+def test_windows_under_disorder_within_the_delay(rows, one, other, parallelism, drain):
     first = run(window_chain, rows, one, parallelism, DELAY, drain=drain)
     second = run(window_chain, rows, other, parallelism, DELAY, drain=drain)
     assert list(map(Counter, first)) == list(map(Counter, second))
@@ -210,9 +209,7 @@ def test_windows_under_disorder_within_the_delay(drawn, random, one, other, para
 
 
 @settings(max_examples=settings().max_examples // 4)
-@given(ROWS, st.randoms(use_true_random=False), SIZES, st.integers(1, 4))
-def test_no_row_is_lost_when_rows_are_late(drawn, random, sizes, parallelism):
-    rows = in_order(drawn)
-    random.shuffle(rows)
+@given(rows_with(late=60), SIZES, st.integers(1, 4))
+def test_no_row_is_lost_when_rows_are_late(rows, sizes, parallelism):
     _, windows, late = run(window_chain, rows, sizes, parallelism, 0, drain=True)
     assert sum(window[2] for window in windows) + len(late) == len(rows)

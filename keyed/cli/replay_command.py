@@ -1,0 +1,95 @@
+"""The command ``replay``: what a changed function would have done differently over the batches of a job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
+from keyed.errors import DefinitionError
+from keyed.functions import Function
+from keyed.watermarks import WatermarkStrategy
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("changelog", help=f"the job's changelog: {CHANGELOG}")
+    parser.add_argument("function", metavar="MODULE:NAME", help="the job's function: its class, or an object")
+    parser.add_argument("changed", metavar="MODULE:CHANGED", help="the changed function")
+    parser.add_argument("rows", help="what the job has read: a Parquet file or folder, or a file of JSON lines")
+    parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
+    parser.add_argument("--timestamp", help="column with the event time")
+    parser.add_argument("--delay-ms", type=int, default=0, help="delay of the job's watermark in milliseconds (0)")
+    parser.add_argument("--first", type=int, default=1, help="number of the first batch (1)")
+    parser.add_argument("--last", type=int, help="number of the last batch; the newest by default")
+    add_settings(parser)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    """Replay, and print what differs."""
+    from keyed.testing import replay
+
+    # As `python -m` does: functions are found from where the command is given.
+    sys.path.insert(0, "")
+    done = replay(
+        changelog_of(arguments.changelog, arguments),
+        _function(arguments.function),
+        _function(arguments.changed),
+        _rows(Path(arguments.rows)),
+        key=arguments.key,
+        timestamp=arguments.timestamp,
+        watermark=WatermarkStrategy(arguments.delay_ms),
+        first=arguments.first,
+        last=arguments.last,
+    )
+    for line in done.lines:
+        print(line)
+    what = f"{len(done.lines)} lines differ" if done.lines else "nothing differs"
+    print(f"batches {done.first} to {done.last}, {done.rows} rows: {what}")
+    return 0
+
+
+def _function(name: str) -> Function:
+    """Return the function that an argument names.
+
+    Raises:
+        DefinitionError: There is none.
+    """
+    try:
+        found: Any = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DefinitionError(f"{name!r} is no function: {error}; give MODULE:NAME") from error
+    function: Function = found() if isinstance(found, type) else found
+    return function
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file.
+
+    Raises:
+        DefinitionError: It is not there.
+    """
+    import pyarrow as pa
+    import pyarrow.json
+    import pyarrow.parquet
+
+    try:
+        is_json = path.suffix in (".json", ".jsonl", ".ndjson")
+        table = pa.json.read_json(path) if is_json else pa.parquet.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DefinitionError(f"rows {str(path)!r} cannot be read: {error}") from error
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+COMMANDS = (
+    Command(
+        "replay",
+        "Print what a changed function would have done differently over the batches of a job of the local runtime.",
+        _add_replay,
+        _replay,
+        ("keyed replay changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",),
+    ),
+)
