@@ -170,8 +170,8 @@ ROW = strategies.rows("k string, ts bigint, v bigint", k=strategies.skewed(*"abc
 SIZES = st.lists(st.integers(0, 12), max_size=8)
 
 
-def rows_with(**arrival: int) -> st.SearchStrategy[list[Any]]:
-    stream = strategies.streams(ROW, timestamp="ts", gap=2, max_size=40, **arrival)
+def rows_with(delay: int = 0, late: int = 0) -> st.SearchStrategy[list[Any]]:
+    stream = strategies.streams(ROW, timestamp="ts", gap=2, max_size=40, delay=delay, late=late)
     return stream.map(lambda records: [record.value for record in records])
 
 
