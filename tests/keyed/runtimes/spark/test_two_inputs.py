@@ -9,6 +9,7 @@ from keyed import DefinitionError, OutputTag, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from tests.keyed.runtimes.local.test_two_inputs import both, expected, last_counts, rows_of
 from tests.keyed.runtimes.spark.functions import COUNTED, EVERY, SCHEMA, Both, Count, write_file
+from tests.support.waiting import until
 
 BAD = OutputTag("bad")
 OTHER = "other string, u bigint, v bigint"
@@ -112,3 +113,26 @@ def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
     connected = frame.connect(other).key_by("k").process(Both(), COUNTS)
     with pytest.raises(DefinitionError, match="keys of types int and str"):
         connected.run()
+
+
+def test_silence_wakes_a_query_and_lets_it_go_on(spark, tmp_path):
+    write_file(tmp_path / "in", 0, [("a", 1_000, 1)])
+    write_file(tmp_path / "in2", 0, [("a", 10, 1)])
+    strategy = keyed.ascending_timestamps().with_idleness(1_500)
+    second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
+    both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
+    query = (
+        both.key_by("k")
+        .process(Both(), COUNTS, parallelism=1)
+        .start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
+    )
+    watermarks = []
+
+    def is_over():
+        watermarks.append(query.progress.watermark if query.progress else keyed.MIN_TIMESTAMP)
+        return watermarks[-1] == 999 or not query.is_active
+
+    until(is_over)
+    assert query.is_active
+    assert set(watermarks) <= {keyed.MIN_TIMESTAMP, 9, 999}
+    query.stop()
