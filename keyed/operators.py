@@ -26,6 +26,16 @@ def check_parallelism(parallelism: int) -> None:
         raise DefinitionError(f"parallelism={parallelism!r} must be an int from 1 to 32768")
 
 
+def check_order(order: str) -> None:
+    """Check the order of rows within a batch.
+
+    Raises:
+        DefinitionError: There is no such order.
+    """
+    if order not in ("event_time", "arrival"):
+        raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
+
+
 @attrs.frozen(eq=False)
 class OperatorSpec:
     """All that the key groups of one operator share; shipped to the workers.

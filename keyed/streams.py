@@ -21,7 +21,7 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedCoProcessFunction, check_function
 from keyed.inference import inferred_output
-from keyed.operators import OperatorSpec, Order, Store, check_parallelism
+from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
 from keyed.options import Options, RunOptions, StartOptions, options_of, shows
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.private_files import folder_path
@@ -384,8 +384,7 @@ class KeyedStream(Shown):
         name = name if name is not None else type(function).__name__
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
-        if order not in ("event_time", "arrival"):
-            raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
+        check_order(order)
         if store not in ("memory", "rocksdb"):
             raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
         if parallelism is not None:

@@ -49,6 +49,8 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         # Map keys of this class are encoded once: the same few come again and again.
         self._known_class = declaration.key_type if declaration.key_type in (int, str) else None
         self._known: dict[Any, bytes] = {}
+        #: The same class, where what is held is what a read gives.
+        self._quick_class = self._known_class if self.ttl is None and self.holding.gives_held else None
 
     def _sub(self, key: Any) -> bytes:
         is_known = key.__class__ is self._known_class
@@ -95,13 +97,20 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return item if self.ttl is None else self._held(cell, sub, item)
 
     def get(self, key: Any, default: Any = None) -> Any:
+        # What a row reads is mostly what one before it has written, and each call less is felt.
+        if key.__class__ is self._quick_class:
+            cell, sub = self._cells.get(self._scope.key), self._known.get(key)
+            held = None if cell is None or sub is None else cell.written.get(sub)
+            if held is not None and held is not REMOVED:
+                return held
         held = self._find(key)
         return default if held is MISSING else self._given(held)
 
     def put(self, key: Any, value: Any) -> None:
         held = value if value is None or value.__class__ in self.plain else self.take(value)
         cell = self._cells.get(self._scope.key) or self._cell()
-        cell.written[self._sub(key)] = held if self.ttl is None else (held, self.due_time())
+        sub = (self._known.get(key) if key.__class__ is self._known_class else None) or self._sub(key)
+        cell.written[sub] = held if self.ttl is None else (held, self.due_time())
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         for key, value in dict(entries).items():

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct
@@ -224,6 +225,9 @@ class Database:
         except Exception as error:
             raise self.failed("cannot be written", error) from error
 
+    def _refuse(self, *_: object) -> Any:
+        raise self._failure(f"{self.path} is closed")
+
     def refresh(self) -> None:
         """Take in what the program that writes the database has written since (of a reader)."""
         try:
@@ -241,7 +245,13 @@ class Database:
         """
         cursor = self._range(first, end, reverse=reverse)
         self._cursors.add(cursor)
-        return cursor
+        return self._whole(cursor)
+
+    def _whole(self, cursor: Generator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        yield from cursor
+        if self._closed:
+            # Another thread has ended the cursor, and there may have been more.
+            raise self._failure(f"{self.path} was closed while it was read")
 
     def _range(self, first: bytes, end: bytes, *, reverse: bool) -> Generator[tuple[bytes, bytes]]:
         from rocksdict import ReadOptions
@@ -256,7 +266,7 @@ class Database:
                 cursor.seek(first)
             valid, key, value = cursor.valid, cursor.key, cursor.value
             step = cursor.prev if reverse else cursor.next
-            while valid():
+            while valid() and not self._closed:
                 at = key()
                 if at < first:
                     break
@@ -272,10 +282,13 @@ class Database:
             return
         self._closed = True
         for cursor in list(self._cursors):
-            cursor.close()
+            # One that a thread is at ends with the next step of that.
+            with suppress(ValueError):
+                cursor.close()
         try:
             self._rocks.close()
         except Exception as error:
             raise self.failed("cannot be closed", error) from error
         finally:
-            del self._rocks, self.get
+            del self._rocks
+            self.get = self._refuse

@@ -34,7 +34,7 @@ from keyed.functions import (
     check_function,
     declared_states,
 )
-from keyed.operators import OperatorSpec, check_parallelism
+from keyed.operators import OperatorSpec, Order, check_order, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.restore import restore
@@ -93,6 +93,7 @@ class KeyedTestHarness(Shown):
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
         initial_state: Tables of state from elsewhere that it starts with, as `keyed.KeyedStream.process` takes them.
         watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`).
+        order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
@@ -111,8 +112,10 @@ class KeyedTestHarness(Shown):
         restore_from: Changelog | RestorePoint | None = None,
         initial_state: Any = None,
         watermark: WatermarkStrategy | None = None,
+        order: Order = "event_time",
     ) -> None:
         check_function(function)
+        check_order(order)
         if backend not in ("memory", "rocksdb"):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
@@ -126,6 +129,8 @@ class KeyedTestHarness(Shown):
         )
         self._keys = [_key_of(function, each) for each in (key, key if key2 is None else key2)]
         self._backend = backend
+        # A row without a timestamp leaves those of its batch as they came, so the engine is not told of an order.
+        self._by_time = order == "event_time"
         self._folder: ScratchFolder | None = None
         self._commits = MemoryCommitStore()
         self._key_types = KeyTypes(self._spec.name)
@@ -191,7 +196,7 @@ class KeyedTestHarness(Shown):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Make the `process` calls inside one micro-batch and one commit, in event-time order as the engine has it."""
+        """Make the `process` calls inside one micro-batch and one commit, in the order of the harness."""
         if self._collecting is not None:
             raise DefinitionError("batch() inside batch()")
         self._collecting = []
@@ -200,7 +205,7 @@ class KeyedTestHarness(Shown):
             rows = self._collecting
         finally:
             self._collecting = None
-        if all(timestamp is not None for _, timestamp, _ in rows):
+        if self._by_time and all(timestamp is not None for _, timestamp, _ in rows):
             rows = sorted(rows, key=lambda row: row[1] or 0)
         self._run(rows)
 
@@ -209,7 +214,8 @@ class KeyedTestHarness(Shown):
 
         Args:
             table: The rows. If the function defines ``combine``, they go through it.
-            timestamps: Column with the event time, a timestamp or milliseconds; rows are handed over in its order.
+            timestamps: Column with the event time, a timestamp or milliseconds; rows are handed over in its order,
+                unless that of the harness is another.
 
         Raises:
             DefinitionError: The function is not vectorized, or the rows are no table or lack a column.
@@ -228,7 +234,8 @@ class KeyedTestHarness(Shown):
         if combines(function) and came:
             table = combined(function, table, keys, self._spec.name)
         groups = group_indices(table, keys, len(self._groups))
-        batches = [self._batch([], rows=in_time_order(table.filter(groups == i))) for i in range(len(self._groups))]
+        parts = [table.filter(groups == i) for i in range(len(self._groups))]
+        batches = [self._batch([], rows=in_time_order(part) if self._by_time else part) for part in parts]
         for batch in batches:
             batch.highest = {} if highest is None else {(0, ""): highest}
             batch.key_type = key_type(first_key(table, keys)) if table.num_rows else ""
@@ -403,6 +410,7 @@ class KeyedTestHarness(Shown):
         backend: Backend = "memory",
         parallelism: int = 1,
         watermark: WatermarkStrategy | None = None,
+        order: Order = "event_time",
     ) -> Self:
         """Make a harness that goes on from a snapshot, also at another parallelism.
 
@@ -412,7 +420,15 @@ class KeyedTestHarness(Shown):
         """
         changelog = MemoryChangelog()
         _export(snapshot, function, changelog)
-        harness = cls(function, key=key, key2=key2, backend=backend, parallelism=parallelism, watermark=watermark)
+        harness = cls(
+            function,
+            key=key,
+            key2=key2,
+            backend=backend,
+            parallelism=parallelism,
+            watermark=watermark,
+            order=order,
+        )
         if changelog.header() is not None:
             harness._restore_from(changelog)
         return harness

@@ -45,6 +45,15 @@ class Held:
         self._counts: dict[tuple[VersionStore, int], int] = {}
         self._lock = threading.Lock()
 
+    def check_open(self) -> None:
+        """Refuse tables that were closed, maybe by another thread.
+
+        Raises:
+            StateAccessError: All stores were closed.
+        """
+        if self._is_closed:
+            raise StateAccessError("the tables are closed; ask within their with block, or open them again")
+
     def take(self, store: VersionStore, commit: int) -> None:
         """Keep a store open, and what a commit left in it.
 
@@ -52,8 +61,7 @@ class Held:
             StateAccessError: All stores were closed.
         """
         with self._lock:
-            if self._is_closed:
-                raise StateAccessError("the tables are closed; ask within their with block, or open them again")
+            self.check_open()
             self._counts[store, commit] = self._counts.get((store, commit), 0) + 1
 
     def give_back(self, store: VersionStore, commit: int) -> None:

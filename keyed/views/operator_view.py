@@ -94,6 +94,7 @@ class Operator:
                 raise self._gone()
             yield View(self, store, extent, store.batch(commit))
         except LocalStoreError as error:
+            held.check_open()
             # The follower builds the store anew.
             held.damage = str(error)
             raise

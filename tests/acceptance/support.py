@@ -46,8 +46,8 @@ def key_of(element):
 class Harness(KeyedTestHarness):
     """A harness for a `Told` function."""
 
-    def __init__(self, function=None, *, key=key_of, backend="memory", parallelism=1):
-        super().__init__(function or Told(), key=key, backend=backend, parallelism=parallelism)
+    def __init__(self, function=None, *, key=key_of, **options):
+        super().__init__(function or Told(), key=key, **options)
 
     def call(self, do, *, key="k", timestamp=None):
         """Run ``do(function, context)`` for a key as a commit of its own, and give back what it returned."""

@@ -1,7 +1,8 @@
 """What a Spark query costs while nothing comes and nothing is due: ``python -m tests.benchmarks.idle``, two minutes.
 
 Prints the CPU-seconds a second of all processes, the files that came into the checkpoint and the batches: with a
-trigger of a second, after a few rows, with and without a changelog, and as it was before with a tick at each trigger.
+trigger of a second, after a few rows, with and without a changelog, and as it was before with a tick at each trigger;
+and how long stopping takes, also of a query that is busy with batch after batch.
 """
 
 from __future__ import annotations
@@ -44,6 +45,17 @@ def main() -> None:
         started = plain.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second").start()
         _measure("writeStream, with a tick at each trigger", started, checkpoint)
         _stopped("    stop()", started)
+        rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10_000).load()
+        busy = rate.selectExpr("CONCAT('u', value % 1000) AS user_id", "value AS ts", "1L AS amount")
+        counted = (
+            keyed.stream(busy, timestamp="ts")
+            .key_by("user_id")
+            .process(J1(), OUTPUT, name="J1", changelog=DirectoryChangelog(folder / "busy-log"))
+        )
+        query = counted.start(folder / "busy-out", checkpoint=folder / "busy", trigger="0 seconds")
+        while query.progress is None or query.progress.batch_id < 5:
+            query.await_termination(1)
+        _stopped("busy, with a changelog: stop()", query)
     spark.stop()
 
 

@@ -60,6 +60,16 @@ def test_a_batch_is_one_commit_in_event_time_order():
     assert harness.metrics()["batches"] == 1
 
 
+def test_a_batch_is_in_the_order_of_arrival_where_the_job_is():
+    harness = KeyedTestHarness(Count(), order="arrival")
+    with harness.batch():
+        harness.process("a", 30)
+        harness.process("b", 10)
+    assert harness.take_output() == [Record(("a", 1), 30), Record(("b", 1), 10)]
+    with pytest.raises(DefinitionError, match="order='time' must be 'event_time' or 'arrival'"):
+        KeyedTestHarness(Count(), order="time")  # type: ignore[arg-type]
+
+
 class Timers(KeyedProcessFunction):
     """Elements are (key, call, *arguments) on the timer service."""
 

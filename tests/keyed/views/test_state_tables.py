@@ -379,15 +379,21 @@ def test_what_is_closed_says_so(tmp_path):
     changelog = keyed.DirectoryChangelog(tmp_path / "log")
     with KeyedTestHarness(Everything(), key=lambda value: value[0], changelog=changelog) as harness:
         harness.process(("a", "sell", 1))
+        harness.process(("b", "sell", 1))
+        harness.process(("c", "sell", 1))
     tables = open_tables(changelog, tmp_path / "tables")
     tables.poll()
     with tables.snapshot() as snapshot:
         held = snapshot["total"]
-    with pytest.raises(keyed.StateAccessError, match="the snapshot of batch 1 is closed"):
+    with pytest.raises(keyed.StateAccessError, match="the snapshot of batch 3 is closed"):
         held.get("a")
     live = tables["total"]
+    scanned = live.scan()
+    next(scanned)
     tables.close()
     tables.close()
+    with pytest.raises(keyed.StateAccessError, match="the tables are closed"):
+        list(scanned)
     with pytest.raises(keyed.StateAccessError, match="the tables are closed"):
         live.get("a")
 
