@@ -487,7 +487,8 @@ def assert_runtimes_agree(
     def on_spark(stream: list[Record]) -> list[Any]:
         assert spark is not None
         assert schema is not None
-        frame = spark.createDataFrame([tuple(row.value.values()) for row in stream], schema)
+        columns = schema_of(schema).names
+        frame = spark.createDataFrame([tuple(row.value[name] for name in columns) for row in stream], schema)
         chain = keyed.stream(frame, timestamp=timestamp, watermark=watermark, max_ahead=None)
         return [tuple(row) for row in chain.key_by(*keys).process(deepcopy(function), output).df.collect()]
 

@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.outputs import parse_ddl, split_top_level
+from keyed.outputs import parse_ddl, schema_of, split_top_level
 from keyed.testing.harness import Record
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
 
@@ -81,15 +81,12 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     Raises:
         DefinitionError: A column is not in the schema, or there are no values for its type.
     """
-    names = [name for name, _ in parse_ddl(schema)] if isinstance(schema, str) else list(schema.__annotations__)
+    found = schema_of(schema)
     for name in columns:
-        if name not in names:
-            raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(names)}")
-    if not isinstance(schema, str):
-        return st.builds(schema, **columns)
-    return st.fixed_dictionaries(
-        {name: columns[name] if name in columns else values(type_) for name, type_ in parse_ddl(schema)}
-    )
+        if name not in found.names:
+            raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(found.names)}")
+    chosen = {name: columns[name] if name in columns else values(type_) for name, type_ in found.columns}
+    return st.fixed_dictionaries(chosen) if isinstance(schema, str) else st.builds(schema, **chosen)
 
 
 @st.composite

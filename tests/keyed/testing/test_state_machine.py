@@ -61,4 +61,4 @@ def test_a_fault_is_found_and_its_steps_are_said():
     case.run(result)
     said = "".join(text for _, text in [*result.failures, *result.errors])
     assert "process_dies" in said or "key_groups_change" in said
-    assert said.count("rows_come(") == 2
+    assert said.count("rows_come(") >= 2

@@ -1,0 +1,50 @@
+"""The ready property that compares runtimes, with Spark among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyed import KeyedProcessFunction, MapState, bounded_out_of_orderness
+from keyed.testing import Falsified, assert_runtimes_agree, strategies
+
+ROWS = strategies.rows("user string, time bigint", user=strategies.skewed("ann", "bob"))
+STREAM = strategies.streams(ROWS, timestamp="time", gap=60_000, delay=3_000, min_size=2)
+OPTIONS: dict[str, Any] = {
+    "timestamp": "time",
+    "schema": "user string, time bigint",
+    "key": "user",
+    "watermark": bounded_out_of_orderness(3_000),
+    "examples": 2,
+}
+
+
+class Minutes(KeyedProcessFunction):
+    counts = MapState(int, int)
+
+    def process_element(self, value, ctx):
+        end = ctx.timestamp() // 60_000 * 60_000 + 60_000
+        self.counts[end] = self.counts.get(end, 0) + 1
+        ctx.timer_service().register_event_time_timer(end - 1)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp + 1, self.counts[timestamp + 1]
+        del self.counts[timestamp + 1]
+
+
+class Where(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        import sys
+
+        yield "pyspark.worker" in sys.modules, 0, 0
+
+
+def test_spark_gives_what_the_harness_and_the_local_runtime_give(spark):
+    told = assert_runtimes_agree(Minutes(), STREAM, output="user string, end bigint, n bigint", spark=spark, **OPTIONS)
+    assert "the harness, the local runtime and Spark give the same outputs" in told
+
+
+def test_a_function_that_is_another_on_spark_is_found(spark):
+    with pytest.raises(Falsified, match="on Spark"):
+        assert_runtimes_agree(Where(), STREAM, output="here boolean, a bigint, b bigint", spark=spark, **OPTIONS)
