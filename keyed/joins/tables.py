@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from keyed import (
+    MIN_TIMESTAMP,
     Context,
     DefinitionError,
     KeyedCoProcessFunction,
@@ -138,7 +139,9 @@ class EnrichmentJoin(TableJoin):
     def process_element2(self, value: Any, ctx: Context) -> Iterator[Any] | None:
         self._keep(value, ctx)
         right = self._latest()
-        return None if right is None else self._release(right)
+        # The other input may hold the watermark back, and with it timers whose time is over for this element.
+        now = ctx.timestamp() if self._domain is TimeDomain.EVENT_TIME else None
+        return None if right is None else self._release(right, MIN_TIMESTAMP if now is None else now)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         kept = []
@@ -152,7 +155,12 @@ class EnrichmentJoin(TableJoin):
         self.waiting.clear()
         self.waiting.add_all(kept)
 
-    def _release(self, right: Any) -> Iterator[Any]:
-        for _, value in self.waiting.get():
-            yield from self._pairs.emit(value, right)
+    def _release(self, right: Any, now: int) -> Iterator[Any]:
+        kept = []
+        for until, value in self.waiting.get():
+            if until < now:
+                kept.append((until, value))
+            else:
+                yield from self._pairs.emit(value, right)
         self.waiting.clear()
+        self.waiting.add_all(kept)
