@@ -103,6 +103,9 @@ class Stage:
 
     Attributes:
         beside: What it reads beside ``upstream``, where that is a source.
+        reads: Which output it reads, as the name of its operator and the tag, ``None`` for the main output; ``None``
+            for the main output of ``upstream``. In a query that is a graph ``upstream`` is the stage that runs before,
+            as `linear` puts them.
     """
 
     upstream: Source | Stage
@@ -117,6 +120,7 @@ class Stage:
     restore_from: RestorePoint | None = None
     initial_state: Any = None
     beside: tuple[Input, ...] = ()
+    reads: tuple[str, OutputTag | None] | None = None
 
     def __repr__(self) -> str:
         return f"{_shown_inputs(self.upstream, self.keys, self.beside)} → {self.name}"
@@ -160,6 +164,14 @@ class Stage:
     def chain(self) -> list[Stage]:
         """The stages from the source to this one."""
         return [*(self.upstream.chain if isinstance(self.upstream, Stage) else []), self]
+
+    def reader_of(self, output: tuple[str, OutputTag | None]) -> bool:
+        """Tell whether this stage reads an output, given as `reads`."""
+        if self.reads is not None:
+            name, tag = self.reads
+            other = output[1]
+            return name == output[0] and (tag and tag.name) == (other and other.name)
+        return isinstance(self.upstream, Stage) and output == (self.upstream.name, None)
 
     def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
         """Return the operator with its number of key groups settled."""
@@ -271,11 +283,13 @@ class KeyedStream(Shown):
         upstream: What it comes from.
         keys: Its keys.
         beside: Further sources of it.
+        tag: Which side output of an operator it is; ``None`` for the main output.
     """
 
     upstream: Source | Stage
     keys: Keys
     beside: tuple[Input, ...] = ()
+    tag: OutputTag | None = None
 
     def __repr__(self) -> str:
         return f"KeyedStream({_shown_inputs(self.upstream, self.keys, self.beside)})"
@@ -320,8 +334,15 @@ class KeyedStream(Shown):
         A type is ``None`` where an Arrow column has one that Spark has not, or a nested one.
         """
         if isinstance(self.upstream, Stage):
-            return None if self.upstream.output is None else dict(self.upstream.output.columns)
+            schema = self._output
+            return None if schema is None else dict(schema.columns)
         return _columns(self.upstream.data)
+
+    @property
+    def _output(self) -> Schema | None:
+        """The declared columns of the output that is read."""
+        assert isinstance(self.upstream, Stage)
+        return self.upstream.output if self.tag is None else self.tag.schema
 
     @property
     def watermark_delay_ms(self) -> int:
@@ -404,15 +425,14 @@ class KeyedStream(Shown):
                 raise DefinitionError(f"operator name {name!r} is used twice in this query; give name=... to one")
             if changelog is not None and any(stage.changelog == changelog for stage in self.upstream.chain):
                 raise DefinitionError(f"changelog={changelog!r} is that of another operator of this query")
-            if self.upstream.output is None and not callable(self.keys):
-                known = None
-            else:
-                known = self.upstream.output.names if self.upstream.output else None
+            known = self._output
             if known is not None and not callable(self.keys):
-                missing = [key for key in self.keys if key not in known]
+                missing = [key for key in self.keys if key not in known.names]
                 if missing:
+                    side = f"side output {self.tag.name!r}" if self.tag is not None else "the output"
                     raise DefinitionError(
-                        f"key column {missing[0]!r} is not in the output of {self.upstream.name!r}: {', '.join(known)}"
+                        f"key column {missing[0]!r} is not in {side} of {self.upstream.name!r}: "
+                        f"{', '.join(known.names)}"
                     )
         schema = inferred_output(function) if output is None else schema_of(output)
         stage = Stage(
@@ -428,6 +448,7 @@ class KeyedStream(Shown):
             restore_from,
             initial_state,
             self.beside,
+            (self.upstream.name, self.tag) if isinstance(self.upstream, Stage) and self.tag is not None else None,
         )
         return Output(stage, None)
 
@@ -477,16 +498,11 @@ class Output(Shown):
         return Output(self.stage, tag)
 
     def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
-        """Key this output for another operator in the same query.
+        """Key this output, a side output too, for another operator in the same query.
 
-        Raises:
-            DefinitionError: This is a side output: start from `stream` with its DataFrame instead.
+        One output may feed several operators; `run` them together, with outputs of all of them.
         """
-        if self.tag is not None:
-            raise DefinitionError(
-                "key_by on a side output is not supported in one query; use keyed.stream(side.df, ...)"
-            )
-        return KeyedStream(self.stage, _keys(keys))
+        return KeyedStream(self.stage, _keys(keys), tag=self.tag)
 
     def to(self, sink: SinkLike) -> BoundOutput:
         """Return this output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
@@ -586,7 +602,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
     """Run all available input through one query that writes ``outputs``, and return when it is done.
 
     Args:
-        outputs: Outputs of one chain, each with its sink (`Output.to`).
+        outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
         checkpoint: Folder for what must not be lost; on Spark a streaming source needs it.
         drain: Whether the watermark moves to +inf at the end, so that every timer fires. By default it does in the
             local runtime where there is no checkpoint, and for a batch DataFrame.
@@ -608,7 +624,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
         KeyedError: What the query failed with.
     """
-    last = _last_stage(outputs)
+    last, outputs = linear(outputs)
     given = options_of(options, RunOptions)
     last, outputs = _with_changelogs(last, outputs, given)
     result: RunResult = _runtime(last.source).run(last, outputs, given)
@@ -620,7 +636,7 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     """Start one query that writes ``outputs`` and return a handle to it.
 
     Args:
-        outputs: Outputs of one chain, each with its sink (`Output.to`).
+        outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
         checkpoint: As in `run`, and so the others that are not described here.
         trigger: ``"5 seconds"`` or a dict of the arguments of Spark's trigger, one second by default; on Spark only.
         drain: In the local runtime only.
@@ -636,7 +652,7 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     Raises:
         DefinitionError: As in `run`.
     """
-    last = _last_stage(outputs)
+    last, outputs = linear(outputs)
     given = options_of(options, StartOptions)
     last, outputs = _with_changelogs(last, outputs, given)
     query: Query = _runtime(last.source).start(last, outputs, given)
@@ -648,16 +664,53 @@ def is_dataframe(data: Any) -> bool:
     return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
 
 
-def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
-    """Return the stage that ends the chain on which all outputs lie."""
+def linear(outputs: tuple[BoundOutput, ...]) -> tuple[Stage, tuple[BoundOutput, ...]]:
+    """Return the last stage of the operators that outputs need, put one after the other, and the outputs of those.
+
+    The operators of a query run one after the other in each batch, which is all that Spark can run of several without
+    computing what they share again for each of them. So that the order does not depend on that of the outputs, one that
+    reads the main output comes first, and then they go by name.
+
+    Raises:
+        DefinitionError: There is no output, the operators have no common source, or two have one name.
+    """
     if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
         raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
-    last = max((bound.output.stage for bound in outputs), key=lambda stage: len(stage.chain))
-    for bound in outputs:
-        if not any(bound.output.stage is stage for stage in last.chain):
-            raise DefinitionError(
-                f"outputs of {bound.output.stage.name!r} and {last.name!r} do not lie on one chain; run two queries"
-            )
+    stages = list(dict.fromkeys(stage for bound in outputs for stage in bound.output.stage.chain))
+    first, *others = [stage for stage in stages if isinstance(stage.upstream, Source)]
+    if others:
+        shares = "read one stream" if others[0].source is first.source else "have different sources"
+        raise DefinitionError(
+            f"operators {first.name!r} and {others[0].name!r} {shares}, and a query begins with one operator: Spark "
+            "would read the source for each of them. Begin with an operator that hands its rows on, and let both read "
+            "that; or run two queries"
+        )
+    names = [stage.name for stage in stages]
+    for stage in stages:
+        if names.count(stage.name) > 1:
+            raise DefinitionError(f"operator name {stage.name!r} is used twice in this query; give name=... to one")
+        if stage.changelog is not None and any(
+            stage.changelog == other.changelog for other in stages if other is not stage
+        ):
+            raise DefinitionError(f"changelog={stage.changelog!r} is that of two operators of this query")
+    placed: dict[Stage, Stage] = {}
+
+    def place(stage: Stage, before: Source | Stage) -> Stage:
+        """Put a stage and those behind it after another one. Returns the last of them."""
+        reads = stage.reads
+        if reads is None and isinstance(stage.upstream, Stage) and placed[stage.upstream] is not before:
+            reads = stage.upstream.name, None
+        is_there = stage.upstream is before and reads == stage.reads
+        last = placed[stage] = stage if is_there else attrs.evolve(stage, upstream=before, reads=reads)
+        following = [other for other in stages if other.upstream is stage]
+        for other in sorted(following, key=lambda other: (other.reads is not None, other.name)):
+            last = place(other, last)
+        return last
+
+    last = place(first, first.source)
+    outputs = tuple(
+        attrs.evolve(each, output=attrs.evolve(each.output, stage=placed[each.output.stage])) for each in outputs
+    )
     check_distinct(bound.sink for bound in outputs)
     initial = next((stage.name for stage in last.chain if stage.initial_state is not None), None)
     restored = next((stage.name for stage in last.chain if stage.restore_from is not None), None)
@@ -666,7 +719,7 @@ def _last_stage(outputs: tuple[BoundOutput, ...]) -> Stage:
             f"operator {initial!r} has initial_state and operator {restored!r} restore_from, and a query starts with "
             "one of them; give initial_state to a query of its own first"
         )
-    return last
+    return last, outputs
 
 
 def _with_changelogs(

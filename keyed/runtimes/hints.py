@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from keyed.results import Progress
-from keyed.streams import BoundOutput, Input
+from keyed.streams import BoundOutput, Stage
 
 _log = logging.getLogger(__name__)
 
@@ -21,17 +21,20 @@ class Hints:
     """Looks at the batches of one run.
 
     Args:
-        inputs: Where its rows come from.
+        last: Its last stage.
         outputs: Its outputs that have a sink.
     """
 
-    def __init__(self, inputs: Sequence[Input], outputs: Iterable[BoundOutput]) -> None:
-        sources = [each.source for each in inputs]
+    def __init__(self, last: Stage, outputs: Iterable[BoundOutput]) -> None:
+        sources = [each.source for each in last.inputs]
         self._source = source = sources[0]
         self._read: dict[str, set[str]] = defaultdict(set)
         for bound in outputs:
             if bound.output.tag is not None:
                 self._read[bound.output.stage.name].add(bound.output.tag.name)
+        for operator, tag in [stage.reads for stage in last.chain if stage.reads is not None]:
+            if tag is not None:
+                self._read[operator].add(tag.name)
         self._emitted: dict[str, set[str]] = defaultdict(set)
         self._units_told = source.time is None
         self._dropped_told = source.time is None or all(each.watermark_given for each in sources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,15 +107,30 @@ def group_indices(table: pa.Table, keys: Sequence[str], parallelism: int) -> Any
     """Return the key group of each row, as a numpy array. Each distinct key is hashed once."""
     if parallelism == 1:
         return np.zeros(table.num_rows, dtype="int64")
+    return _for_each_key(table, keys, lambda key: group_of(key_hash(key), parallelism))
+
+
+def key_hashes(table: pa.Table, keys: Sequence[str]) -> Any:
+    """Return the hash of each row's key as int64, as Spark computes it; null where the key or a part of it is."""
+    null = np.zeros(table.num_rows, dtype="bool")
+    for key in keys:
+        null |= np.asarray(table.column(key).is_null())
+    hashes: Any = np.zeros(table.num_rows, dtype="int64")
+    hashes[~null] = _for_each_key(table.filter(pa.array(~null)), keys, key_hash)
+    return pa.array(hashes, pa.int64(), mask=null)
+
+
+def _for_each_key(table: pa.Table, keys: Sequence[str], of: Callable[[Any], int]) -> Any:
+    """Return for each row what a function gives for its key, which is called once for each distinct key."""
     columns = [_decoded(table.column(key)) for key in keys]
     numbered = pa.table(columns, names=list(keys)).append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
     groups: Any = numbered.group_by(list(keys), use_threads=False).aggregate([("__keyed_row", "list")])
     columns = [column_values(groups.column(key)) for key in keys]
     distinct = columns[0] if len(keys) == 1 else list(zip(*columns, strict=True))
-    indices: Any = [group_of(key_hash(key), parallelism) for key in distinct]
+    found: Any = np.array([of(key) for key in distinct], dtype="int64")
     lists = groups.column("__keyed_row_list").combine_chunks()
     result = np.empty(table.num_rows, dtype="int64")
-    result[lists.flatten().to_numpy()] = np.repeat(indices, lists.value_lengths().to_numpy())
+    result[lists.flatten().to_numpy()] = np.repeat(found, lists.value_lengths().to_numpy())
     return result
 
 

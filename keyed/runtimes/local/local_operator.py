@@ -30,7 +30,7 @@ from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import BufferedCommits
-from keyed.streams import Stage
+from keyed.streams import Output, Stage
 from keyed.vectorized import VectorizedFunction
 
 #: Keys whose group is remembered.
@@ -144,16 +144,17 @@ class LocalOperator:
             for group in self.groups:
                 group.flush()
 
-    def rows_after(self, stage: Stage, emitted: Emitted | EmittedTables, *, timed: bool) -> SourceRows:
-        """Return the main output of the stage before as the rows of this one: tuples and dictionaries become rows.
+    def rows_after(self, output: Output, emitted: Emitted | EmittedTables, *, timed: bool) -> SourceRows:
+        """Return an output of a stage before as the rows of this one: tuples and dictionaries become rows.
 
-        They are this stage's own, because a sink may take the same output.
+        They are this stage's own, because a sink or another stage may take the same output.
         """
         if self._vectorized:
             from keyed.runtimes.local.table_rows import output_rows
 
-            return output_rows(emitted, stage, timed=timed)
-        values = as_rows(list(map(Taker(stage.output).take, emitted.values)), stage.output, stage.name)
+            return output_rows(emitted, output, timed=timed)
+        schema = output.schema
+        values = as_rows(list(map(Taker(schema).take, emitted.values)), schema, output.stage.name)
         return SourceRows.of(list(map(self._key_of, values)), emitted.timestamps() if timed else None, values)
 
     def run(

@@ -94,7 +94,7 @@ class LocalQuery(Shown):
         self._error: BaseException | None = None
         self._result: RunResult | None = None
         self._progress: Progress | None = None
-        self._hints = Hints(last.inputs, outputs)
+        self._hints = Hints(last, outputs)
 
     # The handle of a started query ------------------------------------------------------------------------------
 
@@ -349,12 +349,15 @@ class LocalQuery(Shown):
                 name = operator.stage.name
                 emitted[name, None] = result.main
                 emitted |= {(name, tag): side for tag, side in result.side.items()}
+                if operator is operators[0]:
+                    self._divert(operator, rows, emitted)
                 upstream = result.watermark
                 if operator is not operators[-1]:
                     following = operators[operators.index(operator) + 1]
+                    output = _read_by(following, operators)
+                    found = emitted.get((output.stage.name, output.tag.name if output.tag else None))
                     timed = operator.stage.source.timestamp is not None
-                    current = following.rows_after(operator.stage, result.main, timed=timed)
-            self._divert(operators[0], rows, emitted)
+                    current = following.rows_after(output, found or Emitted(), timed=timed)
             for bound in self._outputs:
                 stage, tag = bound.output.stage, bound.output.tag
                 found = emitted.get((stage.name, tag.name if tag else None))
@@ -437,6 +440,16 @@ class LocalQuery(Shown):
             restoration = cut.operators.get(operator.stage.name)
             loaders += operator.load(restoration, cut.sequence, self._on_restore, commits.commit)
         return loaders
+
+
+def _read_by(operator: LocalOperator, operators: list[LocalOperator]) -> Output:
+    """Return the output that an operator after the first one reads."""
+    stage = operator.stage
+    assert isinstance(stage.upstream, Stage)
+    if stage.reads is None:
+        return Output(stage.upstream, None)
+    name, tag = stage.reads
+    return Output(next(other.stage for other in operators if other.stage.name == name), tag)
 
 
 def _export_position(commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:

@@ -21,7 +21,7 @@ from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
-from keyed.streams import Stage
+from keyed.streams import Output, Stage
 from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
@@ -63,12 +63,12 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
     return rows
 
 
-def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) -> SourceRows:
-    """Return the main output of the stage before.
+def output_rows(emitted: Emitted | EmittedTables, output: Output, *, timed: bool) -> SourceRows:
+    """Return an output of a stage before.
 
     Args:
-        emitted: The output.
-        stage: That stage.
+        emitted: What was emitted.
+        output: To which output.
         timed: Whether the stream has event time.
     """
     rows = SourceRows()
@@ -78,7 +78,9 @@ def output_rows(emitted: Emitted | EmittedTables, stage: Stage, *, timed: bool) 
             rows.table = lambda: pa.concat_tables(tables, promote_options="default")
     elif emitted.values:
         times = emitted.timestamps() if timed else None
-        rows.table = lambda: _table(emitted.values, times, stage.output, f"operator {stage.name!r}, main output")
+        what = "main output" if output.tag is None else f"side output {output.tag.name!r}"
+        where = f"operator {output.stage.name!r}, {what}"
+        rows.table = lambda: _table(emitted.values, times, output.schema, where)
     return rows
 
 

@@ -19,7 +19,7 @@ from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import KeyedCoProcessFunction
-from keyed.outputs import Schema
+from keyed.outputs import OutputTag, Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import (
     hash_expression,
@@ -141,12 +141,13 @@ def build(
         check_travels(stage.function, stage.name)
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     frame: DataFrame | None = None
+    emitters: list[Emitter] = []
     for index, stage in enumerate(chain):
-        emitter = _emitter(index, stage, schemas[index], wanted, followed=index + 1 < len(chain))
+        emitter = _emitter(chain, index, schemas[index], wanted)
         if frame is None:
-            read = [_from_source(stage, number, wanted, parallelism) for number in range(len(stage.inputs))]
+            read = [_from_source(chain, number, wanted, parallelism) for number in range(len(stage.inputs))]
         else:
-            read = [_from_stage(chain, index, frame, schemas[index], wanted, parallelism)]
+            read = [_from_stage(chain, index, frame, emitters[-1], schemas[index], wanted, parallelism)]
         sided = isinstance(stage.function, KeyedCoProcessFunction)
         operation = Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
@@ -181,6 +182,7 @@ def build(
             initialState=packed_initial(stage, parallelism, parcel) if begins else None,
         )
         frame = _observed(worked, emitter, stage.name, observations)
+        emitters.append(emitter)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
 
@@ -200,12 +202,13 @@ class _Read:
     key_type: str
 
 
-def _from_source(stage: Stage, number: int, wanted: Sequence[Output], parallelism: int) -> _Read:
+def _from_source(chain: list[Stage], number: int, wanted: Sequence[Output], parallelism: int) -> _Read:
     """Return one input of the first stage.
 
     Raises:
         DefinitionError: A column is missing or has a type that cannot be used.
     """
+    stage = chain[0]
     each = stage.inputs[number]
     source, schema = each.source, schema_of_frame(each.source.data)
     keys, time = key_columns(each.keys, schema, stage.name), time_column(source, schema)
@@ -227,7 +230,7 @@ def _from_source(stage: Stage, number: int, wanted: Sequence[Output], parallelis
             parallelism=parallelism,
             time=time,
             from_source=True,
-            bad_rows=_bad_rows(source, wanted, stage),
+            bad_rows=_bad_rows(source, wanted, chain),
             # With ingestion time rows get their timestamps in the key group, and are combined there.
             combiner=stage.function if combines(stage.function) and not source.ingests else None,
             input=number,
@@ -238,24 +241,33 @@ def _from_source(stage: Stage, number: int, wanted: Sequence[Output], parallelis
 
 
 def _from_stage(
-    chain: list[Stage], index: int, frame: DataFrame, schema: Schema, wanted: Sequence[Output], parallelism: int
+    chain: list[Stage],
+    index: int,
+    frame: DataFrame,
+    before: Emitter,
+    schema: Schema,
+    wanted: Sequence[Output],
+    parallelism: int,
 ) -> _Read:
-    """Return what a later stage reads: the output of the one before."""
+    """Return what a later stage reads: the main output of the one before, or chunks of another one."""
     stage = chain[index]
     keys = key_columns(stage.keys, schema, stage.name)
-    time = TIMESTAMP if stage.source.timestamp is not None else None
-    hidden = [*([TIMESTAMP] if time is not None else []), NOTE]
+    # Rows that are there as columns are those of the stage before; what else is read comes in notes.
+    columns = before.main.names if before.main is not None else ()
+    hashed = [hash_expression(keys, schema, stage.name)] if stage.reads is None else []
     return _Read(
-        frame.selectExpr(*map(quoted, schema.names), hash_expression(keys, schema, stage.name), *hidden),
+        frame.selectExpr(*map(quoted, columns), *hashed, *([TIMESTAMP] if before.timestamps else []), NOTE),
         Packer(
             operator=stage.name,
             keys=keys,
             columns=schema.names,
             parallelism=parallelism,
-            time=time,
+            time=TIMESTAMP if stage.source.timestamp is not None else None,
             from_source=False,
             forward_rows=_forwarded(chain, index, wanted),
             combiner=stage.function if combines(stage.function) else None,
+            reads=_id_of(chain, stage.reads) if stage.reads is not None else None,
+            reads_last=stage.reads is None or not _needed(chain[index + 1 :], wanted, chain, stage.reads),
         ),
         _type_of_keys(keys, schema),
     )
@@ -287,9 +299,30 @@ def _input_schemas(chain: list[Stage]) -> list[Schema]:
         OutputDefinitionError: A stage that is read by another one has no output type.
     """
     schemas = [schema_of_frame(chain[0].source.data)]
-    for stage, following in pairwise(chain):
-        schemas.append(_main_schema(stage, f"operator {following.name!r} reads it"))
+    for before, stage in pairwise(chain):
+        name, tag = stage.reads or (before.name, None)
+        index = next(i for i, other in enumerate(chain) if other.name == name)
+        read = chain[index]
+        if tag is None:
+            schemas.append(_main_schema(read, f"operator {stage.name!r} reads it"))
+        else:
+            schemas.append(_side_schema(read, tag, schemas[index]))
     return schemas
+
+
+def _id_of(chain: list[Stage], output: tuple[str, OutputTag | None]) -> str:
+    """Return the id under which an output travels in notes."""
+    index = next(i for i, stage in enumerate(chain) if stage.name == output[0])
+    return output_id(index, output[1].name if output[1] else None)
+
+
+def _needed(
+    later: list[Stage], wanted: Sequence[Output], chain: list[Stage], output: tuple[str, OutputTag | None]
+) -> bool:
+    """Tell whether an output is read by later stages, from notes, or by a sink."""
+    wants = [(each.stage.name, each.tag) for each in wanted]
+    reads = [stage.reads for stage in later if stage.reads is not None]
+    return any(_id_of(chain, each) == _id_of(chain, output) for each in [*wants, *reads])
 
 
 def _main_schema(stage: Stage, reason: str) -> Schema:
@@ -325,34 +358,45 @@ def _check(schema: Schema, where: str) -> None:
         raise OutputDefinitionError(f"{where}: {error}") from None
 
 
-def _emitter(index: int, stage: Stage, columns: Schema, wanted: Sequence[Output], *, followed: bool) -> Emitter:
+def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Output]) -> Emitter:
+    """Return the outputs of a stage that sinks or other stages read."""
+    stage = chain[index]
     own = [output for output in wanted if output.stage is stage]
+    later = chain[index + 1 :]
+    followed = any(each.reader_of((stage.name, None)) for each in later)
     main = None
     if followed or any(output.tag is None for output in own):
         main = _main_schema(stage, "its main output is read")
     side: dict[str, Schema] = {}
-    for tag in (output.tag for output in own if output.tag is not None):
+    read = [each.reads[1] for each in later if each.reads is not None and each.reads[0] == stage.name]
+    tags = [tag for tag in read if tag is not None]
+    for tag in [*(output.tag for output in own if output.tag is not None), *tags]:
         schema = _side_schema(stage, tag, columns)
         if side.setdefault(tag.name, schema) != schema:
             raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
-    return Emitter(stage.name, index, main, side, timestamps=followed and stage.source.timestamp is not None)
+    timed = stage.source.timestamp is not None
+    return Emitter(
+        stage.name,
+        index,
+        main,
+        side,
+        timestamps=followed and timed,
+        timed_side=frozenset(tag.name for tag in tags) if timed else frozenset(),
+    )
 
 
-def _bad_rows(source: Source, wanted: Sequence[Output], first: Stage) -> str | None:
+def _bad_rows(source: Source, wanted: Sequence[Output], chain: list[Stage]) -> str | None:
     """Return the output for bad rows: ``None`` refuses them, an empty one drops them."""
     tag = source.on_bad_row
     if tag is None:
         return None
-    read = any(o.stage is first and o.tag is not None and o.tag.name == tag.name for o in wanted)
-    return output_id(0, tag.name) if read else ""
+    return output_id(0, tag.name) if _needed(chain[1:], wanted, chain, (chain[0].name, tag)) else ""
 
 
 def _forwarded(chain: list[Stage], index: int, wanted: Sequence[Output]) -> str | None:
-    """Return the id under which the rows that stage ``index`` reads are passed on, if someone else reads them too."""
-    before = chain[index - 1] if index else None
-    if before is not None and any(output.stage is before and output.tag is None for output in wanted):
-        return output_id(index - 1, None)
-    return None
+    """Return the id under which the main output of the stage before is passed on, if someone else reads it too."""
+    output = (chain[index - 1].name, None)
+    return _id_of(chain, output) if _needed(chain[index:], wanted, chain, output) else None
 
 
 def _route(chain: list[Stage], schemas: list[Schema], output: Output, parcel: Parcel | None) -> Route:

@@ -60,7 +60,7 @@ class Job:
         # What the key groups load, which have no state yet.
         self._cut: Cut | None = None
         self._told = False
-        self._hints = Hints(last.inputs, outputs)
+        self._hints = Hints(last, outputs)
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
 
     @property

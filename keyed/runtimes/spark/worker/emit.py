@@ -55,6 +55,7 @@ class Emitter:
         main: Columns of the main output; ``None`` if nobody reads it, and it is dropped.
         side: Columns of the side outputs that are read, by tag. Others are dropped, as in Flink.
         timestamps: Whether rows leave with their timestamps, for a stage that follows.
+        timed_side: Side outputs whose rows do.
     """
 
     operator: str
@@ -62,6 +63,7 @@ class Emitter:
     main: Schema | None
     side: dict[str, Schema]
     timestamps: bool
+    timed_side: frozenset[str] = frozenset()
 
     @property
     def ddl(self) -> str:
@@ -149,10 +151,18 @@ class Emitter:
         if isinstance(emitted, EmittedTables):
             from keyed.tables.batches import shaped
 
-            tables = [shaped(table, schema, where).select(schema.names) for table in emitted.tables]
+            tables = [shaped(table, schema, where) for table in emitted.tables]
+            if tag in self.timed_side:
+                tables = [_with_timestamps(table).select([*schema.names, TIMESTAMP]) for table in tables]
+            else:
+                tables = [table.select(schema.names) for table in tables]
             batches = pa.concat_tables(tables).combine_chunks().to_batches() if tables else []
         else:
-            batches = [pa.RecordBatch.from_arrays(arrays_of(emitted.values, target, where), schema=target)]
+            arrays = arrays_of(emitted.values, target, where)
+            if tag in self.timed_side:
+                arrays.append(_timestamps(emitted))
+                target = target.append(pa.field(TIMESTAMP, pa.int64()))
+            batches = [pa.RecordBatch.from_arrays(arrays, schema=target)]
         for batch in batches:
             for start in range(0, batch.num_rows, _CHUNK_ROWS):
                 yield chunk_note(output_id(self.stage, tag), batch.slice(start, _CHUNK_ROWS))

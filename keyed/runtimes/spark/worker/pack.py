@@ -26,8 +26,10 @@ from keyed.runtimes.spark.worker.wire import (
     GroupMark,
     TaskMark,
     chunk_note,
+    chunk_prefix,
     encode_mark,
     encode_payload,
+    read_chunk,
 )
 from keyed.shown import shown
 from keyed.vectorized import VectorizedFunction
@@ -59,6 +61,8 @@ class Packer:
         combiner: The function, if it combines rows before they are sent.
         input: Number of the operator's input that is packed.
         partition_by: Column that names the partition of a row, where the watermark follows partitions.
+        reads: Id of the output whose chunks are the rows, where they are not the main output of the stage before.
+        reads_last: Whether nobody behind reads those chunks.
     """
 
     operator: str
@@ -72,6 +76,8 @@ class Packer:
     combiner: VectorizedFunction | None = None
     input: int = 0
     partition_by: str | None = None
+    reads: str | None = None
+    reads_last: bool = True
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one task.
@@ -104,6 +110,7 @@ class _Task:
         self._end = False
         self._rows_bad = self._rows_combined = 0
         self._upstream: dict[int, int] = {}
+        self._wanted = None if packer.reads is None else chunk_prefix(packer.reads)
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -148,6 +155,16 @@ class _Task:
                 for note in notes.drop_null().to_pylist():
                     self._read_note(note)
                 batch = batch.filter(notes.is_null())
+            if batch.num_rows and packer.forward_rows is not None:
+                names = [name for name in batch.schema.names if name not in (HASH, NOTE)]
+                self._forward(chunk_note(packer.forward_rows, batch.select(names)))
+            if self._wanted is not None:
+                return
+        self._keep(batch)
+
+    def _keep(self, batch: Any) -> None:
+        """Check rows, and keep them to be cut."""
+        packer = self._packer
         if packer.from_source or batch.column(HASH).null_count:
             batch = self._checked(batch)
         if not batch.num_rows:
@@ -158,8 +175,6 @@ class _Task:
                 self._max_timestamp = highest
             if packer.partition_by is not None:
                 self._look_at_partitions(batch)
-        if packer.forward_rows is not None:
-            self._forward(chunk_note(packer.forward_rows, batch.select(packer.columns)))
         self._buffer.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -180,11 +195,29 @@ class _Task:
     def _read_note(self, note: bytes) -> None:
         kind = note[:1]
         if kind == b"S":
-            self._forward(note)
+            is_read = self._wanted is not None and note.startswith(self._wanted)
+            if is_read:
+                self._keep_chunk(note)
+            if not (is_read and self._packer.reads_last):
+                self._forward(note)
         elif kind == b"M":
             mark = GroupMark.of_note(note)
             self._upstream[mark.group] = mark.watermark
             self._end = self._end or mark.end
+
+    def _keep_chunk(self, note: bytes) -> None:
+        """Keep the rows of a chunk, with the hash of their keys and their timestamps."""
+        import pyarrow as pa
+
+        from keyed.tables.batches import key_hashes
+
+        packer = self._packer
+        table = read_chunk(note)
+        if packer.time is not None and TIMESTAMP not in table.column_names:
+            table = table.append_column(TIMESTAMP, pa.nulls(table.num_rows, pa.int64()))
+        table = table.append_column(HASH, key_hashes(table, packer.keys))
+        for batch in table.to_batches():
+            self._keep(batch)
 
     def _forward(self, note: bytes) -> None:
         """Send a note through a key group; the groups share this work."""

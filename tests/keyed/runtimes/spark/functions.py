@@ -403,3 +403,56 @@ class PlainCount(StatefulProcessor):
 async def upper(key):
     """Give the key in capitals; there is no C."""
     return None if key == "c" else (key.upper(), 1)
+
+
+ODD = OutputTag("odd", SCHEMA)
+
+
+class Split(KeyedProcessFunction):
+    """Hands rows on; those with an odd value go to a side output."""
+
+    def process_element(self, value, ctx):
+        if value.v % 2:
+            ctx.output(ODD, tuple(value))
+        else:
+            yield tuple(value)
+
+
+class Running(KeyedProcessFunction):
+    """The sum so far, also 10 ms after each element."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value.v)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+        yield ctx.get_current_key(), ctx.timestamp(), self.total.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.total.value()
+
+
+class LastSums(VectorizedFunction):
+    """Sums per key, emitted with each batch that has rows, with the highest timestamp of those."""
+
+    sums = TableState("k string, v bigint", key="k")
+
+    def process_batch(self, table, ctx):
+        self.sums.merge(table.select(["k", "v"]), {"v": "sum"})
+        latest = table.group_by("k").aggregate([(TIMESTAMP_COLUMN, "max")]).rename_columns(["k", "t"])
+        ctx.emit(self.sums.lookup(latest).append_column("t", latest.column("t")))
+
+
+def branches(source, parallelism=2):
+    """A graph: what `Split` gives is read by sinks and by two operators each."""
+    first = source.key_by("k").process(Split(), SCHEMA, name="split")
+    odd = first.side_output(ODD)
+    given = {"output": SCHEMA, "parallelism": parallelism}
+    return {
+        "totals": first.key_by("k").process(LastSums(), name="totals", **given),
+        "even": first.key_by("k").process(Running(), name="even", **given),
+        "split": first,
+        "odd": odd.key_by("k").process(Running(), name="odd", **given),
+        "odd_totals": odd.key_by("k").process(LastSums(), name="odd_totals", **given),
+        "raw": odd,
+    }
