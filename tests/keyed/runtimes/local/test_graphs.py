@@ -188,3 +188,30 @@ def test_names_and_changelogs_are_one_operators_over_the_whole_graph(tmp_path):
         keyed.run(*twice(changelog=log))
     with pytest.raises(DefinitionError, match="key column 'z' is not in side output 'odd' of 'split': k, v, t"):
         first.side_output(ODD).key_by("z").process(Running())
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_graph_is_restored_from_the_changelogs_of_its_operators(tmp_path, parallelism):
+    source = rows_of(range(20))
+
+    def sums(rows, parallelism, old, new, **options):
+        def logs(name):
+            made = {"changelog": DirectoryChangelog(tmp_path / new / name)}
+            return made | ({"restore_from": DirectoryChangelog(tmp_path / old / name)} if old else {})
+
+        first = split(rows, parallelism=parallelism, **logs("split"))
+        sides = {"even": first, "odd": first.side_output(ODD)}
+        made = {
+            name: each.key_by("k").process(Running(), ROW, name=name, parallelism=parallelism, **logs(name))
+            for name, each in sides.items()
+        }
+        sinks = {name: collect_sink() for name in made}
+        keyed.run(*(output.to(sinks[name]) for name, output in made.items()), rows_per_batch=4, **options)
+        return collected(sinks)
+
+    whole = sums(source, 2, None, "whole")
+    before = sums(source[:12], 2, None, "first", checkpoint=tmp_path / "ck", drain=False)
+    after = sums(source, parallelism, "first", "second")
+    assert {name: Counter(before[name] + after[name]) for name in whole} == {
+        name: Counter(whole[name]) for name in whole
+    }
