@@ -101,7 +101,12 @@ FAULTS: dict[type, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("function", FAULTS, ids=lambda cls: cls.__name__)
+#: Those whose smallest example takes seconds to find.
+DEAR = {wrong.LastAmount, wrong.Reminder, wrong.DropsLate, wrong.Sessions, wrong.Prices}
+CASES = [pytest.param(each, marks=pytest.mark.slow if each in DEAR else (), id=each.__name__) for each in FAULTS]
+
+
+@pytest.mark.parametrize("function", CASES)
 def test_the_fault_of_each_wrong_function_is_found_in_at_most_five_rows(function):
     *how, options = FAULTS[function]
     caught = found(function(), *how, **options)
