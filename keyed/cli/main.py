@@ -1,8 +1,10 @@
+# PYTHON_ARGCOMPLETE_OK
 """Reads the command line and runs a command."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -48,5 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def console() -> None:
-    """Run the console script ``keyed``."""
+    """Run the console script ``keyed``, or tell the shell that asks how a command line goes on."""
+    if "_ARGCOMPLETE" in os.environ:
+        from argcomplete import autocomplete
+
+        autocomplete(parser())
     sys.exit(main(sys.argv[1:]))

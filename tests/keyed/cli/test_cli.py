@@ -1,6 +1,7 @@
 """The command line does what it says, and every command and option of it is documented."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -82,3 +83,26 @@ def test_every_command_and_option_is_documented():
         for action in command._actions:
             for flag in action.option_strings or [action.dest.upper()]:
                 assert flag in ("-h", "--help") or f"`{flag}`" in section, f"{name} {flag}"
+
+
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("keyed ve", ["verify "]),
+        ("keyed hi", ["history "]),
+        ("keyed compact log --h", ["--help", "--history-bytes"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(tmp_path, line, completions):
+    pytest.importorskip("argcomplete")
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "completions"),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    command = [sys.executable, "-c", "from keyed.cli.main import console; console()"]
+    subprocess.run(command, env=os.environ | asked, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    said = (tmp_path / "completions").read_text()
+    assert sorted(word for word in said.split("\n") if word) == completions
