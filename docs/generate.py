@@ -91,6 +91,7 @@ BESIDE = {
         ),
         ("keyed.testing.changelog_conformance", "ChangelogConformance"),
         ("keyed.testing.sink_conformance", "SinkConformance"),
+        ("keyed.testing.changelog_conformance", "StagingChangelogConformance"),
         ("keyed.testing.store_conformance", "LocalStoreConformance"),
     ),
 }

@@ -131,6 +131,26 @@ class ChangelogWriter(Protocol):
         ...
 
 
+@runtime_checkable
+class StagingWriter(ChangelogWriter, Protocol):
+    """A writer to which a commit can be given before the job has committed it."""
+
+    def stage(self, commit: Commit, blocks: Blocks) -> bool:
+        """Write a commit where no reader sees it, for `StagingChangelog.publish`. What was staged before is dropped.
+
+        Args:
+            commit: The marker, of the attempt that runs.
+            blocks: The content.
+
+        Returns:
+            Whether it was staged. It is not if it does not follow what `last` gave; `append` tells why.
+
+        Raises:
+            ChangelogError: It cannot be written.
+        """
+        ...
+
+
 class ChangelogReader(Protocol):
     """Reads one key group's log: whole commits, in order, each once."""
 
@@ -209,4 +229,29 @@ class Changelog(Protocol):
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Yield what was given to `keep`, in order of names."""
+        ...
+
+
+@runtime_checkable
+class StagingChangelog(Changelog, Protocol):
+    """A changelog that has a batch as soon as the job has committed it. Its writers are `StagingWriter`.
+
+    What is staged is not there for any reader, also when the job dies. The job commits one attempt of a batch, and only
+    this one is published; the next batch appends what was not.
+    """
+
+    def publish(self, group: int, sequence: int, attempt: str) -> bool:
+        """Make a commit that was staged the newest one of its key group.
+
+        Args:
+            group: Index of the key group.
+            sequence: Number of the commit.
+            attempt: The attempt that the job has committed.
+
+        Returns:
+            Whether it was published. It is not if it is not staged any more, or the sequence is there.
+
+        Raises:
+            ChangelogError: It cannot be written.
+        """
         ...

@@ -171,6 +171,7 @@ class BatchResult:
         commit: Number of the group's last commit.
         changed: Whether the batch changed entries of the group.
         due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
+        staged: The attempt, if the changelog has the batch staged; otherwise empty.
     """
 
     main: Emitted | EmittedTables
@@ -180,3 +181,4 @@ class BatchResult:
     commit: int = 0
     changed: bool = False
     due: int | None = None
+    staged: str = ""

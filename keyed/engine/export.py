@@ -1,7 +1,10 @@
 """The export of what a key group has committed to its changelog.
 
-A batch is exported when it can no longer be undone: at the start of the group's next batch, or by a flush. The meta
-record names the attempt whose batch the group's log ends with (`GroupMeta.attempt`) and the one before it
+A batch is exported when it can no longer be undone: at the start of the group's next batch, or by a flush. A changelog
+that can keep it out of sight until then is given it at its end already, and whoever knows that the job has committed it
+publishes it; where that failed it is exported as ever.
+
+The meta record names the attempt whose batch the group's log ends with (`GroupMeta.attempt`) and the one before it
 (`GroupMeta.previous`), so the changelog can be told to be of the same course or refused:
 
 - It ends with the attempt before: the changes of the last commit follow.
@@ -13,10 +16,10 @@ Batches that were run without the changelog would be missing in it, so a changel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from keyed.changelog.model import ChangelogWriter, Commit
-from keyed.content.blocks import Block
+from keyed.changelog.model import ChangelogWriter, Commit, StagingWriter
+from keyed.content.blocks import Block, LogBlock
 from keyed.content.contents import content_blocks, contents_hash
 from keyed.content.delta import exported
 from keyed.content.entry_hash import hash_text
@@ -59,10 +62,34 @@ def export(
         return None
     if last is not None:
         check_course(last, meta, where)
-    snapshot = last is None
     if not meta.hash:
         meta.hash = hash_text(contents_hash(store(), meta.states).value)
-    commit = Commit(
+    if last is None:
+        return writer.append(_marker(meta, snapshot=True), content_blocks(store(), meta.states))
+    return writer.append(_marker(meta, snapshot=False), _committed(log, meta, where) if blocks is None else blocks)
+
+
+def stage(meta: GroupMeta, writer: ChangelogWriter | None, blocks: Iterable[LogBlock]) -> str:
+    """Give a changelog that takes it the commit that a key group is about to make.
+
+    Args:
+        meta: The meta record that it will leave.
+        writer: The group's writer, which has the commit before.
+        blocks: Its changes, as they are in the log.
+
+    Returns:
+        The attempt, to be published when the job has committed it; empty if the next batch is to export it.
+
+    Raises:
+        ChangelogError: It cannot be written.
+    """
+    if isinstance(writer, StagingWriter) and writer.stage(_marker(meta, snapshot=False), map(exported, blocks)):
+        return meta.attempt
+    return ""
+
+
+def _marker(meta: GroupMeta, *, snapshot: bool) -> Commit:
+    return Commit(
         log_id="",
         group=meta.group,
         sequence=meta.commit,
@@ -80,9 +107,6 @@ def export(
         key_columns=meta.key_columns,
         key_type=meta.key_type,
     )
-    if snapshot:
-        return writer.append(commit, content_blocks(store(), meta.states))
-    return writer.append(commit, _committed(log, meta, where) if blocks is None else blocks)
 
 
 def check_new(writer: ChangelogWriter, where: str) -> None:

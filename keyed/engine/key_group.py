@@ -22,7 +22,7 @@ from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.channels import advance, counts_channels
 from keyed.engine.cleaning import clean
-from keyed.engine.export import check_new, export
+from keyed.engine.export import check_new, export, stage
 from keyed.engine.group_log import GroupLog
 from keyed.engine.ingestion import stamped
 from keyed.engine.keytypes import check_not_merged, deltas_by_commit
@@ -61,6 +61,7 @@ class KeyGroup:
         replica: The group's local store.
         writer: Writer of the group's changelog, if there is one.
         log_id: Identity of the group's log, if it has none yet.
+        stages: Whether somebody publishes a batch that is staged.
     """
 
     def __init__(
@@ -71,12 +72,15 @@ class KeyGroup:
         replica: Replica,
         writer: ChangelogWriter | None = None,
         log_id: str = "",
+        *,
+        stages: bool = False,
     ) -> None:
         self._spec = spec
         self.index = index
         self._log = log
         self._replica = replica
         self._writer = writer
+        self._stages = stages
         self._log_id = log_id or random_id()
         self._where = f"operator {spec.name!r}, key group {index}"
         self._scope = Scope(replica.store, stays=not log.keeps)
@@ -230,14 +234,14 @@ class KeyGroup:
         meta.watermark = scope.watermark
         meta.processing_time = scope.processing_time
         meta.states = registry.described()
-        self._commit(meta, changes, started, clock)
+        staged = self._commit(meta, changes, started, clock)
         changed = changes.delta != Delta()
         self._idle_at = idle_at
         due = min((each for each in (done.due if meta.live else None, idle_at) if each is not None), default=None)
-        return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due)
+        return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due, staged)
 
-    def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> None:
-        """Append the segment, clean the oldest rows and write the meta record."""
+    def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
+        """Append the segment, clean the oldest rows and write the meta record. Gives the attempt if it is staged."""
         log = self._log
         # The last look at the local store but for that of the cleaning: if it fails, the log is still as it was.
         meta.hash = self._hash(meta.hash, changes)
@@ -269,6 +273,7 @@ class KeyGroup:
         stands = position_of(meta.log_id, before)
         written = [block for _, block in blocks]
         self._replica.expect(Pending(meta.attempt, stands, rows_before, changes.delta, written))
+        return stage(meta, self._writer, written) if self._stages else ""
 
     def _hash(self, before: str, changes: Changes) -> str:
         """Return the hash of the live entries after the batch; nothing without a changelog."""

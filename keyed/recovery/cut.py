@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -151,10 +151,20 @@ def header_of(changelog: Changelog) -> LogHeader:
     return header
 
 
-def newest_sequence(changelog: Changelog, header: LogHeader) -> int | None:
-    """Return the newest sequence that all key groups have, ``None`` if one has none."""
-    markers = [changelog.reader(group).last() for group in range(header.parallelism)]
-    return min(marker.sequence if marker is not None else 0 for marker in markers) or None
+def newest_sequence(readers: Iterable[ChangelogReader], known: int = 0) -> int:
+    """Return the newest sequence that all key groups have, 0 if one has none.
+
+    Args:
+        readers: Readers of all key groups.
+        known: A sequence that all of them have: where one ends with it, the others need not be asked.
+    """
+    newest = []
+    for reader in readers:
+        last = reader.last()
+        newest.append(0 if last is None else last.sequence)
+        if newest[-1] == known:
+            break
+    return min(newest)
 
 
 def _newest(changelog: Changelog, header: LogHeader) -> int:
@@ -163,8 +173,8 @@ def _newest(changelog: Changelog, header: LogHeader) -> int:
     Raises:
         ChangelogError: A group has none.
     """
-    newest = newest_sequence(changelog, header)
-    if newest is None:
+    newest = newest_sequence(changelog.reader(group) for group in range(header.parallelism))
+    if not newest:
         raise ChangelogError(
             f"the changelog {header.log_id} of operator {header.operator!r} does not have a commit of each key group "
             "yet, so there is nothing to restore; start without restore_from="

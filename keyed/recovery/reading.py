@@ -99,9 +99,9 @@ def read_changelog(
     if state is None and (value_type is not None or map_key_type is not None):
         raise ChangelogError("value_type and map_key_type are types of one state; give state= its name")
     header = header_of(changelog)
-    newest = newest_sequence(changelog, header) or 0
-    end = newest if until is None else min(until, newest)
     readers = [changelog.reader(group) for group in range(header.parallelism)]
+    newest = newest_sequence(readers)
+    end = newest if until is None else min(until, newest)
     commits = merge(
         *(reader.commits(max(from_ - 1, 0), end) for reader in readers), key=lambda found: found[0].sequence
     )

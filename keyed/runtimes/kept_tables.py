@@ -11,7 +11,7 @@ from keyed.streams import Stage
 from keyed.views.state_tables import StateTables, keep_tables
 
 #: Seconds from one look at the changelogs to the next.
-_EVERY = 0.2
+_EVERY = 0.05
 
 
 class KeptTables:

@@ -17,7 +17,15 @@ from random import Random
 
 import attrs
 
-from keyed.changelog.model import Blocks, Changelog, ChangelogReader, ChangelogWriter, Commit
+from keyed.changelog.model import (
+    Blocks,
+    Changelog,
+    ChangelogReader,
+    ChangelogWriter,
+    Commit,
+    StagingChangelog,
+    StagingWriter,
+)
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
@@ -379,3 +387,94 @@ class ChangelogConformance:
 def _whole(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]]]:
     for commit, blocks in reader.commits():
         yield commit, [entries_in(block) for block in blocks]
+
+
+class StagingChangelogConformance(ChangelogConformance):
+    """What every changelog does that has a batch as soon as the job has committed it."""
+
+    def test_what_is_staged_is_seen_by_nobody_until_it_is_published(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._staging(tmp_path)
+        first = writer.append(*sample.commit())
+        commit, blocks = sample.commit()
+        assert writer.stage(commit, blocks)
+        reader = changelog.reader(0)
+        assert first == reader.last() == writer.last()
+        assert state_of(reader) == sample.past[1]
+        assert changelog.publish(0, 2, commit.attempt)
+        assert reader.last() == changelog.reader(0).last() == writer.last()
+        assert state_of(reader) == sample.state
+        assert not changelog.publish(0, 2, commit.attempt)
+        appended = writer.append(commit, [])
+        assert appended == reader.last()
+        for _ in range(3):
+            writer.last()
+            assert writer.stage(*sample.commit())
+            assert changelog.publish(0, sample.last.sequence, sample.last.attempt)
+        assert state_of(reader) == sample.state
+        assert [commit.sequence for commit, _ in reader.commits()] == [1, 2, 3, 4, 5]
+
+    def test_what_was_not_published_is_appended(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._staging(tmp_path)
+        writer.append(*sample.commit())
+        for opened in (False, True):
+            commit, blocks = sample.commit()
+            assert writer.stage(commit, blocks)
+            later = changelog.writer(0) if opened else writer
+            later.append(commit, blocks)
+            assert not changelog.publish(0, commit.sequence, commit.attempt)
+            assert later.last() == changelog.reader(0).last()
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_of_two_attempts_one_is_there(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._staging(tmp_path)
+        writer.append(*sample.commit())
+        commit, blocks = sample.commit()
+        other = changelog.writer(0)
+        assert isinstance(other, StagingWriter)
+        failed = attrs.evolve(commit, attempt="failed")
+        assert writer.stage(failed, [])
+        assert other.stage(commit, blocks)
+        assert changelog.publish(0, 2, commit.attempt)
+        assert not changelog.publish(0, 2, "failed")
+        assert state_of(changelog.reader(0)) == sample.state
+        last = writer.last()
+        assert last is not None
+        assert last.attempt == commit.attempt
+        _refused(lambda: writer.append(failed, []), ChangelogDiverged)
+        # The second try of a batch takes the place of the first.
+        commit, blocks = sample.commit()
+        assert writer.stage(attrs.evolve(commit, attempt="failed"), [])
+        assert writer.stage(commit, blocks)
+        assert not changelog.publish(0, 3, "failed")
+        assert changelog.publish(0, 3, commit.attempt)
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_only_what_follows_is_staged(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._staging(tmp_path)
+        commit, blocks = sample.commit()
+        # It begins with a snapshot, which is exported.
+        assert not writer.stage(commit, blocks)
+        writer.append(commit, blocks)
+        commit, blocks = sample.commit()
+        for wrong in (
+            attrs.evolve(commit, sequence=3),
+            attrs.evolve(commit, previous="another"),
+            attrs.evolve(commit, source_log="another"),
+        ):
+            assert not writer.stage(wrong, blocks)
+            assert not changelog.publish(0, wrong.sequence, wrong.attempt)
+
+        def failing() -> Iterator[Block]:
+            yield from blocks
+            raise ChangelogError("no more")
+
+        _refused(lambda: writer.stage(commit, failing()), ChangelogError, "no more")
+        assert not changelog.publish(0, 2, commit.attempt)
+        assert state_of(changelog.reader(0)) == sample.past[1]
+
+    def _staging(self, path: Path) -> tuple[StagingChangelog, StagingWriter, SampleGroup]:
+        changelog, sample = self._created(path)
+        assert isinstance(changelog, StagingChangelog)
+        writer = changelog.writer(0)
+        assert isinstance(writer, StagingWriter)
+        return changelog, writer, sample

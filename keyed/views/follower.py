@@ -139,6 +139,8 @@ class Follower:
         self._lock = threading.Lock()
         self._states: dict[str, Any] = {}
         self._tables: dict[int, TableEntries] = {}
+        self._header: LogHeader | None = None
+        self._readers: list[ChangelogReader] = []
         self._is_written = changelog.header() is not None
         if store.damage:
             self._say(store.damage)
@@ -155,8 +157,15 @@ class Follower:
         """
         with self._lock:
             header = header_of(self.changelog) if self._is_written else self.changelog.header()
-            newest = newest_sequence(self.changelog, header) if header is not None else None
-            if header is None or newest is None:
+            if header is None:
+                return 0
+            if header != self._header:
+                self._header = header
+                self._readers = [self.changelog.reader(group) for group in range(header.parallelism)]
+            extent = self._store.extent
+            known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
+            newest = newest_sequence(self._readers, known)
+            if not newest:
                 return 0
             self._is_written = True
             try:
@@ -255,8 +264,9 @@ class Follower:
         Raises:
             HistoryCompacted: The changelog does not have all of them.
         """
-        readers = [self.changelog.reader(group) for group in range(header.parallelism)]
-        commits = merge(*(reader.commits(after, until) for reader in readers), key=lambda found: found[0].sequence)
+        commits = merge(
+            *(reader.commits(after, until) for reader in self._readers), key=lambda found: found[0].sequence
+        )
         markers: list[Commit | None] = [None] * header.parallelism
         waiting: list[Part] = []
         records = size = 0

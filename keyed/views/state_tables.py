@@ -21,6 +21,7 @@ from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
 from keyed.restoring import RestorePoint
 from keyed.stores.database import is_locked
+from keyed.stores.version_store import Extent
 from keyed.vectorized import VectorizedFunction
 from keyed.views.follower import FolderReader, Follower, Lag
 from keyed.views.operator_view import AsOf, Operator, Position, View, Viewing
@@ -244,10 +245,15 @@ class StateTables(_Tables):
         Raises:
             ChangelogError: A changelog cannot be read, or is damaged.
         """
+        before = self._extents()
         applied = sum(operator.source.poll() for operator in self._operators.values())
-        with self._changed:
-            self._changed.notify_all()
+        if self._extents() != before:
+            with self._changed:
+                self._changed.notify_all()
         return applied
+
+    def _extents(self) -> list[Extent | None]:
+        return [operator.source.held.store.extent for operator in self._operators.values()]
 
     def start(self, every: float = 1.0) -> Self:
         """Follow in a thread of its own. While a changelog cannot be read the log says so, and it is tried again.

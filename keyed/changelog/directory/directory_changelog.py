@@ -21,7 +21,7 @@ import attrs
 from keyed.changelog.directory.compaction import BackgroundCompaction, Compacted, CompactionLimits, compact_group
 from keyed.changelog.directory.directory_reader import DirectoryReader
 from keyed.changelog.directory.directory_writer import DirectoryWriter
-from keyed.changelog.directory.disk import file_sizes, make_folder, publish, read_file, remove
+from keyed.changelog.directory.disk import file_sizes, make_folder, publish, publish_staged, read_file, remove
 from keyed.changelog.directory.group_folder import GroupFolder
 from keyed.changelog.model import LogHeader
 from keyed.changelog.records import (
@@ -139,6 +139,17 @@ class DirectoryChangelog:
         """
         folder = self._group(group)
         return DirectoryWriter(folder, BackgroundCompaction(folder, self._limits) if self.auto_compact else None)
+
+    def publish(self, group: int, sequence: int, attempt: str) -> bool:
+        """Publish the commit of a key group that an attempt has staged.
+
+        Returns:
+            Whether it is published. If not, it will be appended.
+
+        Raises:
+            ChangelogError: The changelog does not exist, or not where this process runs; or it cannot be written.
+        """
+        return publish_staged(self._group(group).segment(sequence), attempt)
 
     def reader(self, group: int) -> DirectoryReader:
         """Open a reader of a key group.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from keyed.changelog.directory.disk import exists
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.model import Blocks, Commit
 from keyed.errors import ChangelogError, HistoryCompacted
@@ -20,9 +22,17 @@ class DirectoryReader:
 
     def __init__(self, folder: GroupFolder) -> None:
         self._folder = folder
+        #: The newest commit at the last look, and its file: while that is there and the next is not, nothing has come.
+        self._last: tuple[Commit, Path] | None = None
 
     def last(self) -> Commit | None:
-        return self._folder.look()[1]
+        if self._last is not None:
+            commit, path = self._last
+            if exists(path) and not exists(self._folder.segment(commit.sequence + 1)):
+                return commit
+        listing, last = self._folder.look()
+        self._last = None if last is None else (last, self._folder.path_of(listing, last.sequence))
+        return last
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
         end = _NEWEST if until is None else until

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 
 import attrs
 
 from keyed.changelog.directory.compaction import BackgroundCompaction
-from keyed.changelog.directory.disk import exists, make_folder, publish, remove_leftovers, sync_folder
+from keyed.changelog.directory.disk import (
+    exists,
+    make_folder,
+    publish,
+    publish_staged,
+    remove_leftovers,
+    stage,
+    sync_folder,
+    unstage,
+)
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Blocks, Commit, why_not_next
@@ -36,6 +45,7 @@ class DirectoryWriter:
         self._last: Commit | None
         #: How often segments after the newest whole one were written, all of them torn.
         self._torn: dict[int, int]
+        self._staged: Segment | None = None
         make_folder(folder.path)
         self._look()
         remove_leftovers(folder.path, self._listing.temporary)
@@ -43,6 +53,7 @@ class DirectoryWriter:
             compaction.begin(self._listing)
 
     def last(self) -> Commit | None:
+        self._take_published()
         last = self._last
         if last is None or exists(self._folder.segment(last.sequence + 1)) or not self._is_there(last.sequence):
             # Another writer has gone on, as when the group was moved to another worker and back.
@@ -61,8 +72,12 @@ class DirectoryWriter:
                     f"{self._folder.path}: {reason}; give changelog= an empty folder, which starts with a snapshot"
                 )
         path = self._folder.segment(commit.sequence, self._torn.get(commit.sequence, -1) + 1)
-        segment = Segment(commit, blocks)
-        published = publish(path, segment)
+        segment = self._staged
+        published = segment is not None and segment.commit.attempt == commit.attempt
+        if segment is None or not published or not publish_staged(path, commit.attempt):
+            segment = Segment(commit, blocks)
+            published = publish(path, segment)
+        self._unstage()
         if published and self._compaction is not None:
             self._compaction.grown(segment.bytes)
         if published and self._last is not None and self._is_there(self._last.sequence):
@@ -73,9 +88,39 @@ class DirectoryWriter:
         self._look()
         return self._existing(commit)
 
+    def stage(self, commit: Commit, blocks: Blocks) -> bool:
+        commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)
+        self._unstage()
+        if self._last is None or why_not_next(commit, self._last) is not None or commit.sequence in self._torn:
+            return False
+        segment = Segment(commit, blocks)
+        stage(self._folder.segment(commit.sequence), commit.attempt, segment)
+        self._staged = segment
+        return True
+
     def close(self) -> None:
+        self._unstage()
         if self._compaction is not None:
             self._compaction.close()
+
+    def _take_published(self) -> None:
+        """Take in the commit that was staged here, if it was published."""
+        segment = self._staged
+        if segment is None:
+            return
+        sequence = segment.commit.sequence
+        path = self._folder.segment(sequence)
+        with suppress(FileNotFoundError), self._folder.opened(path, sequence) as (found, _):
+            self._unstage()
+            if found is not None and found.attempt == segment.commit.attempt:
+                self._last, self._path = segment.commit, path
+                if self._compaction is not None:
+                    self._compaction.grown(segment.bytes)
+
+    def _unstage(self) -> None:
+        segment, self._staged = self._staged, None
+        if segment is not None:
+            unstage(self._folder.segment(segment.commit.sequence), segment.commit.attempt)
 
     def _look(self) -> None:
         """Take in what is in the folder."""
@@ -85,13 +130,7 @@ class DirectoryWriter:
         newest = 0 if self._last is None else self._last.sequence
         segments = self._listing.segments
         self._torn = {sequence: again for sequence, (again, _) in segments.items() if sequence > newest}
-        self._path = self._path_of(newest)
-
-    def _path_of(self, sequence: int) -> Path:
-        """Return where the listing has a sequence."""
-        if sequence in self._listing.segments:
-            return self._folder.segment(sequence, self._listing.segments[sequence][0])
-        return self._folder.base(sequence)
+        self._path = self._folder.path_of(self._listing, newest)
 
     def _is_there(self, sequence: int) -> bool:
         """Tell whether the newest commit is still there, or the base made of it."""
@@ -99,7 +138,7 @@ class DirectoryWriter:
 
     def _existing(self, commit: Commit) -> Commit:
         """Return the commit of the same sequence that is there."""
-        path = self._path_of(commit.sequence)
+        path = self._folder.path_of(self._listing, commit.sequence)
         try:
             with self._folder.opened(path, commit.sequence) as (found, _):
                 if found is not None and found.attempt == commit.attempt:

@@ -2,7 +2,8 @@
 
 A file is written under a name of its own, synced, and then *published*: linked under its final name, which fails if
 that name is taken, on NFS too. So a file under its final name is whole, is never replaced, and of two writers that
-race for a name one loses. The folder is synced before a publication counts.
+race for a name one loses. The folder is synced before a publication counts. What is *staged* is written and synced, and
+another process publishes it, or nobody does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from keyed.ids import random_id
 from keyed.private_files import file_mode, make_private
 
 _LEFTOVER = ".tmp"
+_STAGED = ".staged"
 #: Nothing takes so long to write; older files under a name of their own are from writers that died.
 _LEFTOVER_SECONDS = 24 * 60 * 60.0
 _REMEDIES = {
@@ -145,19 +147,7 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
     """
     temporary = path.with_name(f".{path.name}.{random_id()}{_LEFTOVER}")
     try:
-        with _telling("written", path):
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.fchmod(file, file_mode(path.parent))
-        try:
-            # Beside what tells of errors: those of the chunks are others.
-            for chunk in chunks:
-                with _telling("written", path):
-                    _write(file, chunk)
-            with _telling("written", path):
-                os.fsync(file)
-        finally:
-            with _telling("written", path):
-                os.close(file)
+        _write_new(temporary, chunks, path)
         with _telling("written", path):
             published = _link(temporary, path)
     finally:
@@ -165,6 +155,71 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
             temporary.unlink()
     sync_folder(path.parent)
     return published
+
+
+def stage(path: Path, attempt: str, chunks: Iterable[bytes]) -> None:
+    """Write what may be published under a name, by whoever knows that it is to be.
+
+    Args:
+        path: The name.
+        attempt: Identity of what is staged. Others may be staged for the same name.
+        chunks: Its content.
+
+    Raises:
+        ChangelogError: It cannot be written. Nothing is staged then.
+    """
+    try:
+        _write_new(_staged(path, attempt), chunks, path)
+    except BaseException:
+        unstage(path, attempt)
+        raise
+
+
+def publish_staged(path: Path, attempt: str) -> bool:
+    """Publish what was staged for a name.
+
+    Returns:
+        Whether it was published. If not, there is another file of this name, or nothing of this attempt is staged.
+
+    Raises:
+        ChangelogError: It cannot be published.
+    """
+    staged = _staged(path, attempt)
+    with _telling("written", path):
+        try:
+            published = _link(staged, path)
+        except FileNotFoundError:
+            return False
+    unstage(path, attempt)
+    sync_folder(path.parent)
+    return published
+
+
+def unstage(path: Path, attempt: str) -> None:
+    """Remove what is staged for a name, if it is there."""
+    with suppress(OSError):
+        _staged(path, attempt).unlink()
+
+
+def _staged(path: Path, attempt: str) -> Path:
+    return path.with_name(f".{path.name}.{attempt}{_STAGED}{_LEFTOVER}")
+
+
+def _write_new(temporary: Path, chunks: Iterable[bytes], path: Path) -> None:
+    """Write and sync a file that is to be published as ``path``."""
+    with _telling("written", path):
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.fchmod(file, file_mode(path.parent))
+    try:
+        # Beside what tells of errors: those of the chunks are others.
+        for chunk in chunks:
+            with _telling("written", path):
+                _write(file, chunk)
+        with _telling("written", path):
+            os.fsync(file)
+    finally:
+        with _telling("written", path):
+            os.close(file)
 
 
 def _write(file: int, data: bytes) -> None:
@@ -269,9 +324,10 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove what writers that died have left half written."""
+    """Remove what writers that died have left half written, and all that is staged: what counts is written again."""
     for name in names:
         if name.endswith(_LEFTOVER):
             with suppress(OSError):
-                if (folder / name).stat().st_mtime < time.time() - _LEFTOVER_SECONDS:
+                old = (folder / name).stat().st_mtime < time.time() - _LEFTOVER_SECONDS
+                if old or name.endswith(_STAGED + _LEFTOVER):
                     (folder / name).unlink()

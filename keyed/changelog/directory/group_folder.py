@@ -5,6 +5,9 @@
     00000000000000000007.base        the whole state after the commit of sequence 7, which compaction left
     compacting                       the lock of whoever compacts the log
     .*.tmp                           files that are being written, or were when their writer died
+    .00000000000000000008.segment.3f6c1a9e.staged.tmp
+                                     what attempt 3f6c1a9e of the job would have as the commit of sequence 8: it becomes
+                                     the segment when it is known that the job has committed this attempt
 
 A base makes all segments up to its sequence, and all bases before it, leftovers, which nobody reads any more. Sequences
 after it follow one another without a gap, except that a snapshot may follow on anything.
@@ -80,6 +83,11 @@ class GroupFolder:
     def segment(self, sequence: int, again: int = 0) -> Path:
         """Return the segment of a sequence, and of its writing: 0 is the first."""
         return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
+
+    def path_of(self, listing: Listing, sequence: int) -> Path:
+        """Return where a listing has a sequence."""
+        found = listing.segments.get(sequence)
+        return self.base(sequence) if found is None else self.segment(sequence, found[0])
 
     @property
     def lock(self) -> Path:

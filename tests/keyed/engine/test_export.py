@@ -5,13 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 from keyed import ChangelogDiverged, ChangelogError
+from keyed.changelog import DirectoryChangelog
 from keyed.content import entry_hash
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.engine import key_group as group
-from keyed.engine.batch import Batch
+from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.operators import OperatorSpec
@@ -25,9 +27,10 @@ WHERE = f"operator '{OPERATOR}', key group 0"
 class Subject:
     """A key group of `Work`, its commits and its changelog."""
 
-    def __init__(self) -> None:
+    def __init__(self, staging: DirectoryChangelog | None = None) -> None:
         self.commits = MemoryCommitStore()
-        self.changelog = MemoryChangelog()
+        self.stages = staging is not None
+        self.changelog: Any = staging or MemoryChangelog()
         self.changelog.prepare(OPERATOR, 1)
         self.number = 0
         self.start()
@@ -37,17 +40,18 @@ class Subject:
         spec = OperatorSpec(OPERATOR, Work(), True, None, "arrival", 1)
         self.log = self.commits.group_log(OPERATOR, 0)
         writer = self.changelog.writer(0) if exports else None
-        self.group = KeyGroup(spec, 0, self.log, Replica(MemoryStore()), writer)
+        self.group = KeyGroup(spec, 0, self.log, Replica(MemoryStore()), writer, stages=self.stages)
 
-    def run(self, *elements: Any, commit: bool = True, **marks: Any) -> None:
+    def run(self, *elements: Any, commit: bool = True, **marks: Any) -> BatchResult:
         self.number += 1
         keys = [element[0] for element in elements]
         marks = {"processing_time": self.number * 10} | marks
-        self.group.run(Batch(lambda: [(keys, None, list(elements), None)] if keys else [], **marks))
+        result = self.group.run(Batch(lambda: [(keys, None, list(elements), None)] if keys else [], **marks))
         if commit:
             self.commits.commit()
         else:
             self.commits.rollback()
+        return result
 
     def set(self, key: str, value: bytes | None, *, commit: bool = True) -> None:
         self.run((key, "value", value), commit=commit)
@@ -298,3 +302,48 @@ def test_a_changelog_that_fails_fails_the_batch_and_is_gone_on_with(monkeypatch)
     subject.group.flush()
     assert subject.sequences() == [1, 2]
     assert subject.exported() == subject.entries()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_staged_and_published_is_what_would_be_exported(tmp_path, seed):
+    random, published = Random(seed), 0
+    exported = Subject()
+    staged = Subject(DirectoryChangelog(tmp_path / "log", auto_compact=False))
+    for _ in range(40):
+        if random.random() < 0.2:
+            # Whoever was there may have staged something.
+            staged.start()
+            exported.start()
+        elements = [random_element(random) for _ in range(random.randrange(4))]
+        commit = random.random() < 0.7
+        result = staged.run(*elements, commit=commit)
+        exported.run(*elements, commit=commit)
+        committed = exported.group.committed()[0]
+        assert staged.sequences() == exported.sequences()
+        if commit and random.random() < 0.7 and result.staged:
+            assert staged.changelog.publish(0, result.commit, result.staged)
+            assert committed is not None
+            assert staged.sequences() == list(range(1, committed.commit + 1))
+            published += 1
+            exported.group.flush()
+            assert staged.exported() == exported.exported() == staged.entries()
+    staged.run()
+    staged.group.flush()
+    exported.run()
+    exported.group.flush()
+    assert published > 5
+    ours, theirs = ([commit for commit, _ in subject.changelog.reader(0).commits()] for subject in (staged, exported))
+    # Attempts and logs have identities of their own.
+    unlike = ("log_id", "source_log", "attempt", "previous")
+    assert [attrs.evolve(commit, **dict.fromkeys(unlike, "")) for commit in ours] == [
+        attrs.evolve(commit, **dict.fromkeys(unlike, "")) for commit in theirs
+    ]
+
+
+def test_the_first_batch_is_not_staged_and_a_changelog_that_does_not_stage_gets_nothing(tmp_path):
+    staged = Subject(DirectoryChangelog(tmp_path / "log"))
+    assert [bool(staged.run(("a", "value", b"1")).staged) for _ in range(3)] == [False, True, True]
+    plain = Subject()
+    plain.stages = True
+    plain.start()
+    assert [plain.run(("a", "value", b"1")).staged for _ in range(3)] == ["", "", ""]

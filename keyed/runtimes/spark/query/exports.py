@@ -1,20 +1,24 @@
-"""What the driver of a query does for its changelogs: it logs positions, and flushes when the query ends."""
+"""What the driver of a query does for its changelogs.
+
+It logs positions, publishes what the key groups have staged of a batch that Spark has committed, and flushes when the
+query ends.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, StagingChangelog
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
-from keyed.runtimes.spark.query.metrics import is_quiet, operator_commits
+from keyed.runtimes.spark.query.metrics import is_quiet, next_work, operator_commits, staged_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +59,15 @@ class Exports:
         self._started = Event()
         self._query: StreamingQuery | None = None
         self._positions: PositionLog | None = None
+        self._logging = Lock()
+        self._published = -1
+        # Of two attempts of a task that run at a time, Spark may report one and keep the state of the other.
+        self._publishes = (
+            folder is not None
+            and bool(changelogs)
+            and all(isinstance(changelog, StagingChangelog) for changelog in changelogs.values())
+            and session.conf.get("spark.speculation", "false") == "false"
+        )
         if changelogs and folder is None:
             _log.warning(
                 "the checkpoint %s is on a file system that this program does not reach: its changelogs get no "
@@ -89,7 +102,46 @@ class Exports:
             ChangelogError: It cannot be written, or a changelog has another one.
         """
         if self._changelogs and self._positions is not None and batch:
-            self._positions.log(batch - 1)
+            with self._logging:
+                self._positions.log(batch - 1)
+
+    def next_work(self, report: Mapping[str, Any]) -> int | None:
+        """Return the processing time at which the query has something to do though no row comes.
+
+        A batch that changed something and is not published is exported by the next one.
+
+        Args:
+            report: Spark's report of its last batch.
+
+        Returns:
+            Milliseconds, ``None`` if there is nothing to be done.
+        """
+        return next_work(report, () if report["batchId"] == self._published else self._changelogs)
+
+    def publish(self, report: Mapping[str, Any]) -> None:
+        """Publish what the key groups have staged of a batch, if all of them have and Spark has committed it.
+
+        Args:
+            report: Spark's report of the batch.
+
+        Raises:
+            ChangelogError: A changelog cannot be written.
+        """
+        batch, staged = report["batchId"], staged_commits(report)
+        if not self._publishes or not staged.keys() >= self._changelogs.keys():
+            return
+        assert self._folder is not None
+        if self._folder.read(f"commits/{batch}") is None:
+            return
+        self.before_batch(batch + 1)
+        published = [
+            changelog.publish(group, *commit)
+            for operator, changelog in self._changelogs.items()
+            if isinstance(changelog, StagingChangelog)
+            for group, commit in staged[operator].items()
+        ]
+        if all(published):
+            self._published = batch
 
     def flush(self) -> None:
         """Export the last batch, which nothing will undo any more, if there is something in it.
@@ -104,7 +156,7 @@ class Exports:
                 spark_flush(self._session, self._checkpoint, self._changelogs)
             return
         batch = self._folder.last_commit()
-        if batch is None:
+        if batch is None or batch == self._published:
             return
         report = self._report(batch)
         if report is None:

@@ -82,6 +82,24 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
     return min(found, default=None)
 
 
+def staged_commits(progress: Any) -> dict[str, dict[int, tuple[int, str]]]:
+    """Return what the key groups have staged of a batch.
+
+    Args:
+        progress: The progress report of the batch.
+
+    Returns:
+        Number of the commit and attempt, by operator and key group; nothing for an operator one of whose groups has
+        staged nothing, or was run again, so that the report does not tell which attempt Spark has.
+    """
+    found = {}
+    for operator, marks in group_marks(progress).items():
+        staged = {mark["group"]: (mark["commit"], mark["staged"]) for mark in marks if mark["staged"]}
+        if len(staged) == len(marks):
+            found[operator] = staged
+    return found
+
+
 def is_quiet(progress: Any, exported: Container[str]) -> bool:
     """Tell whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
 

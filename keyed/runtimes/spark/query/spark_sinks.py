@@ -50,6 +50,7 @@ class Writer:
         error: What the last write failed with.
         place: What was being written when it did, for a message.
         batches: Ids of the batches that were written, as sinks got them.
+        written: Spark's id of the last of them.
     """
 
     routes: Sequence[Route]
@@ -63,6 +64,7 @@ class Writer:
     error: BaseException | None = None
     place: str = ""
     batches: set[int] = attrs.field(factory=set)
+    written: int = -1
     _is_claimed: bool = attrs.field(default=False, init=False)
 
     def claim(self, session: SparkSession, batch_id: int) -> None:
@@ -99,7 +101,7 @@ class Writer:
                 self.claim(whole.sparkSession, batch_id)
             for call in self.before:
                 call(batch_id)
-            batch_id += self.first_batch
+            written, batch_id = batch_id, batch_id + self.first_batch
             for route, sink in zip(self.routes, self.sinks, strict=True):
                 self.place = f", batch {batch_id} for {_named(sink)},"
                 self._write(route.frame(whole), sink, batch_id)
@@ -110,6 +112,7 @@ class Writer:
             if kept:
                 whole.unpersist()
         self.batches.add(batch_id)
+        self.written = written
 
     def _write(self, frame: DataFrame, sink: Sink | FolderSink, batch_id: int) -> None:
         if isinstance(sink, ParquetSink | FolderSink):

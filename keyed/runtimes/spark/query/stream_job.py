@@ -158,7 +158,7 @@ class StreamJob(Job):
         self._exports.started(query, parallelism)
         ticker = None
         if ticks is not None and "processingTime" in trigger:
-            ticker = Ticker(query, ticks, self._changelogs.keys())
+            ticker = Ticker(query, ticks, self._exports, writer)
             ticker.start()
         return query, writer, ticker
 

@@ -1,16 +1,17 @@
-"""Writes the ticks of a running query when something is due."""
+"""Looks after a running query: publishes its batches, and writes ticks when something is due."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyed.runtimes.spark.checkpoint.ticks import Ticks
+from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone
-from keyed.runtimes.spark.query.metrics import next_work
+from keyed.runtimes.spark.query.spark_sinks import Writer
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -19,10 +20,12 @@ _log = logging.getLogger(__name__)
 #: How often the ticker looks at the query, in seconds: so much later than it is due something comes at most, beside the
 #: trigger's interval.
 _POLL = 0.2
+#: The same between the end of a batch's writing and Spark's report that it is committed.
+_MOMENT = 0.02
 
 
 class Ticker(threading.Thread):
-    """Looks after the ticks of one query until that has ended.
+    """Looks after one query until that has ended.
 
     Something is due when the time of a processing-time timer has come, and while a batch that changed something is not
     in its changelogs: they get it with the next batch. There is never more than one tick that was not taken.
@@ -30,14 +33,16 @@ class Ticker(threading.Thread):
     Args:
         query: The query. It was started with a tick.
         ticks: Its ticks.
-        exported: The operators that have a changelog.
+        exports: Its changelogs.
+        writer: What writes its batches.
     """
 
-    def __init__(self, query: StreamingQuery, ticks: Ticks, exported: Collection[str]) -> None:
+    def __init__(self, query: StreamingQuery, ticks: Ticks, exports: Exports, writer: Writer) -> None:
         super().__init__(name="keyed-ticker", daemon=True)
         self._query = query
         self._ticks = ticks
-        self._exported = exported
+        self._exports = exports
+        self._writer = writer
         self._ended = threading.Event()
         self._batch = -1
         self._offset: str | None = None
@@ -49,8 +54,12 @@ class Ticker(threading.Thread):
         self._ended.set()
 
     def run(self) -> None:
-        """Look at the query now and then."""
-        while not self._ended.wait(_POLL):
+        """Look at the query now and then, and when a batch is about to be committed."""
+        looked = 0.0
+        while not self._ended.wait(_MOMENT):
+            if self._writer.written <= self._batch and time.monotonic() < looked + _POLL:
+                continue
+            looked = time.monotonic()
             try:
                 if not self._query.isActive:
                     return
@@ -64,12 +73,14 @@ class Ticker(threading.Thread):
         # Triggers without a batch are reported as well, under the id of the next one.
         if report is not None and report["batchId"] != self._batch and "addBatch" in report["durationMs"]:
             self._batch = report["batchId"]
-            self._due = next_work(report, self._exported)
+            self._due = self._exports.next_work(report)
             source = len(report["sources"]) - 1
             offset = str(report["sources"][source]["endOffset"])
             if offset != self._offset:
                 self._ticks.taken(source, offset)
                 self._offset, self._waits = offset, False
+            self._exports.publish(report)
+            self._due = self._exports.next_work(report)
         if self._due is not None and not self._waits and self._due <= time.time() * 1000:
             self._ticks.write()
             self._waits = True

@@ -144,6 +144,7 @@ class Processor(StatefulProcessor):
             result.due,
             max(incoming.highest.values(), default=None),
             tuple(sorted(result.side)),
+            result.staged,
         )
         return list(operation.emitter.frames(result, rows_out, incoming.notes, mark))
 
@@ -153,7 +154,7 @@ class Processor(StatefulProcessor):
         spec, writer = operation.spec, None
         if spec.changelog is not None:
             writer = WRITERS.writer(spec.changelog, operation.changelog_id, group, meta)
-        work = KeyGroup(spec, group, self._log, replica, writer, log_id)
+        work = KeyGroup(spec, group, self._log, replica, writer, log_id, stages=True)
         try:
             if meta is None and cut is not None:
                 if spec.name in cut.operators:

@@ -83,6 +83,7 @@ class GroupMark:
         due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
         highest: Highest timestamp of all rows of the batch, ``None`` if there is none.
         side_outputs: Side outputs to which the group has emitted in the batch, those that nobody reads as well.
+        staged: The attempt, if the group's changelog has the batch staged; otherwise empty.
     """
 
     group: int
@@ -95,6 +96,7 @@ class GroupMark:
     due: int | None = None
     highest: int | None = None
     side_outputs: tuple[str, ...] = ()
+    staged: str = ""
 
     def note(self) -> bytes:
         return b"M" + json.dumps(attrs.asdict(self)).encode()

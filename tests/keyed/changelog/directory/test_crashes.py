@@ -43,13 +43,17 @@ def act(what, changelog, commit, blocks):
     match what:
         case "append":
             changelog.writer(0).append(commit, blocks)
+        case "publish":
+            writer = changelog.writer(0)
+            writer.stage(commit, blocks)
+            changelog.publish(0, commit.sequence, commit.attempt)
         case "compact":
             changelog.compact()
         case "position":
             changelog.put_position(2, b"here")
 
 
-@pytest.mark.parametrize("what", ["append", "compact", "position"])
+@pytest.mark.parametrize("what", ["append", "publish", "compact", "position"])
 def test_at_each_call_to_the_operating_system(tmp_path, monkeypatch, what):
     for which in range(1, 100):
         changelog, sample = made(tmp_path / str(which), 10, 300, keys=200)

@@ -11,18 +11,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import keyed
+from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify_changelog
 from tests.keyed.recovery.jobs import Life
+from tests.keyed.runtimes.spark import publishing
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.lives import KINDS, outputs, state
 from tests.support.waiting import until
@@ -62,11 +67,11 @@ def undisturbed(folder, kind, elements):
 class Program:
     """A job in a session of its own, with what it prints in a file."""
 
-    def __init__(self, folder, kind):
+    def __init__(self, folder, kind, module="tests.keyed.runtimes.spark.lives"):
         self._output = folder / f"output-{time.monotonic_ns()}"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.keyed.runtimes.spark.lives", str(folder), kind],
+                [sys.executable, "-m", module, str(folder), kind],
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -169,3 +174,56 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills):
         for operator in life.operators():
             verified = verify_changelog(life.changelog(operator, life.number))
             assert [group.problem for group in verified if group.problem] == [], about
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [("half",), pytest.param(publishing.KILLS, marks=pytest.mark.long)])
+def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tmp_path, kills):
+    log = DirectoryChangelog(tmp_path / "log")
+    shown, files, ended = [], 0, threading.Event()
+
+    def follow():
+        until(lambda: log.header() is not None, seconds=PATIENCE)
+        with keyed.open_tables(log, tmp_path / "tables") as tables:
+            changes = None
+            while not ended.wait(0.02):
+                tables.poll()
+                if changes is None and tables.batch:
+                    changes = tables["drawn"].subscribe(after="beginning")
+                if changes is not None:
+                    shown.extend(changes.take(0))
+
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow)
+        try:
+            for when in (*kills, "never"):
+                for _ in range(3):
+                    write_file(tmp_path / "in", files, [(k, files, 0) for k in "abcdefg"])
+                    files += 1
+                program = Program(tmp_path, when, "tests.keyed.runtimes.spark.publishing")
+                try:
+                    code = program.process.wait(PATIENCE)
+                    assert code == (0 if when == "never" else -signal.SIGKILL), program.said()[-5000:]
+                    assert code == 0 or f"KILL {when}" in program.said()
+                finally:
+                    until(program.is_gone)
+        finally:
+            ended.set()
+        following.result()
+    rows = {
+        (int(folder.name), row["k"]): row["drawn"]
+        for folder in (tmp_path / "out").iterdir()
+        for row in pq.read_table(folder).to_pylist()
+    }
+    assert publishing.read_rows(tmp_path / "out") == 7 * files
+    # What was shown is what came of the batch in the end: nothing of an attempt that the job did not keep.
+    assert len(shown) > 7 * 2
+    assert {(change.batch - 1, change.key): change.new for change in shown}.items() <= rows.items()
+    batches = [change.batch for change in shown]
+    assert batches == sorted(batches)
+    assert [group.problem for group in verify_changelog(log)] == ["", ""]
+    with keyed.open_tables(log, tmp_path / "fresh") as tables:
+        tables.poll()
+        last = max(batch for batch, _ in rows)
+        assert {entry.key: entry.value for entry in tables["drawn"].scan()} == {k: rows[last, k] for k in "abcdefg"}
+    assert list(tmp_path.glob("log/groups/*/.*")) == []

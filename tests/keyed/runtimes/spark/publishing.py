@@ -1,0 +1,104 @@
+"""A job that draws numbers and kills itself and all that belongs to it: ``python -m tests...publishing FOLDER WHEN``.
+
+Reads ``FOLDER/in``, one file a batch, keeps the numbers in ``FOLDER/log`` and writes ``FOLDER/out/<batch>``. A batch
+that is run again draws others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psutil
+import pyarrow.parquet as pq
+
+import keyed
+from keyed import KeyedProcessFunction, ValueState
+from keyed.changelog import DirectoryChangelog
+from tests.keyed.runtimes.spark.functions import files_source
+
+#: When it is killed: its batch is staged and not committed; it is committed; one key group of it is published.
+KILLS = ("written", "committed", "half")
+
+
+class Draw(KeyedProcessFunction):
+    """Keeps and emits a random number."""
+
+    drawn = ValueState(int)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.drawn.update(random.SystemRandom().getrandbits(60))
+        yield value.k, self.drawn.value()
+
+
+_published: list[bool] = []
+
+
+@attrs.frozen
+class KilledChangelog(DirectoryChangelog):
+    """A changelog that kills its job when something is to be published."""
+
+    when: str = attrs.field(default="", kw_only=True)
+
+    def publish(self, group: int, sequence: int, attempt: str) -> bool:
+        if (self.when, len(_published)) in (("committed", 0), ("half", 1)):
+            kill(self.when)
+        _published.append(super().publish(group, sequence, attempt))
+        return _published[-1]
+
+
+def kill(when: str) -> None:
+    sys.stdout.write(f"KILL {when}\n")
+    sys.stdout.flush()
+    session = os.getsid(0)
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            if process.pid != os.getpid() and os.getsid(process.pid) == session:
+                os.kill(process.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: Path, when: str) -> None:
+    session = keyed.spark_session(
+        "publishing", master="local[2]", parallelism=2, config={"spark.local.dir": str(folder / "tmp")}
+    )
+    log = KilledChangelog(folder / "log", when=when)
+    # Rows that are written, by batch. Not every file has one: that of a batch that was given up is taken with the next.
+    batches: dict[int, int] = {}
+
+    def sink(frame: Any, batch: int) -> None:
+        pq.write_table(frame.toArrow(), _new(folder / "out" / str(batch)) / "rows")
+        batches[batch] = read_rows(folder / "out")
+        if when == "written" and len(batches) == 3:
+            kill(when)
+
+    drawn = files_source(session, folder / "in", timestamp=None).key_by("k")
+    query = drawn.process(Draw(), "k string, drawn bigint", name="drawn", changelog=log).start(
+        sink, checkpoint=folder / "checkpoint", trigger="100 milliseconds"
+    )
+    rows = read_rows(folder / "in")
+    while not any(written == rows and batch in query.batches for batch, written in list(batches.items())):
+        query.await_termination(0.2)
+    query.stop()
+    session.stop()
+
+
+def read_rows(folder: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*") if path.is_file())
+
+
+def _new(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
