@@ -2,6 +2,6 @@
 
 from keyed.views.server.access import Access
 from keyed.views.server.app import Limits, make_app
-from keyed.views.server.serving import serve, serving
+from keyed.views.server.serving import ServeOptions, serve, serving
 
-__all__ = ["Access", "Limits", "make_app", "serve", "serving"]
+__all__ = ["Access", "Limits", "ServeOptions", "make_app", "serve", "serving"]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import uvicorn
 
@@ -17,54 +17,52 @@ from keyed.views.server.app import Limits, make_app
 from keyed.views.state_tables import StateTables
 
 
+class ServeOptions(TypedDict, total=False):
+    """The keywords of `serve` and `serving`.
+
+    Attributes:
+        host: Address to listen at: loopback, unless ``access`` has tokens and the names of the host.
+        port: Port, 8765 by default; 0 is any that is free.
+        access: Who may ask for what.
+        limits: What a request may cost.
+        page: Whether to serve a page at ``/``, or which, as in `make_app`.
+        status: What the job says of itself, as in `make_app`.
+    """
+
+    host: str
+    port: int
+    access: Access | None
+    limits: Limits | None
+    page: bool | Path
+    status: Callable[[], Mapping[str, Any]]
+
+
 def serve(
-    tables: StateTables,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8765,
-    access: Access | None = None,
-    limits: Limits | None = None,
-    page: bool | Path = False,
-    status: Callable[[], Mapping[str, Any]] = dict,
-    ready: Callable[[str], object] = lambda _: None,
+    tables: StateTables, *, ready: Callable[[str], object] = lambda _: None, **options: Unpack[ServeOptions]
 ) -> None:
     """Serve tables over HTTP until the process is told to stop, by Ctrl-C or SIGTERM.
 
     Args:
         tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
-        host: Address to listen at. Any other than loopback needs ``access`` with tokens and the names of the host.
-        port: Port; 0 is any that is free.
-        access: Who may ask for what.
-        limits: What a request may cost.
-        page: Whether to serve a page at ``/``, or which, as in `make_app`.
-        status: What the job says of itself, as in `make_app`.
         ready: Called with the address, such as ``http://127.0.0.1:8765``, when it listens.
+        **options: Those of `ServeOptions`.
 
     Raises:
         DefinitionError: The address is not loopback, and everybody could ask for everything; or it is in use.
     """
-    server, listening, address = _prepared(tables, host, port, access, limits, page, status)
+    server, listening, address = _prepared(tables, **options)
     with listening:
         ready(address)
         server.run(sockets=[listening])
 
 
 @contextmanager
-def serving(
-    tables: StateTables,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8765,
-    access: Access | None = None,
-    limits: Limits | None = None,
-    page: bool | Path = False,
-    status: Callable[[], Mapping[str, Any]] = dict,
-) -> Iterator[str]:
+def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[str]:
     """Serve tables over HTTP in a thread for as long as the context is open, and give the address.
 
     The arguments and errors are those of `serve`.
     """
-    server, listening, address = _prepared(tables, host, port, access, limits, page, status)
+    server, listening, address = _prepared(tables, **options)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="keyed-server", daemon=True)
     with listening:
         thread.start()
@@ -77,12 +75,13 @@ def serving(
 
 def _prepared(
     tables: StateTables,
-    host: str,
-    port: int,
-    access: Access | None,
-    limits: Limits | None,
-    page: bool | Path,
-    status: Callable[[], Mapping[str, Any]],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    page: bool | Path = False,
+    status: Callable[[], Mapping[str, Any]] = dict,
 ) -> tuple[uvicorn.Server, socket.socket, str]:
     """Return a server, the socket that it is to listen at, and the address of that."""
     access = access or Access()
