@@ -50,8 +50,9 @@ class Ticker(threading.Thread):
         self._due: int | None = None
 
     def end(self) -> None:
-        """Write no more ticks."""
+        """Write no more ticks, and publish no more: what is being published is when this returns."""
         self._ended.set()
+        self.join()
 
     def run(self) -> None:
         """Look at the query now and then, and when a batch is about to be committed."""
