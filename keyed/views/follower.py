@@ -165,7 +165,7 @@ class Follower:
             extent = self._store.extent
             known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
             newest = newest_sequence(self._readers, known)
-            if not newest:
+            if not newest or (newest == known and not self.held.damage):
                 return 0
             self._is_written = True
             try:

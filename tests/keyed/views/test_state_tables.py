@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
+from keyed.changelog.directory.group_folder import GroupFolder
 from keyed.testing import KeyedTestHarness
+from keyed.testing.changelog_conformance import SampleGroup
 from keyed.views import Position, StateTables, open_tables, read_tables
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -423,3 +426,20 @@ def test_rows_of_a_table_state_have_the_types_of_their_columns(tmp_path):
         assert [(entry.key, entry.entry) for entry in totals] == [("a", (day,))]
         assert totals.dataset().to_table().to_pylist() == [row]
         assert tables.sql("select amount from totals where shop = 'a'").to_pylist() == [{"amount": amount}]
+
+
+def test_a_look_where_nothing_has_come_reads_no_commit_and_lists_no_folder(tmp_path, monkeypatch):
+    log = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    log.prepare("op", 3)
+    samples = [SampleGroup(Random(group), group) for group in range(3)]
+    writers = [log.writer(group) for group in range(3)]
+    with open_tables(log, tmp_path / "tables") as tables:
+        for batch in (1, 2):
+            for writer, sample in zip(writers, samples, strict=True):
+                assert tables.poll() == 0
+                writer.append(*sample.commit())
+            assert tables.poll() > 0
+            assert tables.batch == batch
+            with monkeypatch.context() as patch:
+                patch.setattr(GroupFolder, "listing", lambda _: pytest.fail("a folder was listed"))
+                assert tables.poll() == 0
