@@ -69,7 +69,7 @@ def replay(
         ChangelogError: The changelog has no positions by which rows belong to batches.
         HistoryCompacted: It does not go back so far.
     """
-    newest = newest_sequence(changelog, header_of(changelog)) or 0
+    newest = newest_sequence(changelog.reader(group) for group in range(header_of(changelog).parallelism))
     last = newest if last is None else last
     if not 1 <= first <= last <= newest:
         raise DefinitionError(f"batches {first} to {last}: the changelog has batches 1 to {newest}")
