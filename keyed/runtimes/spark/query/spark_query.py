@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyed.durations import MAX_TIMESTAMP
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, QueryFailed
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, shown_query
@@ -52,6 +52,11 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
             # Not before all data is in: the batch with which the input ends has no rate limit and takes the rest.
             query = SparkQuery(job, {"once": True}, end=True, after=query)
             query.wait()
+            if not query.has_drained:
+                raise QueryFailed(
+                    f"{job.title} has not drained: Spark passed over the tick that ends its input, as it does when the "
+                    "machine's clock went back by more than a day; set the clock, and run it again"
+                )
         job.flush()
         job.end_hints(())
         kept.finish()

@@ -1,6 +1,7 @@
 """Ticks: a query runs a batch when something is due, and nothing otherwise."""
 
 import json
+import os
 import time
 from typing import Any
 
@@ -215,6 +216,24 @@ def test_a_batch_that_changed_nothing_and_ended_nothing_is_quiet():
     assert not is_quiet(marked(changed=True), ["a"])
     assert not is_quiet(marked(watermark=keyed.MAX_TIMESTAMP), ["a"])
     assert is_quiet(marked(changed=True), ["c"])
+
+
+def test_a_run_that_cannot_drain_says_so(spark, tmp_path, monkeypatch):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    job = count(files_source(spark, tmp_path / "in"))
+    write = Ticks.write
+
+    def write_in_two_days(*arguments):
+        write(*arguments)
+        then = time.time() + 2 * 86_400
+        for path in ticks_in(tmp_path / "ck"):
+            os.utime(path, (then, then))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ticks, "write", write_in_two_days)
+        job.run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    with pytest.raises(keyed.QueryFailed, match=r"has not drained: .* clock went back"):
+        job.run(tmp_path / "out", checkpoint=tmp_path / "ck", drain=True)
 
 
 def test_without_ticks_there_is_one_source(spark, tmp_path):
