@@ -69,4 +69,4 @@ bench: setup ## the benchmarks; several minutes
 
 clean: ## remove everything that the targets above made
 	rm -rf $(VENV) .environments $(DEMO) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse
-	find keyed windows pytest_keyed examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find keyed windows examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

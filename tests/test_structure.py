@@ -678,6 +678,6 @@ def test_named_places_are_seen():
 
 def test_the_top_level_holds_what_is_agreed():
     agreed = {"CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"}
-    agreed |= {"docs", "examples", "keyed", "pytest_keyed", "tests", "windows"}
+    agreed |= {"docs", "examples", "keyed", "tests", "windows"}
     top = {path.relative_to(ROOT).parts[0] for path in project_files()}
     assert {name for name in top if not name.startswith(".")} - agreed == set()

@@ -1,4 +1,4 @@
-"""What the command line of pytest has chosen for the test kit, as the plugin `pytest_keyed` leaves it."""
+"""What the command line of pytest has chosen for the test kit, as `keyed.pytest_plugin` leaves it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The pytest plugin of keyed, and what tells Hypothesis of its types.
 
-It stands beside the package `keyed` because pytest loads it at every start: it imports nothing of keyed before a test
-asks for a fixture.
+Pytest loads it at every start: it imports nothing of the test kit before a test asks for a fixture.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_golden(keyed_harness, assert_golden):
 def run_pytest(folder, *options, extra=""):
     (folder / "test_count.py").write_text(PROGRAM.replace("EXTRA", repr(extra)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "pytest_keyed"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "keyed.pytest_plugin"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
@@ -67,9 +67,11 @@ def test_fixtures_options_and_golden_outputs(tmp_path):
     assert "run with --keyed-update" in run_pytest(tmp_path, "-k", "golden")[1]
 
 
-def test_who_does_not_use_keyed_does_not_load_it(tmp_path):
+def test_who_does_not_use_the_kit_does_not_load_it(tmp_path):
     (tmp_path / "test_other.py").write_text(
-        "import json, sys\ndef test(): print(json.dumps([m for m in sys.modules if m.startswith('keyed')]))\n"
+        "import json, sys\n"
+        "KIT = 'keyed.testing', 'keyed.runtimes', 'pyspark'\n"
+        "def test(): print(json.dumps([m for m in sys.modules if m.startswith(KIT)]))\n"
     )
     command = [
         sys.executable,
@@ -78,7 +80,7 @@ def test_who_does_not_use_keyed_does_not_load_it(tmp_path):
         "-q",
         "-s",
         "-p",
-        "pytest_keyed",
+        "keyed.pytest_plugin",
         "-p",
         "no:cacheprovider",
         str(tmp_path),
@@ -96,6 +98,6 @@ def test_one_spark_session_serves_the_run(tmp_path):
         "def test_same(keyed_spark): assert keyed_spark.getActiveSession() is keyed_spark\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "pytest_keyed"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "keyed.pytest_plugin"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout
