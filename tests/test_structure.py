@@ -75,6 +75,7 @@ MAY_IMPORT = {
         "views",
     },
     "pyflink": {*BASE, "keyed"},
+    "pytest_plugin": {"keyed", "testing"},
     # As a third party could write them.
     "joins": {"keyed"},
     "cli": {"testing", *API, "keyed", "content", "views", "engine", "stores", "recovery", "runtimes", "changelog"},
