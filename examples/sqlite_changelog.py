@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -46,7 +46,7 @@ class SqliteChangelog:
     path: str
 
     @contextmanager
-    def opened(self) -> Iterator[sqlite3.Connection]:
+    def opened(self) -> Generator[sqlite3.Connection]:
         """Open the database: for each use anew, as threads and processes cannot share a connection."""
         try:
             with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
