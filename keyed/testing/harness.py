@@ -246,8 +246,7 @@ class KeyedTestHarness(Shown):
         """Move the watermark to ``timestamp`` and fire event-time timers up to it. It never moves back."""
         if not _is_time(timestamp):
             raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
-        self._watermarks = [max(each, timestamp) for each in self._watermarks]
-        self._advance()
+        self._advance([max(each, timestamp) for each in self._watermarks])
 
     def advance_watermark1(self, timestamp: int) -> None:
         """Move the watermark of the first side; that of the function is the least of both."""
@@ -262,13 +261,15 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
         if not isinstance(self._spec.function, KeyedCoProcessFunction):
             raise DefinitionError(f"{type(self._spec.function).__name__} has one side: use advance_watermark")
-        self._watermarks[side] = max(self._watermarks[side], timestamp)
-        self._advance()
+        watermarks = list(self._watermarks)
+        watermarks[side] = max(watermarks[side], timestamp)
+        self._advance(watermarks)
 
-    def _advance(self) -> None:
-        timestamp = max(self._watermark, min(self._watermarks))
+    def _advance(self, watermarks: list[int]) -> None:
+        """Move the watermarks of both sides, or of neither if a timer fails."""
+        timestamp = max(self._watermark, min(watermarks))
         self._commit([self._batch([], watermark=timestamp) for _ in self._groups])
-        self._watermark = timestamp
+        self._watermark, self._watermarks = timestamp, watermarks
 
     def advance_processing_time(self, timestamp: int) -> None:
         """Move the processing time to ``timestamp`` and fire processing-time timers up to it. It never moves back."""
