@@ -93,7 +93,8 @@ class AsyncLookup(Generic[K, V]):
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self._concurrency, len(keys))):
                     group.create_task(work())
-        except* Exception as failed:  # noqa: BLE001 - what the function raises
+        except ExceptionGroup as failed:
+            # What the function raised; inside `except*` Python before 3.11.4 wraps it again.
             raise failed.exceptions[0] from None
         return found
 
