@@ -94,7 +94,7 @@ class AsyncLookup(Generic[K, V]):
                 for _ in range(min(self._concurrency, len(keys))):
                     group.create_task(work())
         except ExceptionGroup as failed:
-            # What the function raised; inside `except*` Python before 3.11.4 wraps it again.
+            # What the function raised; inside `except*` Python 3.11.2 wraps it again.
             raise failed.exceptions[0] from None
         return found
 
