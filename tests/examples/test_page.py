@@ -303,6 +303,8 @@ def test_killed_while_the_page_is_open_it_ends_with_the_same_numbers(tmp_path, f
     finally:
         status = job.interrupt()
     assert status == 0, job.printed
+    # Both pages were open when it was told to stop.
+    assert not re.search("Traceback|Cancel", job.printed), job.printed
     for thread in others:
         thread.join(300)
         assert not thread.is_alive()

@@ -46,7 +46,8 @@ def expected(sales: list[dict[str, Any]], n: int) -> dict[str, list[tuple[str, i
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, broker, capsys):
+@pytest.mark.browser
+def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, broker, page, capsys):
     (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
     sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
     last = {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
@@ -87,6 +88,12 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
             return found
 
         until(lambda: table() == {hour: best[hour] for hour in (min(best), max(best))}, told=lambda: str(table()))
+        page.goto(job.address)
+        page.get_by_role("heading", name=f"{max(best)[:10]} {max(best)[11:]}:00 to").wait_for()
+        shown = page.locator(".ranking li:not(.leaving) .item")
+        until(
+            lambda: shown.all_inner_texts() == [product for product, _ in best[max(best)]], told=shown.all_inner_texts
+        )
     finally:
         assert job.interrupt() == 0, job.printed
     assert "Traceback" not in job.printed

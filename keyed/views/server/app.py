@@ -483,7 +483,9 @@ def make_app(
         finally:
             await sql.close()
 
-    return Starlette(routes=routes, middleware=[Middleware(_Guard, access=access)], lifespan=lifespan)
+    app = Starlette(routes=routes, middleware=[Middleware(_Guard, access=access)], lifespan=lifespan)
+    app.state.watch = server.watch
+    return app
 
 
 async def _answer(work: Callable[[], Any]) -> Response:

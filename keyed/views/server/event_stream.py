@@ -36,6 +36,7 @@ class Watch:
         streams: Streams there are.
         dropped: Streams that were ended because the reader took too long.
         resets: How often a reader got the state anew because it was too far behind.
+        is_over: Whether the server ends, and all streams with it.
     """
 
     def __init__(self, tables: StateTables) -> None:
@@ -43,6 +44,13 @@ class Watch:
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self.streams = self.dropped = self.resets = 0
+        self.is_over = False
+
+    async def end(self) -> None:
+        """End all streams."""
+        self.is_over = True
+        async with self._changed:
+            self._changed.notify_all()
 
     @property
     def batch(self) -> int:
@@ -51,7 +59,7 @@ class Watch:
 
     async def next_batch(self, batch: int) -> None:
         """Wait for another batch than this one, for a while at most."""
-        if self._tables.batch != batch:
+        if self.is_over or self._tables.batch != batch:
             return
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._wait())
@@ -149,7 +157,7 @@ class EventStream:
         self._seconds = send_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the reader goes away."""
+        """Send until the reader goes away, or the server ends."""
         self._watch.streams += 1
         writing = asyncio.create_task(self._write(send))
         reading = asyncio.create_task(_gone(receive))
@@ -157,7 +165,8 @@ class EventStream:
             await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
             if writing.done():
                 writing.result()
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError):
+            # A server that ends waits for no slow reader.
             self._watch.dropped += 1
         finally:
             self._watch.streams -= 1
@@ -169,7 +178,7 @@ class EventStream:
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._send(send, _part(b"retry: 1000\n\n"))
         batch = 0
-        while True:
+        while not self._watch.is_over:
             before = self._watch.batch
             try:
                 events = await asyncio.to_thread(self._events.take)
@@ -184,6 +193,7 @@ class EventStream:
                 await self._send(send, _part(b": \n\n"))
             batch = before
             await self._watch.next_batch(before)
+        await self._send(send, _part(b"", more=False))
 
     async def _send(self, send: Send, message: dict[str, object]) -> None:
         await asyncio.wait_for(send(message), self._seconds)

@@ -14,7 +14,20 @@ import uvicorn
 from keyed.errors import DefinitionError
 from keyed.views.server.access import Access, is_loopback
 from keyed.views.server.app import Limits, make_app
+from keyed.views.server.event_stream import Watch
 from keyed.views.state_tables import StateTables
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of events when it shuts down: they would go on for ever."""
+
+    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+        super().__init__(config)
+        self._watch = watch
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._watch.end()
+        await super().shutdown(sockets)
 
 
 class ServeOptions(TypedDict, total=False):
@@ -82,7 +95,7 @@ def _prepared(
     limits: Limits | None = None,
     page: bool | Path = False,
     status: Callable[[], Mapping[str, Any]] = dict,
-) -> tuple[uvicorn.Server, socket.socket, str]:
+) -> tuple[_Server, socket.socket, str]:
     """Return a server, the socket that it is to listen at, and the address of that."""
     access = access or Access()
     if not is_loopback(host) and not access.tokens:
@@ -96,6 +109,6 @@ def _prepared(
     except OSError as error:
         raise DefinitionError(f"host={host!r}, port={port}: {error.strerror}; give another port") from error
     name = f"[{host}]" if ":" in host else host
-    # Streams do not end by themselves: they get a second.
+    # What is being answered gets a second.
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    return uvicorn.Server(config), listening, f"http://{name}:{listening.getsockname()[1]}"
+    return _Server(config, app.state.watch), listening, f"http://{name}:{listening.getsockname()[1]}"
