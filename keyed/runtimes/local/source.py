@@ -55,8 +55,17 @@ def input_batches(
         keeps: Whether a checkpoint or changelog keeps the position.
         limits: What the timestamps of each input may not exceed.
         first: Rows of the first batch, where a single input has begun it before.
+
+    Raises:
+        CheckpointError: Earlier runs have read other sources, or another number of them.
     """
     inputs = stage.inputs
+    known = 1 + len(position.beside)
+    if position.batches > position.restored and known != len(inputs):
+        raise CheckpointError(
+            f"the checkpoint was written by a query over {known} sources, and this one has {len(inputs)}; give it the "
+            "same sources, or start from a new checkpoint, with restore_from= its changelog"
+        )
     if len(inputs) == 1:
         yield from batches(stage, position, size, keeps=keeps, limit=limits[0], first=first)
         return

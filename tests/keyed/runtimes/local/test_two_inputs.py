@@ -276,3 +276,16 @@ def test_partitions_of_a_vectorized_function():
     counted = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=unknown).key_by("k")
     with pytest.raises(DefinitionError, match="column 'q' is not in the source"):
         counted.process(CountColumns()).run()
+
+
+def test_a_checkpoint_is_of_so_many_sources(tmp_path):
+    def united(*parts):
+        streams = [keyed.stream([{"k": 1, "t": t, "v": t} for t in part], timestamp="t") for part in parts]
+        stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
+        return stream.key_by("k").process(Count(), name="told")
+
+    united([1, 2], [3]).run(checkpoint=tmp_path)
+    for parts in ([1, 2],), ([1, 2], [3], [4]):
+        with pytest.raises(keyed.CheckpointError, match=f"over 2 sources, and this one has {len(parts)}"):
+            united(*parts).run(checkpoint=tmp_path)
+    assert len(united([1, 2], [3, 5]).run(checkpoint=tmp_path).values) == 1
