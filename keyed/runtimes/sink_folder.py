@@ -7,7 +7,8 @@ holds a lock on its folders as long as it runs.
 
 The mark ``_keyed-query`` is a frame (`keyed.codec.frames`) of kind ``KSNK``, version 1, whose payload is msgpack of
 ``{"queries": [id, ...]}``: the query, after those that it was restored from. In a folder that only Spark reaches it is
-the one line, in base64, of a text dataset of this name. Readers of Parquet pass over names that begin with ``_``.
+the one line, in base64, of a text dataset of this name, or of one in it. Readers of Parquet pass over names that begin
+with ``_``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
@@ -217,6 +218,22 @@ def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
     claim(over, folder, ["d"], 0, 0)
     assert rows_in(out) == []
     assert folder.read_mark() == encode_mark(["d"])
+
+
+@pytest.mark.slow
+def test_no_two_new_queries_take_a_folder_that_only_spark_reaches(spark, tmp_path):
+    folder = SparkFolder(spark, (tmp_path / "out").as_uri())
+    assert folder.read_mark() is None
+    # Both have seen that there is none.
+    folder.write_mark(encode_mark(["a"]), new=True)
+    with pytest.raises(FileExistsError):
+        folder.write_mark(encode_mark(["b"]), new=True)
+    claim(ParquetSink(folder.path), folder, ["a"], 0, 0)
+    # One that is killed as it withdraws.
+    with patch.object(SparkFolder, "_marks", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        folder.write_mark(encode_mark(["b"]), new=True)
+    with pytest.raises(SinkError, match=f"2 queries began .* remove {MARK}"):
+        claim(ParquetSink(folder.path), folder, ["a"], 0, 0)
 
 
 def rows_in(out):

@@ -11,13 +11,14 @@ import json
 import shutil
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyed.arrow.unreadable import raw_rows
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, SinkError
 from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
 from keyed.runtimes.spark.plan.build import Route
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
@@ -135,14 +136,38 @@ class SparkFolder:
     path: str
 
     def read_mark(self) -> bytes | None:
-        """See `SinkFolder`."""
-        found = self._files(MARK, "part-*")
-        return b64decode(self.session.read.text(found).collect()[0].value) if found else None
+        """See `SinkFolder`.
+
+        Raises:
+            SinkError: Several queries have left one.
+        """
+        marks = self._marks()
+        if len(marks) > 1:
+            raise SinkError(
+                f"Parquet sink {self.path!r}: {len(marks)} queries began to write into the folder at one moment; "
+                f"remove {MARK} from it, and go on with one of them"
+            )
+        return next(iter(marks), None)
 
     def write_mark(self, mark: bytes, *, new: bool) -> None:
-        """See `SinkFolder`."""
-        line = self.session.createDataFrame([(b64encode(mark).decode(),)], "value string")
-        line.coalesce(1).write.mode("overwrite").text(f"{self.path.rstrip('/')}/{MARK}")
+        """See `SinkFolder`. Of several that are new at one moment, all but at most one are withdrawn."""
+        place = f"{self.path.rstrip('/')}/{MARK}"
+        if not new:
+            self._write_lines(place, mark)
+            return
+        own = f"{place}/{sha256(mark).hexdigest()[:16]}"
+        self._write_lines(own, mark)
+        if self._marks() != {mark}:
+            self._write_lines(own)
+            raise FileExistsError(MARK)
+
+    def _write_lines(self, place: str, *marks: bytes) -> None:
+        lines = self.session.createDataFrame([(b64encode(mark).decode(),) for mark in marks], "value string")
+        lines.coalesce(1).write.mode("overwrite").text(place)
+
+    def _marks(self) -> set[bytes]:
+        found = self._files(MARK, "part-*")
+        return {b64decode(row.value) for row in self.session.read.text(found).collect()} if found else set()
 
     def parquet_files(self) -> list[str]:
         """See `SinkFolder`."""
