@@ -160,6 +160,9 @@ class ValueState(KeyedState, Generic[T]):
         in_place: Whether `value` gives the stored object itself, to be changed in place, and not a copy; for
             accumulators that grow with each row. What is done to it is stored, with or without `update`, and `update`
             takes the object over. Emit it, but keep no reference to it after the call. There is no default then.
+        rows: Names and types of columns, where the value is a plain `list` that holds rows one after the other, each as
+            so many items: state tables show each row as an entry, which the first column names. What is stored is the
+            list.
     """
 
     kind = "value"
@@ -172,6 +175,7 @@ class ValueState(KeyedState, Generic[T]):
         name: str | None = None,
         ttl: StateTtl | None = None,
         in_place: bool = False,
+        rows: Mapping[str, Any] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -181,6 +185,7 @@ class ValueState(KeyedState, Generic[T]):
         name: str | None = None,
         ttl: StateTtl | None = None,
         in_place: bool = False,
+        rows: Mapping[str, Any] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -195,6 +200,7 @@ class ValueState(KeyedState, Generic[T]):
         name: str | None = None,
         ttl: StateTtl | None = None,
         in_place: bool = False,
+        rows: Mapping[str, Any] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -204,6 +210,7 @@ class ValueState(KeyedState, Generic[T]):
         name: str | None = None,
         ttl: StateTtl | None = None,
         in_place: bool = False,
+        rows: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, ttl)
         if in_place and default is not None:
@@ -211,9 +218,15 @@ class ValueState(KeyedState, Generic[T]):
                 f"default={default!r} with in_place=True: changes of a default would be lost; leave the default out, "
                 "and update() with a new value where value() is None"
             )
+        if rows is not None and (type is not list or len(rows) < 2):
+            raise StateDefinitionError(
+                f"rows={rows!r} of a state of {named(type)}: rows are those of a plain list, ValueState(list, rows=...) "
+                "without a type of its items, and have two columns at least: the one that names a row, and what it holds"
+            )
         self.type: Any = _type(type)
         self.default: Any = default
         self.in_place = in_place
+        self.rows = rows
 
     def _types(self) -> tuple[Any, ...]:
         return (self.type,)

@@ -33,7 +33,7 @@ from keyed import (
     VersionedState,
     milliseconds_of,
 )
-from windows.aggregates import Aggregate, AnyAggregate
+from windows.aggregates import Aggregate, AnyAggregate, Count
 from windows.assigners import HoppingWindows, MergingWindowAssigner, SessionWindows, WindowAssigner
 from windows.evictors import Evictor
 from windows.process_function import ProcessWindowFunction
@@ -96,6 +96,12 @@ class Definition:
     def named(self) -> dict[str, AnyAggregate]:
         """The aggregates by name; none where they have no names."""
         return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
+
+    @property
+    def cells(self) -> dict[str, type]:
+        """Names and types of the accumulators in a packed state, as `keyed.ValueState` takes rows."""
+        pairs = zip(self.names or ("accumulator",), self.aggregates, strict=True)
+        return {name: int if type(aggregate) is Count else object for name, aggregate in pairs}
 
     @property
     def lateness_ms(self) -> int:

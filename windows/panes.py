@@ -43,7 +43,11 @@ class PaneWindows:
         self._cells = Cells(definition.aggregates)
         self._add = self._cells.add
         self._stride = 1 + self._cells.width
-        self._state: Any = context.get_state(ValueState(list, name=f"panes_{self._cells.width}", in_place=True))
+        start = "window.start" if self._step >= self._size else "slice.start"
+        rows = {start: int, **definition.cells}
+        self._state: Any = context.get_state(
+            ValueState(list, name=f"panes_{self._cells.width}", in_place=True, rows=rows)
+        )
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)
         self._has_process = definition.process is not None

@@ -25,6 +25,8 @@ class StateSchema:
             as of a class whose fields have defaults.
         ttl: None, or a dict with ``time_domain`` (``"processing_time"`` or ``"event_time"``), ``milliseconds`` and
             whatever else is worth printing.
+        rows: Of a value that is a list with rows one after the other the [name, fingerprint] of each column, of which
+            the first says which row; None of others.
     """
 
     name: str
@@ -32,9 +34,12 @@ class StateSchema:
     key: Any
     value: Any
     ttl: dict[str, Any] | None = None
+    rows: list[list[Any]] | None = None
 
     @classmethod
-    def of(cls, name: str, kind: str, key: Any, value: Any, ttl: Any = None) -> Self:
+    def of(
+        cls, name: str, kind: str, key: Any, value: Any, ttl: Any = None, rows: Mapping[str, Any] | None = None
+    ) -> Self:
         """Describe a declaration.
 
         Args:
@@ -43,12 +48,15 @@ class StateSchema:
             key: The map keys' type; ignored if it is no map.
             value: The type of the values.
             ttl: None or a `keyed.state.StateTtl`.
+            rows: The columns of `keyed.ValueState`'s rows, if it has them.
 
         Raises:
             EncodingError: A type cannot be encoded.
         """
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
-        return cls(name, kind, describe_type(key) if kind == "map" else None, describe_type(value), _describe_ttl(ttl))
+        map_key = describe_type(key) if kind == "map" else None
+        columns = [[column, describe_type(type_)] for column, type_ in rows.items()] if rows else None
+        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns)
 
     @classmethod
     def of_table(cls, name: str, key: list[str], columns: Any, ttl: Any = None) -> Self:
@@ -57,7 +65,8 @@ class StateSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
-        return {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
+        described = {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
+        return described if self.rows is None else described | {"rows": self.rows}
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -67,7 +76,7 @@ class StateSchema:
             CorruptionError: It is something else.
         """
         try:
-            schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"])
+            schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"], data.get("rows"))
             assert schema.kind in KINDS
             assert isinstance(schema.name, str)
             str(schema)
@@ -81,6 +90,8 @@ class StateSchema:
             types = f"{format_type(self.key)} -> {types}"
         if self.kind == "table":
             types = f"{types} by {', '.join(self.key)}"
+        if self.rows is not None:
+            types = f"rows of {', '.join(f'{name} {format_type(type_)}' for name, type_ in self.rows)}"
         ttl = f", {self.ttl['milliseconds']} ms of {self.ttl['time_domain']} to live" if self.ttl else ""
         if self.kind == "versioned" and self.ttl:
             ttl = f", {self.ttl['milliseconds']} ms of history"

@@ -152,7 +152,8 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
         key, value = None, state.accumulator_type
     else:
         key, value = None, state.type
-    return StateSchema.of(state.name, state.kind, key, value, state.ttl)
+    rows = state.rows if isinstance(state, ValueState) else None
+    return StateSchema.of(state.name, state.kind, key, value, state.ttl, rows)
 
 
 def _expect(descriptor: Any, kind: type[State]) -> State:

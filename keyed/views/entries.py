@@ -28,7 +28,7 @@ from keyed.content.addresses import (
     version_sub,
 )
 from keyed.content.table_entries import value_converters
-from keyed.errors import EncodingError, StateSchemaChanged
+from keyed.errors import CorruptionError, EncodingError, StateSchemaChanged
 from keyed.state import AggregatingState, MapState, State
 
 _HEAD = Struct(">BH")
@@ -51,9 +51,10 @@ class Entry:
         key: The key, as it was given to ``key_by``: one value, or a tuple of several.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
-            version, the other key columns of a table as a tuple; ``None`` where there is but one.
-        value: The value, element, map value, accumulator or aggregate's result; of a table a dict of its other columns;
-            ``None`` of a version that is a deletion.
+            version, the other key columns of a table as a tuple, the first column of rows likewise; ``None`` where
+            there is but one.
+        value: The value, element, map value, accumulator or aggregate's result; of a table and of rows a dict of the
+            other columns; ``None`` of a version that is a deletion.
         expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
     """
 
@@ -86,8 +87,8 @@ class EntryReader:
         self.clock = schema.ttl["time_domain"] if schema.ttl else None
         self._id, self._kind = int(described["id"]), _KINDS[self.clock]
         self.range = _HEAD.pack(self._kind, self._id), _HEAD.pack(self._kind, self._id + 1)
-        self.has_entries = schema.kind in _SUBS and (
-            schema.kind != "table" or len(schema.key) > schema.value["stream_keys"]
+        self.has_entries = schema.rows is not None or (
+            schema.kind in _SUBS and (schema.kind != "table" or len(schema.key) > schema.value["stream_keys"])
         )
         self._encode_sub, self._decode_sub = _SUBS.get(schema.kind, (encode_key, decode_key))
         self._result: Callable[[Any], Any] | None = None
@@ -95,6 +96,10 @@ class EntryReader:
             self._decode: Callable[[bytes], Any] = self._row_decoder()
             if type_ is not None:
                 raise StateSchemaChanged(f"types: the {schema} has columns, which have their types")
+        elif schema.rows is not None:
+            names, read = [name for name, _ in schema.rows[1:]], value_reader(schema.value)
+            self._decode = lambda stored: dict(zip(names, read(stored), strict=True))
+            self._decode_list, self._encode_row = read, value_codec(list).encode
         elif type_ is None:
             self._decode = value_reader(schema.value)
         else:
@@ -213,9 +218,35 @@ class EntryReader:
         Raises:
             EncodingError: It cannot be an entry of this state.
         """
-        if self.schema.kind == "table" and not isinstance(entry, tuple):
+        if (self.schema.kind == "table" or self.schema.rows is not None) and not isinstance(entry, tuple):
             entry = (entry,)
         return self._encode_sub(entry)
+
+    def rows(self, value: bytes | None) -> dict[bytes, bytes]:
+        """Return the rows that a stored list holds as the values of entries, by their subs and in the order of these.
+
+        Raises:
+            EncodingError: It holds something else.
+        """
+        if value is None:
+            return {}
+        assert self.schema.rows is not None
+        width, due = len(self.schema.rows), b"" if self.clock is None else value[:8]
+        items = self._decode_list(value[len(due) :])
+        if len(items) % width:
+            raise EncodingError(f"the {self.schema} holds a list of {len(items)} items, which is no number of rows")
+        found = {
+            encode_key((items[at],)): due + self._encode_row(items[at + 1 : at + width])
+            for at in range(0, len(items), width)
+        }
+        return dict(sorted(found.items()))
+
+    def list_of(self, address: bytes) -> bytes:
+        """Return the address of the list that holds the row of an address; of a beginning of one the beginning."""
+        try:
+            return address[: decode_key_at(address, decode_key_at(address, _HEAD.size)[1])[1]]
+        except CorruptionError:
+            return address
 
     def entry(self, prefix: bytes, sub: bytes, value: bytes | None) -> Entry:
         """Decode an entry; one that is gone has no value."""

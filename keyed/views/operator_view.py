@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import chain, pairwise
 from typing import Any
 
 import attrs
@@ -215,6 +216,23 @@ class View:
         # What is due at the greatest time never expires, also after the end of input.
         return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
 
+    def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
+        """Return the stored value of an entry that is live."""
+        if reader.schema.rows is not None:
+            return reader.rows(self.live(reader, self.store.get(prefix, self.at.commit))).get(sub)
+        return self.live(reader, self.store.get(prefix + sub, self.at.commit))
+
+    def history(self, reader: EntryReader, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the (commit, stored value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+        if reader.schema.rows is None:
+            yield from self.store.history(prefix + sub)
+            return
+        lists = self.store.history(prefix)
+        rows = ((number, reader.rows(stored).get(sub)) for number, stored in lists)
+        for (number, row), (_, before) in pairwise(chain(rows, [(0, None)])):
+            if row != before:
+                yield number, row
+
     def changes(self, state: str) -> list[Changed]:
         """Return what the batch changed in a state, by address. All who follow the state share the list."""
         known, number = self.operator.changes, self.at.commit
@@ -224,13 +242,12 @@ class View:
             found = []
             for address in self.store.changed(number, *reader.range):
                 change = self.store.change(address, number)
-                if change is not None:
-                    prefix, sub, old, new = change
+                for prefix, sub, old, new in () if change is None else _entry_changes(reader, *change):
                     if old and new and split_value(prefix, old)[1] == split_value(prefix, new)[1]:
                         # Only when it expires is another time.
                         continue
-                    entry = reader.entry(prefix, sub, new)
-                    found.append(Changed(address, entry, None if old is None else reader.value(old), new is None))
+                    entry, before = reader.entry(prefix, sub, new), None if old is None else reader.value(old)
+                    found.append(Changed(prefix + sub, entry, before, new is None))
             if len(known) >= _CHANGES_KEPT:
                 known.clear()
             known[self.store, number, state] = found
@@ -262,9 +279,35 @@ class View:
         self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the live (prefix, sub, value) of a range of addresses."""
-        for prefix, sub, value in self.store.scan(first, end, self.at.commit, reverse=reverse):
+        for prefix, sub, value in self.stored(reader, first, end, reverse=reverse):
             if self.live(reader, value) is not None:
                 yield prefix, sub, value
+
+    def stored(
+        self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield the (prefix, sub, value) of a range of addresses, also of entries that have expired."""
+        if reader.schema.rows is None:
+            yield from self.store.scan(first, end, self.at.commit, reverse=reverse)
+            return
+        for prefix, _, value in self.store.scan(reader.list_of(first), end, self.at.commit, reverse=reverse):
+            rows = reader.rows(value).items()
+            for sub, row in reversed(rows) if reverse else rows:
+                if first <= prefix + sub < end:
+                    yield prefix, sub, row
+
+
+def _entry_changes(
+    reader: EntryReader, prefix: bytes, sub: bytes, old: bytes | None, new: bytes | None
+) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
+    """Yield the entries that a change of what is stored changes, with their values before and after."""
+    if reader.schema.rows is None:
+        yield prefix, sub, old, new
+        return
+    before, after = reader.rows(old), reader.rows(new)
+    for row in sorted(before.keys() | after.keys()):
+        if before.get(row) != after.get(row):
+            yield prefix, row, before.get(row), after.get(row)
 
 
 def _shown(milliseconds: int) -> str:

@@ -166,7 +166,7 @@ class _Columns:
     def __init__(self, view: View, reader: EntryReader) -> None:
         self.reader = reader
         schema = reader.schema
-        first = next(view.store.scan(*reader.range, view.at.commit), None)
+        first = next(view.stored(reader, *reader.range), None)
         fields: list[pa.Field[Any]] = []
         self._makers: list[Callable[[Entry], Any]] = []
 
@@ -202,7 +202,13 @@ class _Columns:
             if schema.kind == "versioned":
                 for number, name in enumerate(("valid_from", "valid_to")):
                     add(name, _UTC_MILLISECONDS, _entry_part(number))
-            self._add_value(schema.value, add)
+            if schema.rows is not None:
+                (name, type_), *columns = schema.rows
+                add(name, _arrow_type(type_), _entry_part(0))
+                for name, type_ in columns:
+                    add(name, _arrow_type(type_), _converted(name, _converter(type_)))
+            else:
+                self._add_value(schema.value, add)
         if reader.clock is not None and schema.kind != "versioned":
             add("expires", _UTC_MILLISECONDS, lambda entry: entry.expires)
         self.schema = pa.schema(fields)
@@ -311,6 +317,10 @@ def _entry_part(number: int) -> Callable[[Entry], Any]:
 
 def _column(name: str) -> Callable[[Entry], Any]:
     return lambda entry: entry.value.get(name)
+
+
+def _converted(name: str, convert: Callable[[Any], Any]) -> Callable[[Entry], Any]:
+    return lambda entry: convert(entry.value[name])
 
 
 def _key_value(part: Any) -> Any:

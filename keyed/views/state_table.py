@@ -151,8 +151,7 @@ class StateTable:
                 self._check_key(key)
             return record
         if entry is not NOT_GIVEN or not reader.has_entries:
-            address = prefix if entry is NOT_GIVEN else prefix + reader.sub(entry)
-            stored = view.live(reader, view.store.get(address, view.at.commit))
+            stored = view.get(reader, prefix, b"" if entry is NOT_GIVEN else reader.sub(entry))
             if stored is None:
                 self._check_key(key)
             return None if stored is None else reader.value(stored)
@@ -201,7 +200,7 @@ class StateTable:
             to: The key before which the range ends.
             windows: Of windowed state, only windows that start at the first time or later, and before the second:
                 milliseconds, or datetimes with a zone. The window is the namespace; in a table or map its start is the
-                first further key column or the map key. With ``key`` only these are read.
+                first further key column or the map key, and in rows the first column. With ``key`` only these are read.
             limit: The greatest number of entries to give.
             after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
             as_of: As in `get`.
@@ -259,12 +258,11 @@ class StateTable:
             reader = view.reader(self.name)
             if reader.has_entries and entry is NOT_GIVEN:
                 raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
-            address = reader.prefix(key, namespace)
-            address += b"" if entry is NOT_GIVEN else reader.sub(entry)
+            prefix, sub = reader.prefix(key, namespace), b"" if entry is NOT_GIVEN else reader.sub(entry)
             versions = []
             extent = view.store.extent
             assert extent is not None
-            for number, stored in view.store.history(address):
+            for number, stored in view.history(reader, prefix, sub):
                 if number > view.at.commit:
                     continue
                 # The first version that is kept may be older than the commits that are.
@@ -293,7 +291,7 @@ class StateTable:
         """Return the entry with the least key; ``None`` if the table is empty."""
         with self._view(None) as view:
             reader = view.reader(self.name)
-            first = next(view.store.scan(*reader.range, view.at.commit), None)
+            first = next(view.stored(reader, *reader.range), None)
             return None if first is None else reader.entry(*first)
 
     def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import keyed
 import windows as w
 from keyed.cli.main import main
+from keyed.testing import KeyedTestHarness
 from keyed.views import open_tables
 from keyed.views.json_values import windows_of
 
@@ -42,14 +44,20 @@ class InMap(keyed.KeyedProcessFunction):
         return ()
 
 
-@pytest.fixture(params=["namespaces", "map", "vectorized"])
+@pytest.fixture(params=["namespaces", "map", "vectorized", "row", "sessions"])
 def tables(request, tmp_path):
     """Open windows of ten milliseconds: those from 60 on, as the watermark is at 59."""
     log = keyed.DirectoryChangelog(tmp_path / "log")
     data: Any = pa.Table.from_pylist(ROWS) if request.param == "vectorized" else ROWS
-    stream = keyed.stream(data, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=35)).key_by("k")
-    if request.param == "vectorized":
-        windowed = stream.window(w.TumblingEventTimeWindows.of(10)).path("vectorized")
+    late = 35
+    if request.param == "sessions":
+        data, late = [row for row in ROWS if row["t"] % 10 == 0], 30
+    stream = keyed.stream(data, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=late)).key_by("k")
+    if request.param in ("vectorized", "row", "sessions"):
+        sessions, tumbling = w.EventTimeSessionWindows.with_gap(9), w.TumblingEventTimeWindows.of(10)
+        windowed = stream.window(sessions if request.param == "sessions" else tumbling).path(
+            "vectorized" if request.param == "vectorized" else "row"
+        )
         output = windowed.aggregate({"n": w.Sum("n")}, output="k string, window_start bigint, n bigint", changelog=log)
     else:
         output = stream.process(InNamespaces() if request.param == "namespaces" else InMap(), changelog=log)
@@ -92,8 +100,8 @@ def test_only_the_windows_that_are_asked_for_are_read(tables, monkeypatch):
 
     monkeypatch.setattr(store, "scan", counted)
     assert len(list(table.scan(key="a", windows=(80, 100)))) == 2
-    # One shows how the windows are kept.
-    assert len(read) == 3
+    # One shows how the windows are kept; those of a key may be one list.
+    assert len(read) <= 3
 
 
 def test_what_is_no_window_or_time_is_refused(tables, tmp_path, capsys):
@@ -122,3 +130,111 @@ def test_what_is_no_window_or_time_is_refused(tables, tmp_path, capsys):
         main(["scan", str(tables.path), name, "--key", "a", "--windows", "70/1970-01-01T00:00:00.090Z", "--json"]) == 0
     )
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def add(harness, *rows):
+    """Process rows as one batch."""
+    with harness.batch():
+        for row in rows:
+            harness.process(row, row["t"])
+
+
+@pytest.fixture
+def row_windows(tmp_path):
+    """Windows by row, and what is written to them: gives a function that adds rows in a batch, and the tables."""
+    with KeyedTestHarness(
+        w.WindowOperator(assigner=w.TumblingEventTimeWindows.of(10), aggregate={"n": w.Count(), "most": w.Max("n")}),
+        key=lambda row: row["k"],
+        changelog=keyed.DirectoryChangelog(tmp_path / "log"),
+    ) as harness:
+        add(harness, *({"k": key, "t": time, "n": time} for key in "ab" for time in (1, 12, 15)))
+        with open_tables(keyed.DirectoryChangelog(tmp_path / "log"), tmp_path / "tables") as tables:
+            tables.poll()
+            yield harness, tables
+
+
+def test_windows_by_row_are_entries_in_every_kind_of_query(row_windows):
+    harness, tables = row_windows
+    table = tables["panes_2"]
+    assert table.get("a") == {(0,): {"n": 1, "most": 1}, (10,): {"n": 2, "most": 15}}
+    assert table.get("a", 10) == table.get("a", (10,)) == {"n": 2, "most": 15}
+    assert table.get("a", 20) is None is table.get("nobody", 0)
+    assert len(table) == 4
+    assert str(table.schema).endswith("of rows of window.start int, n int, most object")
+    with pytest.raises(keyed.DefinitionError, match="several entries"):
+        table.get_many(["a"])
+    assert tables.sql(
+        'select key, sum(n) as n from panes_2 where "window.start" >= 10 group by key order by key'
+    ).to_pylist() == [
+        {"key": "a", "n": 2},
+        {"key": "b", "n": 2},
+    ]
+    changes = table.subscribe()
+    assert [(change.key, change.entry, change.new["n"]) for change in changes.take(1)] == [
+        ("a", (0,), 1), ("a", (10,), 2), ("b", (0,), 1), ("b", (10,), 2)
+    ]  # fmt: skip
+    token = changes.token
+    add(harness, {"k": "a", "t": 13, "n": 99}, {"k": "a", "t": 21, "n": 0})
+    harness.advance_watermark(9)
+    tables.poll()
+    expected = [
+        (("a", (10,)), {"n": 2, "most": 15}, {"n": 3, "most": 99}), (("a", (20,)), None, {"n": 1, "most": 0}),
+        (("a", (0,)), {"n": 1, "most": 1}, None), (("b", (0,)), {"n": 1, "most": 1}, None),
+    ]  # fmt: skip
+    found = []
+    again = table.subscribe(after=token)
+    while batch := again.take(0):
+        found += [((change.key, change.entry), change.old, change.new) for change in batch]
+    assert found == expected
+    assert starts(table.scan(windows=(0, 20))) == [("a", 10), ("b", 10)]
+    assert starts(table.scan(windows=(0, 20), as_of=1)) == [("a", 0), ("a", 10), ("b", 0), ("b", 10)]
+    assert [version.value for version in table.history("a", 10)] == [{"n": 3, "most": 99}, {"n": 2, "most": 15}]
+    assert [(version.value, version.removed) for version in table.history("a", 0)] == [
+        (None, True),
+        ({"n": 1, "most": 1}, False),
+    ]
+    assert tables.sql("select count(*) as n from panes_2 where key = 'a'").to_pylist() == [{"n": 2}]
+
+
+@pytest.fixture
+def close():
+    """Closes what a test has opened."""
+    with ExitStack() as stack:
+        yield stack
+
+
+class Rows(keyed.KeyedProcessFunction):
+    """Keeps a list of rows that expires."""
+
+    recent = keyed.ValueState(
+        list, rows={"start": int, "n": str}, ttl=keyed.StateTtl(100, time_domain=keyed.TimeDomain.EVENT_TIME)
+    )
+
+    def process_element(self, value, ctx):
+        self.recent.update(value["rows"])
+        return ()
+
+
+def test_rows_expire_with_their_list_and_a_list_that_is_no_rows_is_named(tmp_path, close):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Rows(), key=lambda row: row["k"], changelog=log) as harness:
+        add(harness, {"k": "a", "t": 0, "rows": [2, "x", 1, "y"]}, {"k": "b", "t": 50, "rows": [3, "z"]})
+        tables = close.enter_context(open_tables(log, tmp_path / "tables", types=Rows()))
+        tables.poll()
+        table = tables["recent"]
+        assert [(entry.key, entry.entry, entry.value, entry.expires) for entry in table] == [
+            ("a", (1,), {"n": "y"}, 100), ("a", (2,), {"n": "x"}, 100), ("b", (3,), {"n": "z"}, 150)
+        ]  # fmt: skip
+        harness.advance_watermark(120)
+        add(harness, {"k": "c", "t": 130, "rows": [1]})
+        tables.poll()
+        assert starts(table.scan(windows=(0, 9), to="c")) == [("b", 3)]
+        assert table.get("a", 1) is None
+        with pytest.raises(keyed.EncodingError, match="holds a list of 1 items, which is no number of rows"):
+            table.get("c")
+
+
+@pytest.mark.parametrize("wrong", [{"type": list, "rows": {"only": int}}, {"type": dict, "rows": {"a": int, "b": int}}])
+def test_rows_of_anything_but_a_list_are_refused(wrong):
+    with pytest.raises(keyed.StateDefinitionError, match="rows are those of a plain list"):
+        keyed.ValueState(name="x", **wrong)
