@@ -220,8 +220,8 @@ class ValueState(KeyedState, Generic[T]):
             )
         if rows is not None and (type is not list or len(rows) < 2):
             raise StateDefinitionError(
-                f"rows={rows!r} of a state of {named(type)}: rows are those of a plain list, ValueState(list, rows=...) "
-                "without a type of its items, and have two columns at least: the one that names a row, and what it holds"
+                f"rows={rows!r} of a state of {named(type)}: a plain list has rows, ValueState(list, rows=...), "
+                "and have at least two columns: the one that names a row, and what it holds"
             )
         self.type: Any = _type(type)
         self.default: Any = default

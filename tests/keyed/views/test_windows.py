@@ -236,5 +236,5 @@ def test_rows_expire_with_their_list_and_a_list_that_is_no_rows_is_named(tmp_pat
 
 @pytest.mark.parametrize("wrong", [{"type": list, "rows": {"only": int}}, {"type": dict, "rows": {"a": int, "b": int}}])
 def test_rows_of_anything_but_a_list_are_refused(wrong):
-    with pytest.raises(keyed.StateDefinitionError, match="rows are those of a plain list"):
+    with pytest.raises(keyed.StateDefinitionError, match="a plain list has rows"):
         keyed.ValueState(name="x", **wrong)
