@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyed.testing.harness import KeyedTestHarness, Record
+from keyed.testing.harness import KeyedTestHarness, Record, Second
 from keyed.testing.memory_changelog import MemoryChangelog
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ __all__ = [
     "PropertyOptions",
     "Record",
     "Replayed",
+    "Second",
     "Simulation",
     "SimulationFailed",
     "assert_batch_split_invariant",

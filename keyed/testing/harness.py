@@ -23,6 +23,7 @@ from keyed.content.delta import table_keys
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
+from keyed.engine.channels import Channel, ChannelId
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
@@ -37,7 +38,7 @@ from keyed.functions import (
 from keyed.operators import OperatorSpec, Order, check_order, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
-from keyed.recovery.restore import restore
+from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
@@ -75,6 +76,25 @@ class Record(NamedTuple):
     value: Any
     timestamp: int | None
 
+    @property
+    def input(self) -> int:
+        """Which side of connected streams a row comes from: 1, and 2 of a `Second`."""
+        return 1
+
+
+class Second(Record):
+    """A row of the second side of connected streams."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Second(value={self.value!r}, timestamp={self.timestamp!r})"
+
+    @property
+    def input(self) -> int:
+        """Which side the row comes from: 2."""
+        return 2
+
 
 class KeyedTestHarness(Shown):
     """Runs a function over elements that a test gives it, one commit per call.
@@ -92,7 +112,8 @@ class KeyedTestHarness(Shown):
         changelog: Where each call's changes go when it has committed them.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
         initial_state: Tables of state from elsewhere that it starts with, as `keyed.KeyedStream.process` takes them.
-        watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`).
+        watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); over two
+            sides each follows its own, and that of the function is the least of both.
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
 
     Raises:
@@ -120,12 +141,17 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
         delay = None if watermark is None else watermark.delay_ms
-        if delay is not None and isinstance(function, KeyedCoProcessFunction):
-            raise DefinitionError(
-                f"watermark={watermark!r}: {type(function).__name__} has two sides; use advance_watermark1 and 2"
-            )
+        sided = isinstance(function, KeyedCoProcessFunction)
         self._spec = OperatorSpec(
-            _OPERATOR, function, True, delay, "arrival", parallelism, _key_columns(function, key), changelog=changelog
+            _OPERATOR,
+            function,
+            True,
+            delay,
+            "arrival",
+            parallelism,
+            _key_columns(function, key),
+            changelog=changelog,
+            strategies=(watermark, watermark) if watermark is not None and sided else (),
         )
         self._keys = [_key_of(function, each) for each in (key, key if key2 is None else key2)]
         self._backend = backend
@@ -511,14 +537,14 @@ class KeyedTestHarness(Shown):
                 "rescale: the changelog is of one number of key groups; give restore_from= it instead"
             )
         check_parallelism(parallelism)
-        changelog = MemoryChangelog()
+        changelog, channels = MemoryChangelog(), self._channels()
         _export(self.snapshot(), self._spec.function, changelog)
         self._commits.close()
         self._commits = MemoryCommitStore()
         self._spec = attrs.evolve(self._spec, parallelism=parallelism)
         self.crash_and_recover(function)
         if changelog.header() is not None:
-            self._restore_from(changelog)
+            self._restore_from(changelog, channels)
 
     def close(self) -> None:
         """Close the function and the local stores."""
@@ -542,7 +568,10 @@ class KeyedTestHarness(Shown):
 
     def _run(self, rows: list[_Element]) -> None:
         routed: list[list[tuple[Any, Any, int | None, int]]] = [[] for _ in self._groups]
-        highest = max((timestamp for _, timestamp, _ in rows if timestamp is not None), default=None)
+        highest: dict[ChannelId, int] = {}
+        for _, timestamp, side in rows:
+            if timestamp is not None:
+                highest[side, ""] = max(timestamp, highest.get((side, ""), timestamp))
         for value, timestamp, side in rows:
             key = self._key_types.check(self._keys[side](value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
@@ -554,7 +583,7 @@ class KeyedTestHarness(Shown):
         elements: list[tuple[Any, Any, int | None, int]],
         *,
         rows: pa.Table | None = None,
-        highest: int | None = None,
+        highest: dict[ChannelId, int] | None = None,
         watermark: int | None = None,
         end: bool = False,
     ) -> Batch:
@@ -562,7 +591,7 @@ class KeyedTestHarness(Shown):
         return Batch(
             lambda: [(keys, timestamps, values, sides if any(sides) else None)],
             lambda: rows,
-            highest={} if highest is None else {(0, ""): highest},
+            highest=highest or {},
             upstream_watermark=watermark,
             processing_time=self._processing_time,
             end_of_input=end,
@@ -635,16 +664,23 @@ class KeyedTestHarness(Shown):
             self._folder.close()
             self._folder = None
 
-    def _restore_from(self, changelog: Changelog | RestorePoint) -> None:
-        """Take over the state that a changelog holds."""
+    def _restore_from(self, changelog: Changelog | RestorePoint, channels: Sequence[Channel] = ()) -> None:
+        """Take over the state that a changelog holds, and how far each side is, which it does not tell."""
         point = changelog if isinstance(changelog, RestorePoint) else RestorePoint(changelog)
         operator = header_of(point.changelog).operator
         restoration = cut_of({operator: point}).operators[operator]
-        restore(restoration, self._spec, self._groups)
+        for loader in load(restoration, self._spec, self._groups):
+            loader.meta.channels = [*channels]
+            loader.write_meta()
         self._watermark = min(marker.watermark for marker in restoration.markers)
         self._watermarks = [self._watermark, self._watermark]
         self._processing_time = max(marker.processing_time for marker in restoration.markers)
         self._finish()
+
+    def _channels(self) -> list[Channel]:
+        """Return how far each side is."""
+        meta, _ = self._groups[0].committed()
+        return [] if meta is None else meta.channels
 
     def _keep_only(self, keys: set[bytes]) -> None:
         """Begin anew with what is committed of some keys."""

@@ -1,7 +1,8 @@
 """Ready properties of keyed functions: each is tried on many small inputs, and says what it proved or how it failed.
 
 All of them take the function, a strategy of streams (`keyed.testing.strategies.streams`, or any strategy of lists of
-rows), and the keywords of `PropertyOptions`. They need the extra ``keyed[testing]``.
+rows; over two inputs `keyed.testing.strategies.two_streams`), and the keywords of `PropertyOptions`. They need the
+extra ``keyed[testing]``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hypothesis.strategies import SearchStrategy
 
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.functions import Function
+from keyed.functions import Function, KeyedCoProcessFunction
 from keyed.outputs import schema_of
 from keyed.state import State
 from keyed.testing import chosen
@@ -40,12 +41,14 @@ class PropertyOptions(TypedDict, total=False):
 
     Attributes:
         key: Key of a row, as in `KeyedTestHarness`.
+        key2: Key of a row of the second side, as there.
         watermark: How the watermark follows the rows, as in `keyed.stream`; by default as if they came in order.
         examples: How many inputs are tried; by default as many as Hypothesis' settings say.
         seed: What chooses them; by default ``--keyed-seed``, or another one each time.
     """
 
     key: Key
+    key2: Key
     watermark: WatermarkStrategy | None
     examples: int | None
     seed: int | None
@@ -166,7 +169,7 @@ class _Classes:
 
 def _script(function: Function, done: Iterable[Any], options: Any, **more: Any) -> Script:
     watermark = options.get("watermark") or WatermarkStrategy(0)
-    return Script(function, done, options.get("key"), watermark, **more)
+    return Script(function, done, options.get("key"), watermark, key2=options.get("key2"), **more)
 
 
 def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
@@ -446,6 +449,7 @@ def assert_runtimes_agree(
     timestamp: str | None = None,
     output: Any = None,
     schema: str | None = None,
+    schema2: str | None = None,
     spark: SparkSession | None = None,
     **options: Unpack[PropertyOptions],
 ) -> str:
@@ -457,6 +461,7 @@ def assert_runtimes_agree(
         timestamp: Column with the event time.
         output: Columns of the main output, as `keyed.KeyedStream.process` has it; Spark needs it.
         schema: Columns of the rows as DDL; Spark needs it.
+        schema2: The same of the second side; by default as ``schema``.
         spark: A session. A query costs a second and more, so five examples are tried with it by default.
         options: As all properties have them; ``key`` names columns.
 
@@ -469,33 +474,47 @@ def assert_runtimes_agree(
     """
     import keyed
 
-    key = options.get("key")
-    if key is None or callable(key):
-        raise DefinitionError(f"assert_runtimes_agree: key={key!r}: all runtimes know only names of columns")
+    sides = 2 if isinstance(function, KeyedCoProcessFunction) else 1
+    keys = []
+    for key in (options.get("key"), options.get("key2") or options.get("key"))[:sides]:
+        if key is None or callable(key):
+            raise DefinitionError(f"assert_runtimes_agree: key={key!r}: all runtimes know only names of columns")
+        keys.append((key,) if isinstance(key, str) else tuple(key))
     if spark is not None and (schema is None or output is None):
         raise DefinitionError("assert_runtimes_agree: spark= needs schema= and output=, the columns in and out")
-    keys = (key,) if isinstance(key, str) else tuple(key)
     watermark = options.get("watermark") if timestamp is not None else None
     if spark is not None:
         options.setdefault("examples", 5)
 
+    def chained(sources: list[Any], **more: Any) -> keyed.KeyedStream:
+        streams = [
+            keyed.stream(source, timestamp=timestamp, watermark=watermark, **more).key_by(*names)
+            for source, names in zip(sources, keys, strict=True)
+        ]
+        return streams[0] if sides == 1 else streams[0].connect(streams[1])
+
     def local(stream: list[Record], size: int) -> list[Any]:
-        source = keyed.stream([row.value for row in stream], timestamp=timestamp, watermark=watermark)
-        chain = source.key_by(*keys).process(deepcopy(function), output)
-        return list(chain.run(rows_per_batch=size, processing_time=lambda: 0).values)
+        chain = chained([[row.value for row in each] for each in _by_side(stream, sides)])
+        result = chain.process(deepcopy(function), output).run(rows_per_batch=size, processing_time=lambda: 0)
+        return list(result.values)
 
     def on_spark(stream: list[Record]) -> list[Any]:
         assert spark is not None
         assert schema is not None
-        columns = schema_of(schema).names
-        frame = spark.createDataFrame([tuple(row.value[name] for name in columns) for row in stream], schema)
-        chain = keyed.stream(frame, timestamp=timestamp, watermark=watermark, max_ahead=None)
-        return [tuple(row) for row in chain.key_by(*keys).process(deepcopy(function), output).df.collect()]
+        frames = []
+        for each, ddl in zip(_by_side(stream, sides), (schema, schema2 or schema), strict=False):
+            columns = schema_of(ddl).names
+            frames.append(spark.createDataFrame([tuple(row.value[name] for name in columns) for row in each], ddl))
+        chain = chained(frames, max_ahead=None).process(deepcopy(function), output)
+        return [tuple(row) for row in chain.df.collect()]
 
     def check(drawn: Any) -> None:
         stream, size = drawn
         assume(stream)
-        cut = [Rows(stream[start : start + size]) for start in range(0, len(stream), size)]
+        # A batch of the local runtime has so many rows of each side.
+        parts = _by_side(stream, sides)
+        starts = range(0, max(map(len, parts)), size)
+        cut = [Rows([row for part in parts for row in part[start : start + size]]) for start in starts]
         script = _script(function, [*cut, End()], options)
         found = script.run()
         if "error" in found:
@@ -512,10 +531,14 @@ def assert_runtimes_agree(
                     f"{type(function).__name__} gives {given!r:.300} on {runtime}, and {expected!r:.300} otherwise",
                     script.rows,
                     [
-                        f"rows = {[row.value for row in stream]!r}",
                         *script.lines("harness"),
-                        f"stream = keyed.stream(rows, timestamp={timestamp!r}, watermark={watermark!r})",
-                        f"result = stream.key_by(*{keys!r}).process({function!r}).run(rows_per_batch={size})",
+                        *(
+                            f"stream{number} = keyed.stream({[row.value for row in part]!r}, timestamp={timestamp!r}, "
+                            f"watermark={watermark!r}).key_by{tuple(names)!r}"
+                            for number, (part, names) in enumerate(zip(parts, keys, strict=True), 1)
+                        ),
+                        f"stream = stream1{'.connect(stream2)' if sides == 2 else ''}",
+                        f"result = stream.process({function!r}).run(rows_per_batch={size}, processing_time=lambda: 0)",
                         "assert sorted(result.values) == sorted(value for value, _ in harness.take_output())",
                     ],
                 )
@@ -523,6 +546,10 @@ def assert_runtimes_agree(
     example = st.tuples(_stream(rows), st.integers(1, 4))
     agreeing = "the harness, the local runtime and Spark" if spark is not None else "the harness and the local runtime"
     return _prove("runtimes", f"{agreeing} give the same outputs", function, example, check, options)
+
+
+def _by_side(stream: list[Record], sides: int) -> list[list[Record]]:
+    return [[row for row in stream if row.input == number] for number in range(1, sides + 1)]
 
 
 def _plain(values: Iterable[Any], names: Sequence[str]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from keyed.errors import KeyedError
-from keyed.functions import Function
+from keyed.functions import Function, KeyedCoProcessFunction
 from keyed.shown import named
 from keyed.testing.harness import Backend, KeyedTestHarness, Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
@@ -39,7 +39,7 @@ class Rows:
             time = f', "{TIMESTAMP_COLUMN}"' if timed else ""
             return [f"{harness}.process_batch(pa.Table.from_pylist({self._plain()!r}){time})"]
         calls = [
-            f"{harness}.process({row.value!r}{'' if row.timestamp is None else f', {row.timestamp}'})"
+            f"{harness}.{_call(row, function)}({row.value!r}{'' if row.timestamp is None else f', {row.timestamp}'})"
             for row in self.rows
         ]
         return calls if len(calls) == 1 else [f"with {harness}.batch():", *(f"    {call}" for call in calls)]
@@ -53,13 +53,18 @@ class Rows:
             harness.process_batch(pa.Table.from_pylist(self._plain()), TIMESTAMP_COLUMN if timed else None)
             return
         with harness.batch():
-            for value, timestamp in self.rows:
-                harness.process(value, timestamp)
+            for row in self.rows:
+                getattr(harness, _call(row, function))(*row)
 
     def _plain(self) -> list[dict[str, Any]]:
         return [
             row.value if row.timestamp is None else row.value | {TIMESTAMP_COLUMN: row.timestamp} for row in self.rows
         ]
+
+
+def _call(row: Record, function: Function) -> str:
+    """Return the method of a harness that takes a row."""
+    return f"process_element{row.input}" if isinstance(function, KeyedCoProcessFunction) else "process"
 
 
 @attrs.frozen
@@ -165,6 +170,7 @@ class Script:
         watermark: As `KeyedTestHarness` has it.
         backend: As `KeyedTestHarness` has it.
         parallelism: As `KeyedTestHarness` has it.
+        key2: As `KeyedTestHarness` has it.
     """
 
     function: Function
@@ -173,6 +179,7 @@ class Script:
     watermark: WatermarkStrategy | None = None
     backend: Backend = "memory"
     parallelism: int = 1
+    key2: Key = None
 
     @property
     def rows(self) -> list[Record]:
@@ -183,7 +190,12 @@ class Script:
         """Run it and return what can be seen afterwards: outputs in no order, states, timers; or the error."""
         function = copied(self.function)
         with KeyedTestHarness(
-            function, key=self.key, watermark=self.watermark, backend=self.backend, parallelism=self.parallelism
+            function,
+            key=self.key,
+            key2=self.key2,
+            watermark=self.watermark,
+            backend=self.backend,
+            parallelism=self.parallelism,
         ) as harness:
             try:
                 for step in self.steps:
@@ -195,8 +207,9 @@ class Script:
     def lines(self, harness: str) -> list[str]:
         """Return the code of the run, for a variable of this name."""
         options = [repr(self.function)]
-        if self.key is not None:
-            options.append(f"key={named(self.key) if callable(self.key) else repr(self.key)}")
+        for name, key in (("key", self.key), ("key2", self.key2)):
+            if key is not None:
+                options.append(f"{name}={named(key) if callable(key) else repr(key)}")
         if self.watermark is not None:
             options.append(f"watermark=bounded_out_of_orderness({self.watermark.delay_ms})")
         if self.backend != "memory":

@@ -353,12 +353,13 @@ class _World(KeyedTestHarness):
             return
         new = MemoryChangelog()
         new.prepare(_OPERATOR, parallelism)
+        channels = self._channels()
         self._stop()
         self._commits = MemoryCommitStore()
         self._number = 0
         self._spec = attrs.evolve(self._spec, parallelism=parallelism, changelog=new)
         self._start()
-        self._restore_from(old)
+        self._restore_from(old, channels)
         # Whoever loaded it is gone.
         self.crash_and_recover()
 
@@ -396,6 +397,7 @@ class Simulation:
         key: As `KeyedTestHarness` has it.
         watermark: As `keyed.stream` has it; by default as if the rows came in order.
         seed: What chooses all.
+        key2: As `KeyedTestHarness` has it.
         script: What was done and what went wrong, so far.
     """
 
@@ -404,6 +406,7 @@ class Simulation:
     key: Key = None
     watermark: WatermarkStrategy | None = None
     seed: int = 0
+    key2: Key = None
     script: list[str] = attrs.field(factory=list, init=False)
     _steps: list[Step] = attrs.field(factory=list, init=False)
 
@@ -412,15 +415,15 @@ class Simulation:
         random = Random(self.seed)  # noqa: S311 - chance is for tests
         rows = list(self.rows(random) if callable(self.rows) else self.rows)
         self._steps = _steps(random, rows)
-        with KeyedTestHarness(copied(self.function), key=self.key, watermark=self._strategy) as harness:
+        with KeyedTestHarness(copied(self.function), **self._options) as harness:
             for step in self._steps:
                 if not isinstance(step, Crash | Rescale):
                     step.do(harness, self.function)
             return outcome(harness)
 
     @property
-    def _strategy(self) -> WatermarkStrategy:
-        return self.watermark or WatermarkStrategy(0)
+    def _options(self) -> dict[str, Any]:
+        return {"key": self.key, "key2": self.key2, "watermark": self.watermark or WatermarkStrategy(0)}
 
     def run(self, expected: dict[str, Any]) -> None:
         """Run it with all that goes wrong.
@@ -449,9 +452,7 @@ class Simulation:
             faults = _Faults(random, self.script)
             parallelism = random.choice([1, 1, 2, 3])
             self.script.append(f"{parallelism} key groups")
-            world = _World(
-                faults, changelog, disk, self.function, key=self.key, watermark=self._strategy, parallelism=parallelism
-            )
+            world = _World(faults, changelog, disk, self.function, parallelism=parallelism, **self._options)
             stack.callback(world._stop)  # noqa: SLF001 - the function's close is no part of it
             try:
                 for step in self._steps:
@@ -498,6 +499,7 @@ def simulate(
     rows: Sequence[Record] | Callable[[Random], Sequence[Record]],
     *,
     key: Key = None,
+    key2: Key = None,
     watermark: WatermarkStrategy | None = None,
     simulations: int | None = None,
     seed: int | None = None,
@@ -508,6 +510,7 @@ def simulate(
         function: The function. It has to be deterministic.
         rows: The rows, each a `Record`, or a function that makes them of a seeded `random.Random`.
         key: As `KeyedTestHarness` has it.
+        key2: As `KeyedTestHarness` has it.
         watermark: As `keyed.stream` has it; by default as if the rows came in order.
         simulations: How many seeds are tried: by default ``--keyed-simulations``, or 100.
         seed: The first of them: by default ``--keyed-seed``, or 0.
@@ -521,7 +524,7 @@ def simulate(
     if type(many) is not int or many < 1:
         raise DefinitionError(f"simulations={many!r} must be an int above 0")
     for each in range(first, first + many):
-        simulation = Simulation(function, rows, key, watermark, each)
+        simulation = Simulation(function, rows, key, watermark, each, key2)
         simulation.run(simulation.expected())
     return (
         f"{type(function).__name__}: outputs, states and timers are those of an undisturbed run, in {many} simulations"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
-from keyed.testing.harness import KeyedTestHarness, Record
+from keyed.testing.harness import KeyedTestHarness, Record, Second
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
@@ -19,6 +19,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     Attributes:
         rows: Strategy of the elements.
+        rows2: Strategy of the elements of the second side, for a `keyed.KeyedCoProcessFunction`.
         gap_ms: The most event time from one row to the next.
         parallelisms: Numbers of key groups to which it is rescaled.
         harness: The harness.
@@ -27,6 +28,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
     """
 
     rows: ClassVar[SearchStrategy[Any]]
+    rows2: ClassVar[SearchStrategy[Any] | None] = None
     gap_ms: ClassVar[int] = 1000
     parallelisms: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
@@ -47,8 +49,16 @@ class KeyedStateMachine(RuleBasedStateMachine):
             for _ in range(many):
                 last = self.seen[-1].timestamp if self.seen else 0
                 assert last is not None
-                self.seen.append(Record(data.draw(self.rows), last + data.draw(st.integers(0, self.gap_ms))))
-                self.harness.process(*self.seen[-1])
+                time = last + data.draw(st.integers(0, self.gap_ms))
+                if self.rows2 is None:
+                    self.seen.append(Record(data.draw(self.rows), time))
+                    self.harness.process(*self.seen[-1])
+                elif data.draw(st.booleans()):
+                    self.seen.append(Second(data.draw(self.rows2), time))
+                    self.harness.process_element2(*self.seen[-1])
+                else:
+                    self.seen.append(Record(data.draw(self.rows), time))
+                    self.harness.process_element1(*self.seen[-1])
         self._take()
 
     @rule(move=st.integers(1, 10_000))

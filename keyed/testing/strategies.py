@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Sequence
+from heapq import merge
 from typing import Any
 
 import attrs
@@ -17,7 +18,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.outputs import parse_ddl, schema_of, split_top_level
-from keyed.testing.harness import Record
+from keyed.testing.harness import Record, Second
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -99,6 +100,7 @@ def streams(
     delay: Duration = 0,
     late: Duration = 0,
     silence: Duration = 0,
+    silent: str | None = None,
     duplicates: bool = False,
     min_size: int = 0,
     max_size: int = 12,
@@ -117,6 +119,7 @@ def streams(
             ``bounded_out_of_orderness`` of the same delay.
         late: How much further behind some rows are: these are late, if their batch begins after those before them.
         silence: If given, all keys are silent for so long now and then.
+        silent: Column of a key, each of which is silent by itself then, while the rows of others come.
         duplicates: Whether a row may come twice.
         min_size: The fewest rows, duplicates not counted.
         max_size: The most rows, duplicates not counted.
@@ -144,18 +147,35 @@ def streams(
     timed = []
     for (times, lag), place, quiet, row in drawn:
         slot, jitter = divmod(place, len(jitters))
-        timed.append((slot * gap_ms + jitters[jitter] + quiet, times, lag, row))
+        timed.append((slot * gap_ms + jitters[jitter] + (0 if silent else quiet), times, lag, row, quiet))
+    if silent:
+        timed = _with_silences(timed, silent)
     found = []
-    for now, times, lag, row in sorted(timed, key=lambda each: each[0]):
+    for now, times, lag, row, _ in sorted(timed, key=lambda each: each[0]):
         time = max(now - lag, 0)
         record = Record(row if timestamp is None else _stamped(row, timestamp, time), time)
         found += [record] * times
     return found
 
 
+def _with_silences(timed: list[Any], column: str) -> list[Any]:
+    """Return timed rows of which those of a key come later from one on before which the key is silent."""
+    later: dict[str, int] = {}
+    found = []
+    for now, times, lag, row, quiet in sorted(timed, key=lambda each: each[0]):
+        key = repr(_column(row, column))
+        later[key] = later.get(key, 0) + quiet
+        found.append((now + later[key], times, lag, row, quiet))
+    return found
+
+
+def _column(row: Any, name: str) -> Any:
+    return row[name] if isinstance(row, dict) else getattr(row, name)
+
+
 def _stamped(row: Any, column: str, time: int) -> Any:
     """Return a row with its timestamp in a column."""
-    old = row[column] if isinstance(row, dict) else getattr(row, column)
+    old = _column(row, column)
     new = _EPOCH + dt.timedelta(milliseconds=time) if isinstance(old, dt.datetime) else time
     if isinstance(row, dict):
         return row | {column: new}
@@ -237,21 +257,23 @@ def _settled(done: Sequence[Any]) -> list[Step]:
 
 
 @st.composite
-def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[Any]) -> list[tuple[int, Any]]:
-    """Return the rows of two streams in one order of arrival, each with the number of its input, 1 or 2.
+def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[Any]) -> list[Record]:
+    """Return the rows of two streams in one order of arrival; those of the second one are `keyed.testing.Second`.
 
     Args:
         draw: Given by Hypothesis.
         left: The first stream.
         right: The second one.
     """
-    inputs = {1: list(draw(left)), 2: list(draw(right))}
+    first, second = draw(left), [Second(*row) for row in draw(right)]
+    timed = all(row.timestamp is not None for row in (*first, *second))
+    if timed and not draw(st.booleans()):
+        # As if both came as they happened, which is the simplest example; each stays as it is.
+        return list(merge(first, second, key=lambda row: row.timestamp))
     found = []
-    while inputs[1] or inputs[2]:
-        other = not inputs[1] or (bool(inputs[2]) and draw(st.booleans()))
-        number = 2 if other else 1
-        found.append((number, inputs[number].pop(0)))
-    return found
+    while first and second:
+        found.append((second if draw(st.booleans()) else first).pop(0))
+    return [*found, *first, *second]
 
 
 def register() -> None:

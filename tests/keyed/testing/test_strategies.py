@@ -108,7 +108,7 @@ def test_steps_have_all_rows_in_their_order_and_clocks_that_only_move_forward(da
 @given(strategies.two_streams(strategies.streams(ROW), strategies.streams(ROW)))
 def test_two_streams_keep_the_order_of_each(rows):
     for number in (1, 2):
-        times = [record.timestamp for which, record in rows if which == number]
+        times = [record.timestamp for record in rows if record.input == number]
         assert times == sorted(times)
 
 
@@ -116,3 +116,14 @@ def test_two_streams_keep_the_order_of_each(rows):
 def test_hypothesis_knows_the_types(record, rescale):
     assert isinstance(record.timestamp, int)
     assert rescale.parallelism >= 1
+
+
+def test_a_key_falls_silent_by_itself():
+    def silent_for_a_minute_while_another_comes(rows):
+        times = {key: [row.timestamp for row in rows if row.value["user"] == key] for key in ("a", "b")}
+        gaps = zip(times["a"], times["a"][1:], strict=False)
+        return any(end - start >= 60_000 and any(start < time < end for time in times["b"]) for start, end in gaps)
+
+    stream = strategies.streams(ROW, silence=60_000, silent="user")
+    found = find(stream, silent_for_a_minute_while_another_comes, settings=settings(max_examples=2_000, database=None))
+    assert len(found) == 3
