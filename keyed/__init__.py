@@ -62,7 +62,7 @@ from keyed.state import (
 from keyed.streams import ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
 from keyed.table_state import TableState
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
-from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ __all__ = [
     "UpdateType",
     "UserFunctionError",
     "ValueState",
+    "VectorizedCoFunction",
     "VectorizedFunction",
     "VersionedRecord",
     "VersionedState",

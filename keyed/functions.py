@@ -10,7 +10,7 @@ from keyed.errors import StateDefinitionError, TimerDefinitionError
 from keyed.shown import Shown
 from keyed.state import KeyedState, State
 from keyed.table_state import TableState
-from keyed.vectorized import VectorizedFunction
+from keyed.vectorized import VectorizedCoFunction, VectorizedFunction, combines
 
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
@@ -149,6 +149,11 @@ def element_methods(function: RowFunction) -> tuple[str, ...]:
     return ("process_element",) if one_sided else ("process_element1", "process_element2")
 
 
+def takes_two(function: Function) -> bool:
+    """Tell whether a function reads two connected streams."""
+    return isinstance(function, KeyedCoProcessFunction | VectorizedCoFunction)
+
+
 def check_function(function: Function) -> None:
     """Check what can be known of a function before its first row.
 
@@ -163,8 +168,13 @@ def check_function(function: Function) -> None:
         )
     declared_states(function)
     if isinstance(function, VectorizedFunction):
-        if type(function).process_batch is VectorizedFunction.process_batch:
-            raise StateDefinitionError(f"{type(function).__name__} does not define process_batch")
+        method = "process_batches" if isinstance(function, VectorizedCoFunction) else "process_batch"
+        if getattr(type(function), method) is getattr(VectorizedCoFunction, method):
+            raise StateDefinitionError(f"{type(function).__name__} does not define {method}")
+        if takes_two(function) and combines(function):
+            raise StateDefinitionError(
+                f"{type(function).__name__} defines combine, and a function of two streams has none"
+            )
         return
     cls = type(function)
     for name in element_methods(function):

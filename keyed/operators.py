@@ -50,7 +50,8 @@ class OperatorSpec:
             ``None`` where they do not.
         order: Order of rows within a batch.
         parallelism: Number of key groups.
-        keys: Key columns; empty where the key is a function of the element.
+        keys: Key columns, of the first side where there are two; empty where the key is a function of the element.
+        keys2: Those of the second side.
         output: Columns of the main output, where they are declared.
         output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
         changelog: Where committed changes are exported to.
@@ -69,6 +70,7 @@ class OperatorSpec:
     changelog: Changelog | None = None
     strategies: tuple[WatermarkStrategy, ...] = ()
     ingestion_delay_ms: int | None = None
+    keys2: tuple[str, ...] = ()
 
     @property
     def ingests(self) -> bool:

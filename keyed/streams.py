@@ -19,7 +19,7 @@ from keyed.changelog.model import Changelog
 from keyed.column_types import of_arrow, of_spark
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.functions import Function, KeyedCoProcessFunction, check_function
+from keyed.functions import Function, check_function, takes_two
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
 from keyed.options import Options, RunOptions, StartOptions, options_of, shows
@@ -187,6 +187,7 @@ class Stage:
             order=self.order,
             parallelism=parallelism,
             keys=self.key_columns,
+            keys2=next((each.keys for each in self.inputs if each.side and not callable(each.keys)), ()),
             output=self.output,
             output_timestamps=output_timestamps,
             changelog=self.changelog,
@@ -396,9 +397,10 @@ class KeyedStream(Shown):
         if callable(self.keys) and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         is_connected = any(each.side for each in self.beside)
-        if is_connected != isinstance(function, KeyedCoProcessFunction):
+        if is_connected != takes_two(function):
             raise DefinitionError(
-                f"{type(function).__name__} is no KeyedCoProcessFunction, which two connected streams take"
+                f"{type(function).__name__} is no KeyedCoProcessFunction (or VectorizedCoFunction), which two "
+                "connected streams take"
                 if is_connected
                 else f"{type(function).__name__} takes two streams: give it a.connect(b).key_by(...)"
             )

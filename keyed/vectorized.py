@@ -131,6 +131,25 @@ class VectorizedFunction(Shown):
         """Release what `open` took, after a key group's last batch (on Spark, after each micro-batch) or a failure."""
 
 
+class VectorizedCoFunction(VectorizedFunction):
+    """A `VectorizedFunction` over two connected streams, as `keyed.KeyedCoProcessFunction` is over rows.
+
+    Rows of both sides with the same key are in one key group, and share its tables. The key of a table state starts
+    with the columns of the first side's ``key_by``; those of the second side may have other names. The watermark is the
+    least of the two sides'. It defines `process_batches` in place of ``process_batch``, and does not combine.
+    """
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext, /) -> None:
+        """Process the rows of a micro-batch; called for each that has rows of either side for the key group.
+
+        Args:
+            first: The rows of the first side, as `VectorizedFunction.process_batch` gets them; ``None`` if it has none.
+            second: Those of the second side.
+            ctx: Clocks, outputs and late rows: ``ctx.late`` is of the first side's rows, then of the second side's.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_batches")
+
+
 def combines(function: object) -> TypeGuard[VectorizedFunction]:
     """Tell whether ``function`` is vectorized and defines ``combine``."""
     return isinstance(function, VectorizedFunction) and type(function).combine is not VectorizedFunction.combine

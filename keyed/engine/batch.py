@@ -47,6 +47,7 @@ class Batch:
             elements, and the side of each (or ``None`` if all are of the first).
         table: For a vectorized function, in place of ``chunks``: the rows in the order in which they are handed over,
             with `keyed.TIMESTAMP_COLUMN` if the stream has event time.
+        table2: The same for the second side of a function of two.
         highest: Highest timestamp over all rows of the batch in all key groups by channel, for those that had rows.
         upstream_watermark: Least watermark of the upstream operator's key groups, for a later stage of a chain;
             or a watermark set by hand; ``None`` otherwise.
@@ -63,6 +64,7 @@ class Batch:
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
     table: Callable[[], pa.Table | None] = _no_table
+    table2: Callable[[], pa.Table | None] = _no_table
     highest: Mapping[ChannelId, int] = attrs.field(factory=dict)
     upstream_watermark: int | None = None
     processing_time: int = 0

@@ -353,8 +353,8 @@ class KeyGroup:
 
     def _finished(self, batch: Batch, meta: GroupMeta) -> BatchResult:
         """Return a batch after the end of input: nothing may come any more."""
-        table = batch.table()
-        rows = sum(len(keys) for keys, *_ in batch.chunks()) if table is None else table.num_rows
+        rows = sum(len(keys) for keys, *_ in batch.chunks())
+        rows += sum(table.num_rows for table in (batch.table(), batch.table2()) if table is not None)
         if rows:
             raise CheckpointFinished(
                 f"{self._where}: the checkpoint was drained, its watermark is at +inf, and {rows} new rows came; "

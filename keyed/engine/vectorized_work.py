@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.engine.batch import Batch, EmittedTables
@@ -15,7 +16,7 @@ from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag, Schema
 from keyed.state import BATCH_CALLS, used_outside
-from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,17 +87,20 @@ class EngineBatchContext:
         if table.num_rows:
             emitted.tables.append(table)
 
-    def begin(self, table: pa.Table) -> int:
+    def begin(self, tables: list[pa.Table]) -> int:
         """Find the late rows of the batch. How many they are."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if TIMESTAMP_COLUMN not in table.column_names:
-            self._late = pa.repeat(False, table.num_rows)
-            return 0
-        late: Any = pc.less_equal(table.column(TIMESTAMP_COLUMN), pa.scalar(self._scope.batch_watermark))
-        self._late = late.combine_chunks().fill_null(False)
-        return int(late.combine_chunks().true_count)
+        found: Any = []
+        for table in tables:
+            late: Any = pa.chunked_array([pa.repeat(False, table.num_rows)])
+            if TIMESTAMP_COLUMN in table.column_names:
+                late = pc.less_equal(table.column(TIMESTAMP_COLUMN), pa.scalar(self._scope.batch_watermark))
+            found += late.fill_null(False).chunks
+        late = pa.chunked_array(found, pa.bool_()).combine_chunks()
+        self._late = late
+        return int(late.true_count)
 
     def end(self) -> None:
         """Refuse outputs from now on: the batch is over."""
@@ -134,13 +138,16 @@ class VectorizedWork:
         try:
             if batch.initial is not None:
                 write_initial(batch.initial(), registry, scope, None, batch.key_type)
-            table = batch.table()
-            if table is not None and table.num_rows:
-                from keyed.tables.batches import normalised_keys
-
-                table = normalised_keys(table, self._spec.keys)
-                rows, late = table.num_rows, context.begin(table)
-                self._call(f"process_batch of {rows} rows", lambda: function.process_batch(table, context))
+            first = self._normalised(batch.table(), self._spec.keys)
+            second = self._normalised(batch.table2(), self._spec.keys2)
+            came = [table for table in (first, second) if table is not None]
+            if came:
+                rows, late = sum(table.num_rows for table in came), context.begin(came)
+                if isinstance(function, VectorizedCoFunction):
+                    call, process = "process_batches", partial(function.process_batches, first, second, context)
+                else:
+                    call, process = "process_batch", partial(function.process_batch, came[0], context)
+                self._call(f"{call} of {rows} rows", process)
                 context._late = None
             scope.watermark = watermark
             self._call(f"on_watermark({watermark})", lambda: function.on_watermark(watermark, context))
@@ -159,6 +166,12 @@ class VectorizedWork:
         by_clock = context.goes_by_clock or self._spec.ingestion_delay_ms is not None
         due = scope.processing_time if by_clock else None
         return Done(main, side, counters, due)
+
+    def _normalised(self, table: pa.Table | None, keys: tuple[str, ...]) -> pa.Table | None:
+        """Return the rows of a side with their keys as they are stored; ``None`` if there is none."""
+        from keyed.tables.batches import normalised_keys
+
+        return None if table is None or not table.num_rows else normalised_keys(table, keys)
 
     def _call(self, call: str, method: Callable[[], object]) -> None:
         returned: object = None

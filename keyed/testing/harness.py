@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import attrs
@@ -34,6 +35,7 @@ from keyed.functions import (
     KeyedProcessFunction,
     check_function,
     declared_states,
+    takes_two,
 )
 from keyed.operators import OperatorSpec, Order, check_order, check_parallelism
 from keyed.outputs import OutputTag
@@ -50,7 +52,7 @@ from keyed.stores.scratch import ScratchFolder
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.states import of_keys, state_by_key
 from keyed.ttl import TimeDomain
-from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction, combines
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction, combines
 from keyed.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -141,7 +143,8 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
         delay = None if watermark is None else watermark.delay_ms
-        sided = isinstance(function, KeyedCoProcessFunction)
+        key2 = key if key2 is None else key2
+        sided = takes_two(function)
         self._spec = OperatorSpec(
             _OPERATOR,
             function,
@@ -152,8 +155,9 @@ class KeyedTestHarness(Shown):
             _key_columns(function, key),
             changelog=changelog,
             strategies=(watermark, watermark) if watermark is not None and sided else (),
+            keys2=_key_columns(function, key2),
         )
-        self._keys = [_key_of(function, each) for each in (key, key if key2 is None else key2)]
+        self._keys = [_key_of(function, each) for each in (key, key2)]
         self._backend = backend
         # A row without a timestamp leaves those of its batch as they came, so the engine is not told of an order.
         self._by_time = order == "event_time"
@@ -248,24 +252,69 @@ class KeyedTestHarness(Shown):
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
-        from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order, with_times
+        from keyed.tables.batches import with_times
 
-        function, keys = self._spec.function, self._spec.keys
-        if not isinstance(function, VectorizedFunction):
-            raise DefinitionError(f"process_batch: {type(function).__name__} takes elements; use process")
-        table = with_times(table, timestamps)
-        check_keys(table, keys, self._spec.name)
-        highest = max(column_values(table[TIMESTAMP_COLUMN]), default=None) if timestamps is not None else None
-        came = table.num_rows
-        if combines(function) and came:
-            table = combined(function, table, keys, self._spec.name)
-        groups = group_indices(table, keys, len(self._groups))
-        parts = [table.filter(groups == i) for i in range(len(self._groups))]
-        batches = [self._batch([], rows=in_time_order(part) if self._by_time else part) for part in parts]
+        function = self._spec.function
+        if not isinstance(function, VectorizedFunction) or takes_two(function):
+            calls = "process_batches" if isinstance(function, VectorizedFunction) else "process"
+            raise DefinitionError(f"process_batch: for {type(function).__name__} use {calls}")
+        self._process_tables([with_times(table, timestamps)])
+
+    def process_batches(
+        self,
+        first: pa.Table | None,
+        second: pa.Table | None,
+        timestamps: str | None = None,
+        timestamps2: str | None = None,
+    ) -> None:
+        """Process rows with a `keyed.VectorizedCoFunction` as one micro-batch and commit.
+
+        Args:
+            first: The rows of the first side, ``None`` for none.
+            second: Those of the second side.
+            timestamps: As in `process_batch`.
+            timestamps2: Column of the second side with the event time; by default that of the first.
+
+        Raises:
+            DefinitionError: The function is another one, or the rows are no table or lack a column.
+            NullKeyError: A key is null.
+            KeyedError: The call failed. Nothing is committed then.
+        """
+        from keyed.tables.batches import with_times
+
+        function = self._spec.function
+        if not isinstance(function, VectorizedCoFunction):
+            raise DefinitionError(f"process_batches: {type(function).__name__} is no VectorizedCoFunction")
+        sides = [(first, timestamps), (second, timestamps2 or timestamps)]
+        self._process_tables([table if table is None else with_times(table, times) for table, times in sides])
+
+    def _process_tables(self, tables: list[pa.Table | None]) -> None:
+        from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
+
+        function, name = self._spec.function, self._spec.name
+        batches = [self._batch([]) for _ in self._groups]
+        highest: dict[ChannelId, int] = {}
+        came = 0
+        for side, (table, keys) in enumerate(zip(tables, (self._spec.keys, self._spec.keys2), strict=False)):
+            if table is None or not table.num_rows:
+                continue
+            check_keys(table, keys, name)
+            if TIMESTAMP_COLUMN in table.column_names:
+                highest[side, ""] = max(column_values(table[TIMESTAMP_COLUMN]))
+            came += table.num_rows
+            if combines(function):
+                table = combined(function, table, keys, name)
+                came -= table.num_rows
+            type_ = key_type(first_key(table, keys)) if table.num_rows else ""
+            groups = group_indices(table, keys, len(batches))
+            for index, batch in enumerate(batches):
+                part = table.filter(groups == index)
+                batch.key_type = type_
+                rows = partial(in_time_order if self._by_time else _itself, part)
+                setattr(batch, "table2" if side else "table", rows)
         for batch in batches:
-            batch.highest = {} if highest is None else {(0, ""): highest}
-            batch.key_type = key_type(first_key(table, keys)) if table.num_rows else ""
-        batches[0].rows_combined = came - table.num_rows
+            batch.highest = highest
+        batches[0].rows_combined = came if combines(function) else 0
         self._commit(batches)
 
     def advance_watermark(self, timestamp: int) -> None:
@@ -285,7 +334,7 @@ class KeyedTestHarness(Shown):
     def _advance_side(self, side: int, timestamp: int) -> None:
         if not _is_time(timestamp):
             raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
-        if not isinstance(self._spec.function, KeyedCoProcessFunction):
+        if not takes_two(self._spec.function):
             raise DefinitionError(f"{type(self._spec.function).__name__} has one side: use advance_watermark")
         watermarks = list(self._watermarks)
         watermarks[side] = max(watermarks[side], timestamp)
@@ -582,7 +631,6 @@ class KeyedTestHarness(Shown):
         self,
         elements: list[tuple[Any, Any, int | None, int]],
         *,
-        rows: pa.Table | None = None,
         highest: dict[ChannelId, int] | None = None,
         watermark: int | None = None,
         end: bool = False,
@@ -590,7 +638,6 @@ class KeyedTestHarness(Shown):
         keys, values, timestamps, sides = map(list, zip(*elements, strict=True)) if elements else ([], [], [], [])
         return Batch(
             lambda: [(keys, timestamps, values, sides if any(sides) else None)],
-            lambda: rows,
             highest=highest or {},
             upstream_watermark=watermark,
             processing_time=self._processing_time,
@@ -734,6 +781,10 @@ def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
     if isinstance(function, VectorizedFunction) and (key is None or callable(key)):
         raise DefinitionError(f"key={key!r}: {type(function).__name__} needs names of key columns, as in 'user'")
     return () if key is None or callable(key) else (key,) if isinstance(key, str) else tuple(key)
+
+
+def _itself(table: pa.Table) -> pa.Table:
+    return table
 
 
 def _key_of(function: Function, key: Any) -> Callable[[Any], Any]:

@@ -171,12 +171,17 @@ class LocalOperator:
         if self._vectorized:
             from keyed.runtimes.local.table_rows import routed
 
-            tables, key_type, rows_combined = routed(self.spec, rows)
-            rows_by_group = [{"table": table} for table in tables]
+            sides: list[list[SourceRows]] = [[], []]
+            for each, found in zip(self.stage.inputs, rows.inputs or [rows], strict=False):
+                sides[each.side].append(found)
+            tables, type_, rows_combined = routed(self.spec, sides[0], self.spec.keys)
+            tables2, type2, _ = routed(self.spec, sides[1], self.spec.keys2)
+            rows_by_group = [{"table": one, "table2": two} for one, two in zip(tables, tables2, strict=True)]
+            key_type = self._one_type({type_, type2})
         else:
             chunks_by_group = self._merged(rows) if rows.inputs else self._route(rows)
             rows_by_group = [{"chunks": chunks} for chunks in chunks_by_group]
-            key_type = self._key_type(rows)
+            key_type = self._one_type({each.key_type for each in rows.inputs or [rows]})
         channels, starts_run, self._has_run = rows.channels, not self._has_run, True
         initial, self._initial = self._initial, [None] * len(self.groups)
         for group, rows_of_group, entries in zip(self.groups, rows_by_group, initial, strict=True):
@@ -211,14 +216,13 @@ class LocalOperator:
 
         return [partial(chunks, group) for group in range(len(self.groups))]
 
-    def _key_type(self, rows: SourceRows) -> str:
-        """Return the type of the keys of a batch, which was routed.
+    def _one_type(self, types: set[str]) -> str:
+        """Return the type of the keys of a batch, which was routed, given those of its inputs.
 
         Raises:
             KeyTypeError: The inputs have keys of different types.
         """
-        types = {each.key_type for each in rows.inputs or [rows]} | {self._key_types.name}
-        types.discard("")
+        types = (types | {self._key_types.name}) - {""}
         if len(types) > 1:
             raise KeyTypeError(
                 f"operator {self.stage.name!r}: the streams that it reads have keys of types "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -84,8 +84,15 @@ def output_rows(emitted: Emitted | EmittedTables, output: Output, *, timed: bool
     return rows
 
 
-def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
+def routed(
+    spec: OperatorSpec, rows: Sequence[SourceRows], keys: tuple[str, ...]
+) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
     """Return the table of each key group, with its rows in the order in which they are handed over.
+
+    Args:
+        spec: The operator.
+        rows: The rows of a side, of one input after the other.
+        keys: Its key columns.
 
     Returns:
         The tables, the type of the keys, and how many fewer rows combining has made of them.
@@ -95,29 +102,27 @@ def routed(spec: OperatorSpec, rows: SourceRows) -> tuple[list[Callable[[], pa.T
         NullKeyError: A key is null.
         UserFunctionError: ``combine`` raised.
     """
-    table = _whole(spec, rows)
+    whole_inputs = [table for each in rows if (table := _whole(spec, each)) is not None]
+    table = pa.concat_tables(whole_inputs, promote_options="default") if whole_inputs else None
     if table is None or not table.num_rows:
         return [lambda: None] * spec.parallelism, "", 0
-    check_keys(table, spec.keys, spec.name)
+    check_keys(table, keys, spec.name)
     came = table.num_rows
     function: Any = spec.function
     if combines(function) and not spec.ingests:
-        table = combined(function, table, spec.keys, spec.name)
-    groups = group_indices(table, spec.keys, spec.parallelism)
+        table = combined(function, table, keys, spec.name)
+    groups = group_indices(table, keys, spec.parallelism)
 
     def part(index: int) -> pa.Table:
         chosen = table.filter(groups == index) if spec.parallelism > 1 else table
         return in_time_order(chosen) if spec.order == "event_time" else chosen
 
     parts: list[Any] = [lambda index=index: part(index) for index in range(spec.parallelism)]
-    return parts, key_type(first_key(table, spec.keys)), came - table.num_rows
+    return parts, key_type(first_key(table, keys)), came - table.num_rows
 
 
 def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
-    """Return all rows of a batch."""
-    if rows.inputs:
-        whole_inputs = [table for each in rows.inputs if (table := _whole(spec, each)) is not None]
-        return pa.concat_tables(whole_inputs, promote_options="default") if whole_inputs else None
+    """Return all rows of an input."""
     if rows.table is not None:
         whole: pa.Table = rows.table()
         return whole

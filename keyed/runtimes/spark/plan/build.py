@@ -18,7 +18,7 @@ from keyed.arrow.write import arrow_schema
 from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.functions import KeyedCoProcessFunction
+from keyed.functions import takes_two
 from keyed.outputs import OutputTag, Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import (
@@ -148,7 +148,7 @@ def build(
             read = [_from_source(chain, number, wanted, parallelism) for number in range(len(stage.inputs))]
         else:
             read = [_from_stage(chain, index, frame, emitters[-1], schemas[index], wanted, parallelism)]
-        sided = isinstance(stage.function, KeyedCoProcessFunction)
+        sided = takes_two(stage.function)
         operation = Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
             inputs=tuple(

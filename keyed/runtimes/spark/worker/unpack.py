@@ -8,6 +8,7 @@ become Python objects in chunks while the batch runs (`keyed.arrow.read.table_ch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from struct import error as struct_error
 from typing import Any
 
@@ -139,7 +140,8 @@ def batch_of(
         return batch
     read = [(incoming.chunks[number], inputs[number]) for number in sorted(incoming.chunks)]
     if vectorized:
-        batch.table = lambda: _table(read, by_time=by_time)
+        sides = [[part for part in read if (part[1].side or 0) == side] for side in (0, 1)]
+        batch.table, batch.table2 = (partial(_table, side, by_time=by_time) for side in sides)
     elif len(inputs) == 1:
         batch.chunks = _rows(*read[0], by_time=by_time)
     else:
@@ -162,8 +164,10 @@ def _read(chunks: Iterable[Any]) -> Any:
         ) from error
 
 
-def _table(read: Iterable[tuple[list[Any], PackedInput]], *, by_time: bool) -> Any:
-    """Return the rows as a vectorized function gets them."""
+def _table(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> Any:
+    """Return the rows of a side as a vectorized function gets them; ``None`` if there are none."""
+    if not read:
+        return None
     import pyarrow as pa
 
     from keyed.tables.batches import in_time_order, with_times

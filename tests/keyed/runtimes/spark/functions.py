@@ -26,6 +26,7 @@ from keyed import (
     OutputTag,
     TableState,
     ValueState,
+    VectorizedCoFunction,
     VectorizedFunction,
 )
 from keyed.changelog import DirectoryChangelog
@@ -117,6 +118,25 @@ class CountColumns(VectorizedFunction):
         ended = ended.append_column(TIMESTAMP_COLUMN, pa.array(ended["start"].to_numpy() + 99))
         ctx.output(EVERY, ended)
         ctx.emit(ended)
+
+
+class BothColumns(VectorizedCoFunction):
+    """Counts the rows of each side by key, whole columns at a time, and tells the counts of the keys that came."""
+
+    counts = TableState("k string, first bigint, second bigint", key="k")
+
+    def process_batches(self, first, second, ctx):
+        start = 0
+        for name, key, table in (("first", "k", first), ("second", "other", second)):
+            if table is None:
+                continue
+            late = table[TIMESTAMP_COLUMN].filter(ctx.late.slice(start, table.num_rows))
+            start += table.num_rows
+            ctx.output("late", pa.table([pa.repeat(name, len(late)), late], names=["side", "t"]))
+            ones = {each: pa.repeat(int(each == name), table.num_rows) for each in ("first", "second")}
+            rows = pa.table({"k": table[key], **ones})
+            self.counts.merge(rows, {"first": "sum", "second": "sum"})
+            ctx.emit(self.counts.lookup(rows.group_by("k").aggregate([])))
 
 
 class CombinedColumns(CountColumns):

@@ -8,7 +8,7 @@ import keyed
 from keyed import DefinitionError, OutputTag, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from tests.keyed.runtimes.local.test_two_inputs import both, expected, last_counts, rows_of
-from tests.keyed.runtimes.spark.functions import COUNTED, EVERY, SCHEMA, Both, Count, write_file
+from tests.keyed.runtimes.spark.functions import COUNTED, EVERY, SCHEMA, Both, BothColumns, Count, write_file
 from tests.support.waiting import until
 
 BAD = OutputTag("bad")
@@ -54,6 +54,15 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark):
     # One shuffle: what both sides send is united before it.
     plan = out.df._jdf.queryExecution().executedPlan().toString()
     assert plan.count("Exchange hashpartitioning") == 1
+
+
+def test_a_vectorized_function_of_both_sides(spark):
+    left, right = rows_of(1, 60, disorder=5), rows_of(2, 50, key="other", time="u", disorder=7)
+    first = keyed.stream(spark.createDataFrame(tuples(left), SCHEMA), timestamp="t")
+    second = keyed.stream(spark.createDataFrame(tuples(right), OTHER), timestamp="u")
+    connected = first.connect(second).key_by("k", "other")
+    found = connected.process(BothColumns(), COUNTS.replace("int", "bigint"), parallelism=2).run().values
+    assert last_counts(found) == expected(left, right)
 
 
 def test_a_query_over_two_streams_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
