@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from keyed.errors import DefinitionError
 from keyed.shown import Shown
 
 if TYPE_CHECKING:
@@ -83,6 +86,18 @@ class RunResult(Shown):
     batches: int
     metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
     restored: Restored | None = None
+    _read_tables: Callable[[], StateTables] | None = attrs.field(default=None, repr=False, eq=False)
+
+    @cached_property
+    def tables(self) -> StateTables:
+        """The tables that the run has left, opened to be read as by `keyed.read_tables`; to be closed, best by ``with``.
+
+        Raises:
+            DefinitionError: It was run without ``tables=``.
+        """
+        if self._read_tables is None:
+            raise DefinitionError("the run kept no tables: give run(...) tables=, the path of a folder for them")
+        return self._read_tables()
 
 
 class Query(Protocol):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from keyed.errors import DefinitionError
 from keyed.options import Options
 from keyed.streams import Stage
-from keyed.views.state_tables import StateTables, keep_tables
+from keyed.views.state_tables import StateTables, keep_tables, read_kept_tables
 
 #: Seconds from one look at the changelogs to the next.
 _EVERY = 0.05
@@ -28,9 +29,13 @@ class KeptTables:
 
     def __init__(self, last: Stage, options: Options) -> None:
         self._tables: StateTables | None = None
+        #: Opens the tables to be read, when this has let go of them; ``None`` if there are none.
+        self.read: Callable[[], StateTables] | None = None
         if options.tables is not None:
-            changelogs = {stage.name: (stage.changelog, stage.function) for stage in last.chain}
-            self._tables = keep_tables(options.tables, changelogs).start(every=_EVERY)
+            types = {stage.name: stage.function for stage in last.chain}
+            changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
+            self._tables = keep_tables(options.tables, changelogs, types).start(every=_EVERY)
+            self.read = partial(read_kept_tables, options.tables, types)
 
     @property
     def tables(self) -> StateTables:

@@ -434,31 +434,27 @@ def open_tables(
 
 
 def keep_tables(
-    path: str | os.PathLike[str], operators: Mapping[str, tuple[Changelog | None, Function]]
+    path: str | os.PathLike[str], changelogs: Mapping[str, Changelog], functions: Mapping[str, Function]
 ) -> StateTables:
     """Open the tables of a query that is about to start.
 
     Args:
         path: Folder for the stores; created if missing.
-        operators: The changelog, which need not be written yet, and the function of each operator by its name.
+        changelogs: The changelog, which need not be written yet, of each operator by its name.
+        functions: The function of each operator by its name.
 
     Raises:
         DefinitionError: The folder holds tables of another query.
         LocalStoreError: Another program keeps this folder level.
     """
     root = _folder(path)
-    others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in operators)
+    others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in functions)
     if others:
         raise DefinitionError(
             f"tables={str(root)!r} holds tables of operator {others[0]!r}, which this query does not have; give it a "
             "folder of its own"
         )
-    changelogs = {
-        name: (changelog, _types(function))
-        for name, (changelog, function) in operators.items()
-        if changelog is not None
-    }
-    return _follow(root, changelogs, _HOUR_MS)
+    return _follow(root, {name: (log, _types(functions[name])) for name, log in changelogs.items()}, _HOUR_MS)
 
 
 def _follow(root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]], history_ms: int) -> StateTables:
@@ -491,13 +487,26 @@ def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, 
     Raises:
         LocalStoreError: The folder holds no tables.
     """
-    root = _folder(path)
+    return _read(_folder(path), lambda _: _types(types))
+
+
+def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Function]) -> StateTables:
+    """Open the tables that a query has kept, only to read them.
+
+    Args:
+        path: The folder that was given to `keep_tables`.
+        functions: The function of each operator by its name.
+    """
+    return _read(_folder(path), lambda operator: _types(functions.get(operator)))
+
+
+def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]]) -> StateTables:
     operators: dict[str, Operator] = {}
     with ExitStack() as stack:
         for folder in _operator_folders(root):
             source = FolderReader(folder)
             stack.callback(source.close)
-            operators[folder.name] = Operator(folder.name, source, _types(types))
+            operators[folder.name] = Operator(folder.name, source, types_of(folder.name))
         if not operators:
             raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
         return StateTables(root, operators, stack.pop_all())

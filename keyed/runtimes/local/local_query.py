@@ -283,7 +283,7 @@ class LocalQuery(Shown):
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._hints.end()
-        return RunResult(values, position.batches - before, metrics, self._restored)
+        return RunResult(values, position.batches - before, metrics, self._restored, self._kept.read)
 
     @property
     def _logs_time(self) -> bool:

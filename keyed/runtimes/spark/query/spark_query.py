@@ -60,7 +60,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
         job.flush()
         job.end_hints(())
         kept.finish()
-    return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored)
+    return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored, kept.read)
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> SparkQuery:

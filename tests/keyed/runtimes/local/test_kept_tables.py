@@ -64,18 +64,27 @@ def test_tables_are_asked_while_the_query_runs(tmp_path):
 
 def test_a_run_leaves_tables_and_goes_on_in_them(tmp_path):
     options: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint", "tables": tmp_path / "tables", "drain": False}
-    assert len(sold(SALES[:2]).run(**options).values) == 2
-    sold(SALES).run(**options)
-    with keyed.read_tables(tmp_path / "tables") as tables:
+    first = sold(SALES[:2]).run(**options)
+    assert len(first.values) == 2
+    assert first.tables["sold"].get("Die Hard") == 2
+    # Tables of an earlier run that are still open are in nobody's way.
+    second = sold(SALES).run(**options)
+    with second.tables as tables, first.tables:
         assert tables["sold"].get("Die Hard") == 5
+        assert tables["last"].get("Die Hard") == SALES[2]
         assert [version.value for version in tables["sold"].history("Die Hard")] == [5, 2]
+        assert second.tables is tables
+        assert first.tables["sold"].get("Die Hard") == 2
+        first.tables.poll()
+        assert first.tables["sold"].get("Die Hard") == 5
+        assert "tables" not in repr(second)
 
 
 def test_all_operators_of_a_chain_have_tables_and_a_changelog_that_is_given_is_used(tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     ranked = sold(SALES, changelog=log).key_by(lambda value: len(value["title"])).process(Ranked())
-    keyed.run(ranked.to(keyed.collect_sink()), tables=tmp_path / "tables", drain=False)
-    with keyed.read_tables(tmp_path / "tables") as tables:
+    result = keyed.run(ranked.to(keyed.collect_sink()), tables=tmp_path / "tables", drain=False)
+    with result.tables as tables:
         assert (tables["sold"].get("Die Hard"), tables["best"].get(8)) == (5, 5)
     assert log.header() is not None
     assert [path.parent.name for path in (tmp_path / "tables").glob("*/changelog")] == ["Ranked"]
@@ -99,6 +108,8 @@ def test_what_cannot_be_kept_is_refused(tmp_path):
     with pytest.raises(keyed.DefinitionError, match="start it with tables="):
         query.tables  # noqa: B018 - it raises
     query.await_termination()
+    with pytest.raises(keyed.DefinitionError, match=r"give run\(\.\.\.\) tables="):
+        sold(SALES).run().tables  # noqa: B018 - it raises
 
 
 def test_a_folder_that_is_followed_is_refused_before_anything_runs(tmp_path):

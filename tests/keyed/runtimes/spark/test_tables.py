@@ -68,6 +68,18 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
         assert subscription.resets == 0
 
 
+@pytest.mark.slow
+def test_a_run_leaves_tables(spark, tmp_path):
+    write_file(tmp_path / "in", 0, ROWS)
+    for number in (2, 4):
+        result = count(files_source(spark, tmp_path / "in"), parallelism=2).run(
+            tables=tmp_path / "tables", checkpoint=tmp_path / "checkpoint"
+        )
+        with result.tables as tables:
+            assert tables["seen"].get("a") == (number, number)
+        write_file(tmp_path / "in", 1, ROWS)
+
+
 def test_a_batch_dataframe_keeps_no_tables(spark, tmp_path):
     frame = spark.createDataFrame(ROWS, "k string, t bigint, v bigint")
     with pytest.raises(keyed.DefinitionError, match=r"tables='.*': a batch DataFrame has no checkpoint"):
