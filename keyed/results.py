@@ -90,7 +90,7 @@ class RunResult(Shown):
 
     @cached_property
     def tables(self) -> StateTables:
-        """The tables that the run has left, opened to be read as by `keyed.read_tables`; to be closed, best by ``with``.
+        """The tables that the run has left, to be read, as by `keyed.read_tables`; to be closed, best by ``with``.
 
         Raises:
             DefinitionError: It was run without ``tables=``.

@@ -613,14 +613,14 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         local_dir: Folder of local stores on disk.
         group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
         tables: Folder in which the query keeps state tables of its operators, for `RunResult.tables`,
-            `keyed.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The folder belongs to this query: run with the
-            same ``checkpoint`` it goes on in it.
+            `keyed.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The folder
+            belongs to this query: run with the same ``checkpoint`` it goes on in it.
         query_name: Name of the query in Spark's progress; on Spark only.
         rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
 
     Returns:
-        A result with ``values`` (of the collecting sink, if there is one), ``metrics`` and, with ``tables=``, ``tables``.
+        A result with ``values`` (of the collecting sink, if there is one), ``metrics``, and ``tables`` if it kept them.
 
     Raises:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
