@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from keyed.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
 from keyed.codec.snapshots import as_stored, snapshot
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
@@ -40,7 +41,7 @@ from keyed.errors import (
     TimestampError,
     UserFunctionError,
 )
-from keyed.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from keyed.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from keyed.kafka_source import KafkaSource
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
@@ -59,7 +60,7 @@ from keyed.state import (
     VersionedRecord,
     VersionedState,
 )
-from keyed.streams import ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
+from keyed.streams import BroadcastStream, ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
 from keyed.table_state import TableState
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction, VectorizedFunction
@@ -97,6 +98,9 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "BatchContext",
+    "BroadcastContext",
+    "BroadcastState",
+    "BroadcastStream",
     "Changelog",
     "ChangelogDiverged",
     "ChangelogError",
@@ -114,6 +118,7 @@ __all__ = [
     "KafkaChangelog",
     "KafkaSource",
     "KeyTypeError",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedError",
     "KeyedProcessFunction",
@@ -133,6 +138,7 @@ __all__ = [
     "Progress",
     "Query",
     "QueryFailed",
+    "ReadOnlyBroadcastState",
     "ReducingState",
     "RestorePoint",
     "RestoreProgress",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from keyed.broadcast import ReadOnlyBroadcastState
 from keyed.outputs import OutputTag
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, ValueState, VersionedState
 from keyed.ttl import TimeDomain
@@ -97,6 +98,16 @@ class Context(Protocol):
 
     def timer_service(self) -> TimerService:
         """Return the clocks and timers of the current key."""
+        ...
+
+    def get_broadcast_state(self, descriptor: MapState[K, V]) -> ReadOnlyBroadcastState[K, V]:
+        """Return the broadcast state of a descriptor; writing it raises `StateAccessError`.
+
+        It is there in a `keyed.KeyedBroadcastProcessFunction`, with all broadcast elements up to this batch.
+
+        Raises:
+            StateAccessError: No stream was broadcast with this descriptor.
+        """
         ...
 
     def output(self, tag: OutputTag | str, value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from keyed.broadcast import BroadcastContext
 from keyed.context import Context, OnTimerContext, OpenContext
 from keyed.errors import StateDefinitionError, TimerDefinitionError
 from keyed.shown import Shown
@@ -105,8 +106,47 @@ class KeyedCoProcessFunction(_RowFunction):
         raise NotImplementedError(f"{type(self).__name__} does not define process_element2")
 
 
-RowFunction = KeyedProcessFunction | KeyedCoProcessFunction
+class KeyedBroadcastProcessFunction(_RowFunction):
+    """A function over a keyed stream and a broadcast one: see `keyed.Stream.broadcast`.
+
+    Flink's ``KeyedBroadcastProcessFunction``. Every key group gets every broadcast element, and keeps what it makes of
+    them in broadcast state, a copy in each; elements with a key, and their timers, only read it. In a micro-batch the
+    broadcast elements run before everything else. State is declared as for a `KeyedProcessFunction`.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+    """
+
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element of the keyed stream. As `KeyedProcessFunction.process_element`.
+
+        Args:
+            value: The element.
+            ctx: Key, timestamp, timers and outputs; ``ctx.get_broadcast_state(descriptor)`` gives broadcast state to
+                read.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element")
+
+    def process_broadcast_element(self, value: Any, ctx: BroadcastContext, /) -> Iterable[Any] | None:
+        """Process an element of the broadcast stream, in each key group, so that all make the same of it.
+
+        What it writes to broadcast state may depend on the element and on broadcast state, and on nothing else: not on
+        keyed state, a clock, chance, or the key group.
+
+        Args:
+            value: The element.
+            ctx: Broadcast state to read and write, keyed state of all keys, timestamp and outputs.
+
+        Returns:
+            As `KeyedProcessFunction.process_element`. Outputs are emitted in each key group, as Flink emits them in
+            each parallel task: as often as there are key groups.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_broadcast_element")
+
+
+RowFunction = KeyedProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction
 Function = RowFunction | VectorizedFunction
+_BASES = (KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction)
 
 
 def declared_states(function: Function) -> dict[str, tuple[str, State]]:
@@ -144,9 +184,15 @@ def declared_states(function: Function) -> dict[str, tuple[str, State]]:
 
 
 def element_methods(function: RowFunction) -> tuple[str, ...]:
-    """Return the names of the methods that take elements: one for each side of the stream."""
-    one_sided = isinstance(function, KeyedProcessFunction)
-    return ("process_element",) if one_sided else ("process_element1", "process_element2")
+    """Return the names of the methods that take elements with a key: one for each side of the stream."""
+    is_connected = isinstance(function, KeyedCoProcessFunction)
+    return ("process_element1", "process_element2") if is_connected else ("process_element",)
+
+
+def input_methods(function: RowFunction) -> tuple[str, ...]:
+    """Return the names of all methods that take elements."""
+    takes_broadcast = isinstance(function, KeyedBroadcastProcessFunction)
+    return (*element_methods(function), *(["process_broadcast_element"] if takes_broadcast else []))
 
 
 def takes_two(function: Function) -> bool:
@@ -164,7 +210,8 @@ def check_function(function: Function) -> None:
     if not isinstance(function, Function):
         hint = "; give an object, not the class" if isinstance(function, type) else ""
         raise StateDefinitionError(
-            f"{function!r} is not a KeyedProcessFunction, KeyedCoProcessFunction or VectorizedFunction{hint}"
+            f"{function!r} is not a KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction or "
+            f"VectorizedFunction{hint}"
         )
     declared_states(function)
     if isinstance(function, VectorizedFunction):
@@ -177,15 +224,15 @@ def check_function(function: Function) -> None:
             )
         return
     cls = type(function)
-    for name in element_methods(function):
-        if getattr(cls, name) in (getattr(base, name, None) for base in (KeyedProcessFunction, KeyedCoProcessFunction)):
+    for name in input_methods(function):
+        if getattr(cls, name) in (getattr(base, name, None) for base in _BASES):
             raise StateDefinitionError(f"{cls.__name__} does not define {name}")
     if cls.on_timer is not KeyedProcessFunction.on_timer:
         return
     for base in cls.__mro__:
         for name, member in vars(base).items():
             code = getattr(member, "__code__", None)
-            if code is not None and base not in (KeyedProcessFunction, KeyedCoProcessFunction, _RowFunction, object):
+            if code is not None and base not in (*_BASES, _RowFunction, object):
                 used = _names(code) & _TIMER_CALLS
                 if used:
                     raise no_on_timer(function, f"{name} calls {min(used)}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from keyed.errors import OutputDefinitionError
-from keyed.functions import Function, KeyedProcessFunction, element_methods
+from keyed.functions import Function, KeyedProcessFunction, input_methods
 from keyed.outputs import Schema, schema_of
 from keyed.vectorized import VectorizedFunction
 
@@ -29,7 +29,7 @@ def inferred_output(function: Function) -> Schema | None:
     if isinstance(function, VectorizedFunction):
         return None
     cls = type(function)
-    methods = [*element_methods(function), *(["on_timer"] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
+    methods = [*input_methods(function), *(["on_timer"] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
     yielded = {name: _yielded(getattr(cls, name)) for name in methods}
     schemas = {name: _schema(found) for name, found in yielded.items() if found is not _NOTHING}
     if not schemas or None in schemas.values():

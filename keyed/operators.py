@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -10,6 +10,7 @@ from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
 from keyed.functions import Function
 from keyed.outputs import Schema
+from keyed.state import MapState
 from keyed.watermarks import WatermarkStrategy
 
 Order = Literal["event_time", "arrival"]
@@ -56,6 +57,7 @@ class OperatorSpec:
         output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
         changelog: Where committed changes are exported to.
         strategies: How the watermark follows each source that the operator reads; none after another operator.
+        broadcast: Descriptors of the broadcast states.
     """
 
     name: str
@@ -71,6 +73,7 @@ class OperatorSpec:
     strategies: tuple[WatermarkStrategy, ...] = ()
     ingestion_delay_ms: int | None = None
     keys2: tuple[str, ...] = ()
+    broadcast: tuple[MapState[Any, Any], ...] = ()
 
     @property
     def ingests(self) -> bool:

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, Unpack, cast
 
 import attrs
 
+from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
 from keyed.column_types import of_arrow, of_spark
 from keyed.durations import Duration, milliseconds_of
-from keyed.errors import DefinitionError
-from keyed.functions import Function, check_function, takes_two
+from keyed.errors import DefinitionError, StateDefinitionError
+from keyed.functions import (
+    Function,
+    KeyedBroadcastProcessFunction,
+    check_function,
+    declared_states,
+    takes_two,
+)
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
 from keyed.options import Options, RunOptions, StartOptions, options_of, shows
@@ -30,6 +37,7 @@ from keyed.results import Query, RunResult
 from keyed.shown import Shown, named
 from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, nowhere, sink_of
 from keyed.sources import IngestionTime
+from keyed.state import MapState
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 
@@ -87,14 +95,16 @@ class Input:
         source: The source.
         keys: Its keys.
         side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
+        is_broadcast: Whether every key group gets its elements, which have no key.
     """
 
     source: Source
     keys: Keys
     side: int = 0
+    is_broadcast: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.source!r} → {_shown_keys(self.keys)}"
+        return f"{self.source!r} → {'broadcast' if self.is_broadcast else _shown_keys(self.keys)}"
 
 
 @attrs.frozen(eq=False)
@@ -106,6 +116,7 @@ class Stage:
         reads: Which output it reads, as the name of its operator and the tag, ``None`` for the main output; ``None``
             for the main output of ``upstream``. In a query that is a graph ``upstream`` is the stage that runs before,
             as `linear` puts them.
+        broadcast_states: Descriptors of the broadcast states.
     """
 
     upstream: Source | Stage
@@ -121,6 +132,7 @@ class Stage:
     initial_state: Any = None
     beside: tuple[Input, ...] = ()
     reads: tuple[str, OutputTag | None] | None = None
+    broadcast_states: tuple[MapState[Any, Any], ...] = ()
 
     def __repr__(self) -> str:
         return f"{_shown_inputs(self.upstream, self.keys, self.beside)} → {self.name}"
@@ -177,13 +189,15 @@ class Stage:
         """Return the operator with its number of key groups settled."""
         source = self.source
         first = isinstance(self.upstream, Source)
+        # A broadcast source without timestamps says nothing of event time. Such sources are the last.
+        timed = [each.source for each in self.inputs if each.source.timestamp is not None or not each.is_broadcast]
         return OperatorSpec(
             name=self.name,
             function=self.function,
             event_time=source.timestamp is not None,
-            delay_ms=max(each.source.watermark.delay_ms for each in self.inputs) if first else None,
+            delay_ms=max(each.watermark.delay_ms for each in timed) if first else None,
             ingestion_delay_ms=source.watermark.delay_ms if source.ingests else None,
-            strategies=tuple(each.source.watermark for each in self.inputs) if first else (),
+            strategies=tuple(each.watermark for each in timed) if first else (),
             order=self.order,
             parallelism=parallelism,
             keys=self.key_columns,
@@ -191,6 +205,7 @@ class Stage:
             output=self.output,
             output_timestamps=output_timestamps,
             changelog=self.changelog,
+            broadcast=self.broadcast_states,
         )
 
 
@@ -237,10 +252,30 @@ class Stream(Shown):
         Raises:
             DefinitionError: It is no stream, or the two cannot be in one query.
         """
+        if isinstance(other, BroadcastStream):
+            raise DefinitionError(
+                "connect: a broadcast stream is connected with a keyed one: a.key_by(...).connect(b.broadcast(...))"
+            )
         if not isinstance(other, Stream):
             raise DefinitionError(f"connect({other!r}): give a stream of keyed.stream(...), not keyed")
         _check_together([self.source, *self.beside, other.source, *other.beside])
         return ConnectedStreams(self, other)
+
+    def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
+        """Return this stream for `KeyedStream.connect`: every key group gets all of its elements.
+
+        Without timestamps it has no part in the watermark; with them the watermark is the least of both sides'.
+
+        Args:
+            descriptors: The broadcast states that a `KeyedBroadcastProcessFunction` makes of the elements, each with a
+                name: ``keyed.MapState(str, Rule, name="rules")``.
+
+        Raises:
+            DefinitionError: There is none, or something else is among them.
+            StateDefinitionError: One has no name or a time to live, or two have one name.
+        """
+        check_descriptors(descriptors)
+        return BroadcastStream(self, descriptors)
 
     def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
         """Key the stream by columns (or, in the local runtime, by a function of the element).
@@ -277,6 +312,22 @@ class ConnectedStreams(Shown):
 
 
 @attrs.frozen(eq=False)
+class BroadcastStream(Shown):
+    """A stream of which every key group gets all elements (Flink's ``BroadcastStream``).
+
+    Attributes:
+        stream: The stream.
+        descriptors: The broadcast states that are made of it.
+    """
+
+    stream: Stream
+    descriptors: tuple[MapState[Any, Any], ...]
+
+    def __repr__(self) -> str:
+        return f"BroadcastStream({self.stream!r}, {', '.join(map(repr, self.descriptors))})"
+
+
+@attrs.frozen(eq=False)
 class KeyedStream(Shown):
     """A stream partitioned by key, or two of them that are connected.
 
@@ -285,33 +336,37 @@ class KeyedStream(Shown):
         keys: Its keys.
         beside: Further sources of it.
         tag: Which side output of an operator it is; ``None`` for the main output.
+        broadcast_states: Descriptors of the broadcast states, where it is connected with a broadcast stream.
     """
 
     upstream: Source | Stage
     keys: Keys
     beside: tuple[Input, ...] = ()
     tag: OutputTag | None = None
+    broadcast_states: tuple[MapState[Any, Any], ...] = ()
 
     def __repr__(self) -> str:
         return f"KeyedStream({_shown_inputs(self.upstream, self.keys, self.beside)})"
 
-    def connect(self, other: KeyedStream) -> KeyedStream:
-        """Connect this keyed stream with another one, for a `KeyedCoProcessFunction` over both.
+    def connect(self, other: KeyedStream | BroadcastStream) -> KeyedStream:
+        """Connect this keyed stream with another one, for a function over both.
+
+        Args:
+            other: A keyed stream, for a `KeyedCoProcessFunction`; or a broadcast one, for a
+                `KeyedBroadcastProcessFunction`.
 
         Raises:
-            DefinitionError: The other one is not keyed, or has another number of key columns, or one of them is
+            DefinitionError: The other one is neither, or has another number of key columns, or one of them is
                 connected or the output of an operator.
         """
+        if isinstance(other, BroadcastStream):
+            return self._with_broadcast(other)
         if not isinstance(other, KeyedStream):
-            raise DefinitionError(f"connect({other!r}): key both streams, a.key_by(...).connect(b.key_by(...))")
-        for each in (self, other):
-            if isinstance(each.upstream, Stage):
-                raise DefinitionError(
-                    f"connect reads sources, and {each.upstream.name!r} is an operator of a query: write its output to "
-                    "a sink, and connect what keyed.stream(...) reads of that"
-                )
-            if any(beside.side for beside in each.beside):
-                raise DefinitionError("connect takes two streams, and one of these is connected; unite those of a side")
+            raise DefinitionError(
+                f"connect({other!r}): key both streams, a.key_by(...).connect(b.key_by(...)), or broadcast the other "
+                "one, b.broadcast(keyed.MapState(..., name='rules'))"
+            )
+        _check_connectable(self, other)
         if callable(self.keys) != callable(other.keys) or len(_parts(self.keys)) != len(_parts(other.keys)):
             raise DefinitionError(
                 f"connect: {_shown_keys(self.keys)} and {_shown_keys(other.keys)} make different keys; give both sides "
@@ -322,6 +377,16 @@ class KeyedStream(Shown):
         theirs = (Input(other.upstream, other.keys), *other.beside)
         _check_together([self.upstream, *(each.source for each in (*self.beside, *theirs))])
         return attrs.evolve(self, beside=(*self.beside, *(attrs.evolve(each, side=1) for each in theirs)))
+
+    def _with_broadcast(self, other: BroadcastStream) -> KeyedStream:
+        _check_connectable(self)
+        assert isinstance(self.upstream, Source)
+        sources = [other.stream.source, *other.stream.beside]
+        mine = [self.upstream, *(each.source for each in self.beside)]
+        _check_runtime([*mine, *sources])
+        _check_times(mine if other.stream.source.timestamp is None else [*mine, *sources])
+        read = (Input(source, (), side=1, is_broadcast=True) for source in sources)
+        return attrs.evolve(self, beside=(*self.beside, *read), broadcast_states=other.descriptors)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -396,14 +461,7 @@ class KeyedStream(Shown):
         check_function(function)
         if callable(self.keys) and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
-        is_connected = any(each.side for each in self.beside)
-        if is_connected != takes_two(function):
-            raise DefinitionError(
-                f"{type(function).__name__} is no KeyedCoProcessFunction (or VectorizedCoFunction), which two "
-                "connected streams take"
-                if is_connected
-                else f"{type(function).__name__} takes two streams: give it a.connect(b).key_by(...)"
-            )
+        _check_sides(function, self)
         name = name if name is not None else type(function).__name__
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
@@ -451,6 +509,7 @@ class KeyedStream(Shown):
             initial_state,
             self.beside,
             (self.upstream.name, self.tag) if isinstance(self.upstream, Stage) and self.tag is not None else None,
+            self.broadcast_states,
         )
         return Output(stage, None)
 
@@ -768,12 +827,60 @@ def _shown_columns(columns: dict[str, str | None]) -> str:
     return "(" + ", ".join(f"{name} {type_ or '?'}" for name, type_ in columns.items()) + ")"
 
 
+def _check_connectable(*streams: KeyedStream) -> None:
+    """Check that keyed streams can be a side of connected ones.
+
+    Raises:
+        DefinitionError: One is the output of an operator, or connected.
+    """
+    for each in streams:
+        if isinstance(each.upstream, Stage):
+            raise DefinitionError(
+                f"connect reads sources, and {each.upstream.name!r} is an operator of a query: write its output to "
+                "a sink, and connect what keyed.stream(...) reads of that"
+            )
+        if any(beside.side for beside in each.beside):
+            raise DefinitionError("connect takes two streams, and one of these is connected; unite those of a side")
+
+
+def _check_sides(function: Function, stream: KeyedStream) -> None:
+    """Check that a function takes what there is: one stream, two connected ones, or a broadcast one beside it.
+
+    Raises:
+        DefinitionError: It takes something else.
+    """
+    name = type(function).__name__
+    if stream.broadcast_states:
+        if not isinstance(function, KeyedBroadcastProcessFunction):
+            raise DefinitionError(f"{name} is no KeyedBroadcastProcessFunction, which a broadcast stream takes")
+        described = {state.name: state for state in stream.broadcast_states}
+        for state_name, (attribute, state) in declared_states(function).items():
+            if described.get(state_name, state) is not state:
+                raise StateDefinitionError(
+                    f"{name} declares state {state_name!r}, as {attribute!r}, and a broadcast state has that name; "
+                    "rename one"
+                )
+    elif isinstance(function, KeyedBroadcastProcessFunction):
+        raise DefinitionError(f"{name} takes a broadcast stream: give it a.key_by(...).connect(b.broadcast(...))")
+    elif any(each.side for each in stream.beside) != takes_two(function):
+        raise DefinitionError(
+            f"{name} takes two streams: give it a.connect(b).key_by(...)"
+            if takes_two(function)
+            else f"{name} is no KeyedCoProcessFunction (or VectorizedCoFunction), which two connected streams take"
+        )
+
+
 def _check_together(sources: Sequence[Source]) -> None:
-    """Check that one query can read these sources.
+    """Check that one query can read these sources, and has one event time of them.
 
     Raises:
         DefinitionError: They are on different runtimes, some are streams and some are not, or some have timestamps.
     """
+    _check_runtime(sources)
+    _check_times(sources)
+
+
+def _check_runtime(sources: Sequence[Source]) -> None:
     if len({is_dataframe(source.data) for source in sources}) > 1:
         raise DefinitionError(
             "a Spark DataFrame and a source of the local runtime cannot be in one query; make a DataFrame of both: "
@@ -784,6 +891,9 @@ def _check_together(sources: Sequence[Source]) -> None:
             "a streaming and a batch DataFrame cannot be united in Spark; read both as streams (spark.readStream), or "
             "both as batches"
         )
+
+
+def _check_times(sources: Sequence[Source]) -> None:
     if any(source.ingests for source in sources):
         raise DefinitionError(
             "timestamp=INGESTION_TIME is for a single stream: the batch's time is the same for all of them; give "

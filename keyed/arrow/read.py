@@ -30,7 +30,7 @@ def table_chunks(
 
     Args:
         table: An Arrow table.
-        keys: Key columns: one gives scalars, several give tuples. Keys are as they are stored
+        keys: Key columns: one gives scalars, several or none give tuples. Keys are as they are stored
             (`keyed.codec.keys.normalised`), and equal ones are one object, hashed once.
         times: Timestamps as a numpy array or list, or ``None``.
     """
@@ -75,6 +75,8 @@ def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
     import numpy as np
     import pyarrow as pa
 
+    if not keys:
+        return [()], np.zeros(table.num_rows, dtype="int64")
     codes: Any = None
     for name in keys:
         encoded = table.column(name).chunk(0).dictionary_encode()

@@ -86,9 +86,9 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
             name = _TIMERS if reader is None else reader.schema.name
             states[name]["entries"] += 1
             states[name]["bytes"] += len(prefix) + len(sub) + len(value)
-            if key is None:
-                continue
             here = key_of(prefix)
+            if key is None or here is None:
+                continue
             wanted = key_of_text(key, here, "--key") if wanted is None else wanted
             if here == wanted and reader is None:
                 timer = timer_of(prefix, sub, value)
@@ -126,6 +126,9 @@ def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
             whole.counters[name] = whole.counters.get(name, 0) + count
         for name, state in part.states.items():
             there = whole.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
+            if state["kind"] == "broadcast":
+                # Every key group has the same.
+                continue
             there["entries"] += state["entries"]
             there["bytes"] += state["bytes"]
     return operators

@@ -10,7 +10,9 @@ import attrs
 from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
 from keyed.errors import CorruptionError, StateSchemaChanged
 
-KINDS = ("value", "list", "map", "reducing", "aggregating", "table", "versioned")
+KINDS = ("value", "list", "map", "reducing", "aggregating", "table", "versioned", "broadcast")
+#: Those whose entries have keys of their own.
+MAPS = ("map", "broadcast")
 
 
 @attrs.frozen
@@ -20,7 +22,8 @@ class StateSchema:
     Attributes:
         name: Name of the state.
         kind: One of `KINDS`.
-        key: Fingerprint of the map keys' type; the key columns of a table; None of others.
+        key: Fingerprint of the type of the keys of a map or broadcast state; the key columns of a table; None of
+            others.
         value: Fingerprint of the type of values, elements, map values or accumulators; of a table one of its columns,
             as of a class whose fields have defaults.
         ttl: None, or a dict with ``time_domain`` (``"processing_time"`` or ``"event_time"``), ``milliseconds`` and
@@ -45,7 +48,7 @@ class StateSchema:
         Args:
             name: Name of the state.
             kind: One of `KINDS`.
-            key: The map keys' type; ignored if it is no map.
+            key: The type of the keys of a map or broadcast state; ignored of others.
             value: The type of the values.
             ttl: None or a `keyed.state.StateTtl`.
             rows: The columns of `keyed.ValueState`'s rows, if it has them.
@@ -54,7 +57,7 @@ class StateSchema:
             EncodingError: A type cannot be encoded.
         """
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
-        map_key = describe_type(key) if kind == "map" else None
+        map_key = describe_type(key) if kind in MAPS else None
         columns = [[column, describe_type(type_)] for column, type_ in rows.items()] if rows else None
         return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns)
 
@@ -86,7 +89,7 @@ class StateSchema:
 
     def __str__(self) -> str:
         types = format_type(self.value)
-        if self.kind == "map":
+        if self.kind in MAPS:
             types = f"{format_type(self.key)} -> {types}"
         if self.kind == "table":
             types = f"{types} by {', '.join(self.key)}"
@@ -154,7 +157,7 @@ def _why(old: StateSchema, new: StateSchema) -> str | None:
     if clocks[0] != clocks[1]:
         names = [clock or "none" for clock in clocks]
         return f"the clock of its time to live changed from {names[0]} to {names[1]}, which stores values differently"
-    if old.kind == "map" and (reason := why_incompatible(old.key, new.key, as_key=True)):
+    if old.kind in MAPS and (reason := why_incompatible(old.key, new.key, as_key=True)):
         return f"the type of its keys changed: {reason}"
     if old.kind == "table" and old.key != new.key:
         return f"its key changed from {', '.join(old.key)} to {', '.join(new.key)}"

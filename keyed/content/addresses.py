@@ -12,6 +12,8 @@ All state is *entries*: an address, which is a pair (prefix, sub), with a value 
              named timer                               01 | encoded name
     time     8 bytes: signed 64-bit milliseconds, big endian, sign bit flipped, so that byte order is time order
 
+A broadcast state is a map whose key is null, which no row's is. Each key group has it, with the same entries.
+
 Keys, namespaces, map keys and names are encoded by `keyed.codec.keys`, which is prefix-free; so no prefix is a proper
 prefix of another one, and byte order of (prefix, sub) is byte order of prefix + sub.
 
@@ -25,7 +27,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from keyed.codec.keys import decode_key, decode_key_at
+from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CorruptionError
 
@@ -43,6 +45,7 @@ TIMER_PROCESSING = 4
 TIMER_EVENT = 5
 
 _SIGN = 2**63
+_NO_KEY = encode_key(None)
 _STATE_HEAD = Struct(">BH")
 _TIME = Struct(">Q")
 _LIST_SUB = Struct(">QI")
@@ -70,6 +73,12 @@ def expiry(data: bytes) -> int | None:
 def state_prefix(kind: int, state_id: int, key: bytes, namespace: bytes) -> bytes:
     """Build the prefix of the entries of one state, for one encoded key and one encoded namespace."""
     return _STATE_HEAD.pack(kind, state_id) + key + namespace
+
+
+def broadcast_prefixes(states: dict[str, Any]) -> tuple[bytes, ...]:
+    """Return the prefix of the entries of each broadcast state among described ones (`GroupMeta.states`)."""
+    ids = [int(state["id"]) for state in states.values() if state["schema"]["kind"] == "broadcast"]
+    return tuple(state_prefix(PLAIN, state_id, _NO_KEY, _NO_KEY) for state_id in ids)
 
 
 def timer_prefix(kind: int, key: bytes) -> bytes:
@@ -184,6 +193,8 @@ def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
     where = f"{kind or 'unknown'} state {name} of key {key!r}"
     if namespace is not None:
         where += f", namespace {namespace!r}"
+    if kind == "broadcast":
+        return f"broadcast state {name}, map key {decode_key(sub)!r}"
     if kind == "map":
         return f"{where}, map key {decode_key(sub)!r}"
     if kind == "versioned":

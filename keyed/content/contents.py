@@ -51,12 +51,13 @@ def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
 
 
 def stored_key(store: ReadStore, states: dict[str, Any]) -> Any:
-    """Return one of the keys that a store holds, ``None`` if it holds nothing."""
+    """Return one of the keys that a store holds, ``None`` if it holds none; those of broadcast states are null."""
     where = "a local store"
     tables = tables_of(states, where)
     for block in content_blocks(store, states):
         for prefix, _, _ in entries_of(block, tables, where):
-            return key_of(prefix)
+            if (key := key_of(prefix)) is not None:
+                return key
     return None
 
 

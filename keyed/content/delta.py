@@ -76,21 +76,22 @@ class Delta:
     def by_group(
         self,
         groups: Collection[int],
-        of_prefix: Callable[[bytes], int],
+        of_prefix: Callable[[bytes], Collection[int]],
         of_rows: Callable[[pa.Table], Any],
     ) -> dict[int, Delta]:
         """Return the parts that belong to some key groups.
 
         Args:
             groups: Indices of the groups.
-            of_prefix: Gives the group of an entry by its prefix.
+            of_prefix: Gives the groups of an entry by its prefix: one, or several of a broadcast state.
             of_rows: Gives the group of each row, as an array of numpy.
         """
         parts = {group: Delta() for group in groups}
         for change in self.entries:
-            part = parts.get(of_prefix(change[0]))
-            if part is not None:
-                part.entries.append(change)
+            for index in of_prefix(change[0]):
+                part = parts.get(index)
+                if part is not None:
+                    part.entries.append(change)
         for table in self.tables:
             removed, upserts = (
                 None if rows is None else (rows, of_rows(rows)) for rows in (table.removed, table.upserts)

@@ -7,8 +7,10 @@
   `export`: the last commit to the changelog. `initial`: entries to start with, out of `initial_rows`.
 - `ingestion`: timestamps of rows that have the time of their batch.
 - `work`, `vectorized_work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
+  `broadcasting`: broadcast elements before them. `returned`: what calls may return.
   `timers`: the timers of a time domain. `changes`: what the batch changed. `keytypes`: which keys are refused.
 - `registry`: the states of a function, `bound` to the key group: `bound_values`, `bound_lists`, `bound_maps`,
-  `bound_versions`, `bound_tables`. `holding`, `taker`: values that a function and the engine do not share.
+  `bound_versions`, `bound_tables`, `bound_broadcast`. `holding`, `taker`: values that a function and the engine do
+  not share.
 - `engine_context`: the context that a function sees. `scope`: the current key and clocks, which all of them share.
 """

@@ -48,6 +48,8 @@ class Batch:
         table: For a vectorized function, in place of ``chunks``: the rows in the order in which they are handed over,
             with `keyed.TIMESTAMP_COLUMN` if the stream has event time.
         table2: The same for the second side of a function of two.
+        broadcast: The broadcast elements, the same for all key groups and in the order in which they run; as
+            ``chunks``, but their keys say nothing.
         highest: Highest timestamp over all rows of the batch in all key groups by channel, for those that had rows.
         upstream_watermark: Least watermark of the upstream operator's key groups, for a later stage of a chain;
             or a watermark set by hand; ``None`` otherwise.
@@ -65,6 +67,7 @@ class Batch:
     chunks: Callable[[], Iterable[Chunk]] = tuple
     table: Callable[[], pa.Table | None] = _no_table
     table2: Callable[[], pa.Table | None] = _no_table
+    broadcast: Callable[[], Iterable[Chunk]] = tuple
     highest: Mapping[ChannelId, int] = attrs.field(factory=dict)
     upstream_watermark: int | None = None
     processing_time: int = 0

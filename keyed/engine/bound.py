@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from keyed.codec.keys import encode_key, normalised
+from keyed.codec.keys import decode_key_at, encode_key, normalised
 from keyed.content.addresses import NULL, PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.scope import Outside, Scope
@@ -166,6 +166,17 @@ class BoundState:
     def prefix(self, key: Any) -> bytes:
         """Return the address of ``key`` in this state and namespace."""
         return state_prefix(self._kind, self._state_id, self._scope.encoded(key), self._namespace)
+
+    def known_keys(self) -> dict[bytes, Any]:
+        """Return the keys that may have something in this namespace, by their encoding: a pass over the store."""
+        touched = [self._lasting, *(self.__dict__[cells] for cells in self.cells)]
+        keys = {self._scope.encoded(key): key for cells in touched for key in cells}
+        head = state_prefix(self._kind, self._state_id, b"", b"")
+        for prefix in {prefix for prefix, _, _ in self._scope.store.items() if prefix.startswith(head)}:
+            key, end = decode_key_at(prefix, len(head))
+            if prefix[end:] == self._namespace:
+                keys.setdefault(prefix[len(head) : end], key)
+        return keys
 
     def write(self, changes: Changes, prefix: bytes, sub: bytes, data: bytes | None) -> None:
         """Write an entry of this state, or remove it with ``None``."""

@@ -1,8 +1,9 @@
 """Runs the rows and timers of one micro-batch through the user's function.
 
-Processing-time timers that are due fire first. Then, before a row at ``t``, the watermark moves to what the rows so
-far allow, event-time timers fire, and the row runs; after the last row the watermark moves to the batch's own. The
-loop over rows is the hot path of the row-by-row API: everything that can be per batch is outside of it.
+Broadcast elements run first (`keyed.engine.broadcasting`), then processing-time timers that are due. Then, before a row
+at ``t``, the watermark moves to what the rows so far allow, event-time timers fire, and the row runs; after the last
+row the watermark moves to the batch's own. The loop over rows is the hot path of the row-by-row API: everything that
+can be per batch is outside of it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from datetime import datetime
-from decimal import Decimal
 from itertools import repeat
 from typing import Any, NoReturn
 
-from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.snapshots import UNCHANGING
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
+from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.engine_context import EngineContext, EngineTimerService
+from keyed.engine.returned import check_returned
 from keyed.engine.scope import Scope
-from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.errors import KeyedError, UserFunctionError
 from keyed.functions import KeyedProcessFunction, element_methods
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
@@ -30,10 +30,6 @@ from keyed.ttl import TimeDomain
 
 #: Main outputs after which they are handed over.
 _HAND_OVER = 8192
-#: What can be iterated but is one output, returned where it should have been yielded.
-_NO_OUTPUTS = frozenset({str, bytes, dict})
-#: What is part of an output, and not one, where it stands in a tuple that is returned.
-_PLAIN = STORED_AS_THEY_ARE | {float, datetime, Decimal}
 
 
 class Driver:
@@ -45,11 +41,19 @@ class Driver:
         scope: The batch's scope, at the watermark before the batch.
         timers: Pending timers.
         context: Where outputs go.
+        broadcast: Runs broadcast elements, ``None`` where the function takes none.
     """
 
     def __init__(
-        self, spec: OperatorSpec, function: Any, scope: Scope, timers: EngineTimerService, context: EngineContext
+        self,
+        spec: OperatorSpec,
+        function: Any,
+        scope: Scope,
+        timers: EngineTimerService,
+        context: EngineContext,
+        broadcast: Broadcasting | None = None,
     ) -> None:
+        self._broadcast = broadcast
         self._spec = spec
         self._function = function
         self._scope = scope
@@ -85,6 +89,8 @@ class Driver:
             KeyedError: The function used the API wrongly; the message names operator, key and element or timer.
         """
         try:
+            if self._broadcast is not None:
+                self._broadcast.run(batch.broadcast())
             self._fire_processing()
             self._rows(batch, watermark)
             self._advance(watermark)
@@ -156,7 +162,7 @@ class Driver:
                     result = process_element(element, context)
                     if result is not None:
                         if not generator:
-                            _check_returned(result)
+                            check_returned(result)
                         for value in result:
                             cls = type(value)
                             if cls is not tuple:
@@ -191,7 +197,7 @@ class Driver:
             scope.key, scope.timestamp = key, None
             result = self._function.on_batch_end(context)
             if result is not None:
-                _check_returned(result)
+                check_returned(result)
                 for value in result:
                     context.collect(value)
             context.main.close_run(None)
@@ -242,7 +248,7 @@ class Driver:
         context.name = name
         result = self._on_timer(timestamp, context)
         if result is not None:
-            _check_returned(result)
+            check_returned(result)
             append, as_they_are, take = self._append, self._as_they_are, self._take
             for value in result:
                 cls = value.__class__
@@ -263,7 +269,7 @@ class Driver:
         context.domain, context.name = TimeDomain.PROCESSING_TIME, name
         result = self._on_timer(timestamp, context)
         if result is not None:
-            _check_returned(result)
+            check_returned(result)
             for value in result:
                 context.collect(value)
         context.main.close_run(None)
@@ -275,7 +281,10 @@ class Driver:
         if self._handing_over:
             # An output that does not fit is found after the call that made it.
             raise error
-        if self._ending:
+        if self._broadcast is not None and self._broadcast.running is not None:
+            (element,) = self._broadcast.running
+            call = f"process_broadcast_element of element {shown(element)}, timestamp {scope.timestamp}"
+        elif self._ending:
             call = "on_batch_end"
         elif context.domain is None:
             call = f"{self._call} of element {shown(self._element)}, timestamp {scope.timestamp}"
@@ -297,21 +306,6 @@ def _not_called(error: Exception) -> str:
     if not inspect.isfunction(method) or not method.__module__.startswith("keyed."):
         return ""
     return f"; {method.__name__} is a method, so call it: {method.__name__}().{error.name}"
-
-
-def _check_returned(result: Any) -> None:
-    """Check that what was returned is outputs, and not one that would be taken apart.
-
-    Raises:
-        OutputDefinitionError: It is a tuple, row, text or dictionary.
-    """
-    cls = result.__class__
-    # A tuple of rows is outputs; one with plain values in it is a row.
-    if cls in _NO_OUTPUTS or (isinstance(result, tuple) and not _PLAIN.isdisjoint(map(type, result))):
-        raise OutputDefinitionError(
-            f"{shown(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
-            "yield it, or return a list of outputs"
-        )
 
 
 def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from keyed.broadcast import BroadcastState
 from keyed.codec.snapshots import snapshot
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -12,11 +13,11 @@ from keyed.engine.batch import Emitted
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue, check_timestamp
-from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
 from keyed.functions import KeyedProcessFunction, RowFunction, no_on_timer
 from keyed.outputs import OutputTag
 from keyed.shown import shown
-from keyed.state import ROW_CALLS, used_outside
+from keyed.state import ROW_CALLS, MapState, used_outside
 from keyed.ttl import TimeDomain
 
 #: The calls of the timer service that change something.
@@ -166,9 +167,17 @@ class EngineContext:
         taker: Takes the values of the main output.
     """
 
-    __slots__ = ("_scope", "_timers", "domain", "dropped", "event_time", "main", "name", "side", "taker")
+    __slots__ = ("_broadcast", "_scope", "_timers", "domain", "dropped", "event_time", "main", "name", "side", "taker")
 
-    def __init__(self, scope: Scope, timers: EngineTimerService, event_time: bool, taker: Taker) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        timers: EngineTimerService,
+        event_time: bool,
+        taker: Taker,
+        broadcast: Mapping[str, BroadcastState[Any, Any]],
+    ) -> None:
+        self._broadcast = broadcast
         self._scope = scope
         self._timers = timers
         self.event_time = event_time
@@ -198,6 +207,15 @@ class EngineContext:
 
     def timer_service(self) -> EngineTimerService:
         return self._timers
+
+    def get_broadcast_state(self, descriptor: MapState[Any, Any]) -> Any:
+        state = self._broadcast.get(getattr(descriptor, "name", ""))
+        if state is None:
+            raise StateAccessError(
+                f"get_broadcast_state({descriptor!r}): no stream was broadcast with it; there are "
+                f"{', '.join(map(repr, self._broadcast)) or 'none'}"
+            )
+        return state
 
     def drop(self) -> None:
         self.dropped += 1

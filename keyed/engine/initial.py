@@ -16,6 +16,7 @@ import msgspec
 from keyed.codec.keys import encode_key, is_null, key_type, normalised
 from keyed.content.addresses import TTL_EVENT
 from keyed.context import TimerService
+from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
 from keyed.engine.bound_tables import BoundTableState
@@ -83,6 +84,10 @@ class _Writing:
             raise RowError(
                 f"there is no state {entry.state!r}; there are {', '.join(sorted(self._registry.bound)) or 'none'}, "
                 f"and for timers {' and '.join(map(repr, TIMERS))}"
+            )
+        if isinstance(state, BoundBroadcastState):
+            raise RowError(
+                f"{entry.state!r} is a broadcast state, which belongs to no key; broadcast a stream of its entries"
             )
         if isinstance(state, BoundTableState):
             self._rows.setdefault(entry.state, []).append(entry.row)

@@ -353,7 +353,7 @@ class KeyGroup:
 
     def _finished(self, batch: Batch, meta: GroupMeta) -> BatchResult:
         """Return a batch after the end of input: nothing may come any more."""
-        rows = sum(len(keys) for keys, *_ in batch.chunks())
+        rows = sum(len(keys) for keys, *_ in (*batch.chunks(), *batch.broadcast()))
         rows += sum(table.num_rows for table in (batch.table(), batch.table2()) if table is not None)
         if rows:
             raise CheckpointFinished(

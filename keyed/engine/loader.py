@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keyed.content.addresses import broadcast_prefixes
 from keyed.content.contents import contents
 from keyed.content.delta import Applying, Delta
 from keyed.content.entry_hash import LiveHash, hash_text
@@ -21,10 +22,14 @@ class Loader:
         log: The group's log, without a meta record.
         store: The group's local store.
         meta: The meta record that the group is to have. What depends on the entries is filled in.
+
+    Attributes:
+        broadcast: The number and hash of the entries of broadcast states, once the log is written.
     """
 
     def __init__(self, log: GroupLog, store: LocalStore, meta: GroupMeta) -> None:
         self.meta = meta
+        self.broadcast = LiveHash()
         self._log = log
         self._store = store
         if store.position() is not None:
@@ -47,8 +52,11 @@ class Loader:
         self._applying.flush()
         meta, live = self.meta, LiveHash()
         timers = size = 0
+        broadcast = broadcast_prefixes(meta.states)
         for delta in contents(self._store, meta.states):
             live.add(delta)
+            if broadcast:
+                self.broadcast.add(Delta([entry for entry in delta.entries if entry[0] in broadcast]))
             timers += delta.timers
             size += delta.size
             records = encode_rows(meta.commit, (), delta.log_blocks(), meta.attempt, meta.head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyed.codec.state_schema import StateSchema, check_compatible
+from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
 from keyed.engine.bound_tables import BoundTableState, check_key
@@ -46,6 +47,9 @@ class Registry:
         self._stored = stored
         self._ids = {name: int(state["id"]) for name, state in stored.items()}
         self.bound: dict[str, Any] = {}
+        #: Those of them that belong to keys, and those that do not.
+        self.keyed: dict[str, Any] = {}
+        self.broadcast: dict[str, BoundBroadcastState] = {}
         self._schemas: dict[str, StateSchema] = {}
         self._checked = False
 
@@ -53,9 +57,15 @@ class Registry:
         return f"OpenContext(operator {self._spec.name!r}, key group {self._group} of {self._spec.parallelism})"
 
     def bind_declared(self, function: Function) -> None:
-        """Bind the declared states to the attributes of ``function``, a copy of the operator's."""
+        """Bind the broadcast states, and the declared ones to the attributes of ``function``, a copy of the operator's.
+
+        An attribute that is the descriptor of a broadcast state stays as it is.
+        """
+        for descriptor in self._spec.broadcast:
+            self.broadcast[descriptor.name] = self._bind(descriptor, BoundBroadcastState)
         for attribute, state in declared_states(self._spec.function).values():
-            function.__dict__[attribute] = self._bind(state)
+            if not any(state is descriptor for descriptor in self._spec.broadcast):
+                function.__dict__[attribute] = self._bind(state)
 
     def check(self) -> None:
         """Check the states, now all known, against the checkpoint's.
@@ -89,7 +99,7 @@ class Registry:
         """Return descriptions with ids, as they are stored."""
         return {name: {"id": self._ids[name], "schema": schema.to_json()} for name, schema in self._schemas.items()}
 
-    def _bind(self, declaration: State) -> Any:
+    def _bind(self, declaration: State, kind: Any = None) -> Any:
         name = declaration.name
         if self._checked:
             raise StateAccessError(
@@ -102,7 +112,9 @@ class Registry:
             self._ids[name] = max(self._ids.values(), default=0) + 1
         if isinstance(declaration, TableState):
             check_key(declaration, self._spec.keys, self._spec.name)
-        bound = self.bound[name] = _BOUND[declaration.kind](declaration, self._scope, self._ids[name])
+        bound = self.bound[name] = (kind or _BOUND[declaration.kind])(declaration, self._scope, self._ids[name])
+        if not isinstance(bound, BoundBroadcastState):
+            self.keyed[name] = bound
         self._schemas[name] = describe(bound, len(self._spec.keys))
         return bound
 
@@ -153,7 +165,7 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
     else:
         key, value = None, state.type
     rows = state.rows if isinstance(state, ValueState) else None
-    return StateSchema.of(state.name, state.kind, key, value, state.ttl, rows)
+    return StateSchema.of(state.name, bound.kind, key, value, state.ttl, rows)
 
 
 def _expect(descriptor: Any, kind: type[State]) -> State:

@@ -12,6 +12,7 @@ import attrs
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, TTL_EVENT, TTL_PROCESSING
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch, Emitted, EmittedTables
+from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.changes import Changes
 from keyed.engine.driver import Driver
 from keyed.engine.engine_context import EngineContext, EngineTimerService
@@ -95,11 +96,12 @@ class RowWork:
         event.start()
         processing.start()
         timers = EngineTimerService(scope, self._function, event, processing, event_time=self._spec.event_time)
-        context = EngineContext(scope, timers, self._spec.event_time, self._taker)
+        context = EngineContext(scope, timers, self._spec.event_time, self._taker, registry.broadcast)
         main, side = context.main, context.side
         event.load(watermark)
         processing.load(scope.processing_time)
-        driver = Driver(self._spec, self._function, scope, timers, context)
+        broadcast = Broadcasting(self._function, scope, registry, context) if registry.broadcast else None
+        driver = Driver(self._spec, self._function, scope, timers, context, broadcast)
         registry.activate()
         try:
             if batch.initial is not None:
@@ -115,12 +117,14 @@ class RowWork:
             context.end()
         fired = event.fired + processing.fired
         deleted = event.deleted + processing.deleted
+        # Every key group has the broadcast elements, and one of them counts them.
+        counted = broadcast if registry.get_index_of_this_subtask() == 0 else None
         counters = {
-            "rows_in": driver.rows,
+            "rows_in": driver.rows + (counted.rows if counted else 0),
             "rows_out": driver.handed_over + len(main.values),
-            "rows_late": driver.late,
+            "rows_late": driver.late + (counted.late if counted else 0),
             "rows_side_output": sum(len(emitted.values) for emitted in side.values()),
-            "rows_dropped": context.dropped,
+            "rows_dropped": context.dropped + (counted.dropped if counted else 0),
             "timers_registered": changes.timers + fired + deleted,
             "timers_fired": fired,
         }

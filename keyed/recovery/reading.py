@@ -14,7 +14,7 @@ from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.stand_ins import value_reader
-from keyed.codec.state_schema import KINDS, StateSchema
+from keyed.codec.state_schema import KINDS, MAPS, StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import (
     NULL,
@@ -34,6 +34,7 @@ from keyed.recovery.cut import header_of, newest_sequence
 _DUE_COLUMN = "__keyed_due"
 _SUBS: dict[str, Callable[[bytes], Any]] = {
     "map": decode_key,
+    "broadcast": decode_key,
     "list": decode_list_sub,
     "versioned": decode_version_sub,
 }
@@ -47,7 +48,7 @@ class StateChange:
         commit: The marker of the commit: its number in `sequence`, its key group, its clocks. If it is a `snapshot`
             the change is no change, but a part of the group's whole state, beside which there is nothing.
         state: Name of the state.
-        key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+        key: The key, as it was given to ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
             version, the other key columns of a table as a tuple; ``None`` where there is but one.
@@ -143,7 +144,7 @@ class _State:
             self.decode_sub = map_key_codec(map_key_type).decode
 
     def _check(self, stored: Any, type_: Any, *, as_key: bool) -> None:
-        kinds = {"map"} if as_key else {*KINDS} - {"table"}
+        kinds = {*MAPS} if as_key else {*KINDS} - {"table"}
         reason = (
             why_incompatible(stored, describe_type(type_), as_key=as_key)
             if self.schema.kind in kinds
@@ -179,10 +180,15 @@ class _Decoders:
                 self._states[int(state["id"])] = _State(name, state["schema"], *self._types)
 
     def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
-        """Return a changed entry; ``None`` if it is a timer, or of another state than is asked for."""
+        """Return a changed entry; ``None`` if it is a timer, or of another state than is asked for.
+
+        Of broadcast states, of which every key group has the same, those of the first one are given.
+        """
         number = state_id_of(prefix)
         state = None if number is None else self._states.get(number)
         if state is None:
+            return None
+        if state.schema.kind == "broadcast" and commit.group:
             return None
         key, namespace, expires = key_of(prefix), namespace_of(prefix), None
         if value is not None:

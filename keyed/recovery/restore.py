@@ -2,7 +2,8 @@
 
 Each old group is read once, for all new groups that take entries of it. With p old groups and q new ones, a key of old
 group i can only be in a new group j with i ≡ j modulo gcd(p, q), because a group is the key's hash modulo the number of
-groups; so from 2 groups to 4, say, a new group reads one old one.
+groups; so from 2 groups to 4, say, a new group reads one old one. Of broadcast states every old group has the same, and
+a new group takes it from the first one that it reads.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keyed.changelog.model import ChangelogReader, Commit
 from keyed.codec.key_hash import group_of, key_hash
-from keyed.content.addresses import key_of
+from keyed.content.addresses import broadcast_prefixes, key_of
 from keyed.content.blocks import Block
 from keyed.content.delta import Delta, deltas
-from keyed.content.entry_hash import MODULUS, hash_of_text
+from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text
 from keyed.content.table_entries import blocks_of, tables_of
 from keyed.engine.counters import COUNTERS
 from keyed.engine.keytypes import check_not_merged
@@ -30,6 +31,7 @@ from keyed.operators import OperatorSpec
 from keyed.recovery.cut import Restoration
 from keyed.recovery.migrate import Migration
 from keyed.results import RestoreProgress
+from keyed.stores.database import successor
 from keyed.stores.version_store import VersionReader
 
 if TYPE_CHECKING:
@@ -121,7 +123,8 @@ def load(
     loaders[groups[0].index].meta.counters["records_restored"] += records
     loaded = [loader.write_log(written) for loader in loaders.values()]
     if all(index in loaders for index in range(parallelism) if index % common in wanted):
-        _check(restoration, needed, loaded, hashes=not migration.changes_entries)
+        broadcast = [loader.broadcast for loader in loaders.values()]
+        _check(restoration, needed, loaded, broadcast, hashes=not migration.changes_entries)
     return list(loaders.values())
 
 
@@ -163,7 +166,9 @@ def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | N
         missing = _after(reader, batch, marker.sequence)
         if missing is not None:
             states, commits = standby.batch(commit).states, missing
-            entries = standby.group(marker.group, len(restoration.markers), commit)
+            # Tables have the entries of broadcast states once, under one of the groups.
+            broadcast = (standby.scan(each, successor(each), commit) for each in broadcast_prefixes(states))
+            entries = chain(standby.group(marker.group, len(restoration.markers), commit), *broadcast)
             for delta in deltas(blocks_of(entries, tables_of(states, where)), states, where):
                 yield 0, delta
     for found, blocks in commits:
@@ -192,25 +197,32 @@ class _Route:
         self._stream_keys = spec.keys
         # All entries of an old group go to one new group.
         self._whole = old_parallelism % spec.parallelism == 0
-        self._known: dict[bytes, int] = {}
+        self._known: dict[bytes, tuple[int, ...]] = {}
+        self._common = math.gcd(old_parallelism, spec.parallelism)
+        #: The new groups for which the old one that is read is the first.
+        self._first: tuple[int, ...] = ()
 
     def add(self, old: int, delta: Delta) -> None:
         """Add what an old group had."""
         if self._whole:
             self._loaders[old % self._parallelism].add(delta)
             return
+        self._first = tuple(index for index in self._loaders if index % self._common == old)
         for index, part in delta.by_group(self._loaders, self._group, self._groups).items():
             self._loaders[index].add(part)
 
-    def _group(self, prefix: bytes) -> int:
-        """Return the new group of an entry."""
+    def _group(self, prefix: bytes) -> tuple[int, ...]:
+        """Return the new groups of an entry of an old one."""
         known = self._known
-        index = known.get(prefix)
-        if index is None:
+        found = known.get(prefix)
+        if found is None:
             if len(known) >= _REMEMBERED:
                 known.clear()
-            index = known[prefix] = group_of(key_hash(key_of(prefix)), self._parallelism)
-        return index
+            key = key_of(prefix)
+            if key is None:
+                return self._first
+            found = known[prefix] = (group_of(key_hash(key), self._parallelism),)
+        return found
 
     def _groups(self, rows: pa.Table) -> Any:
         """Return the new group of each row of a table."""
@@ -219,19 +231,29 @@ class _Route:
         return group_indices(rows, self._stream_keys, self._parallelism)
 
 
-def _check(restoration: Restoration, markers: Sequence[Commit], loaded: Sequence[GroupMeta], *, hashes: bool) -> None:
-    """Check that the new groups have what the old ones had.
+def _check(
+    restoration: Restoration,
+    markers: Sequence[Commit],
+    loaded: Sequence[GroupMeta],
+    broadcast: Sequence[LiveHash],
+    *,
+    hashes: bool,
+) -> None:
+    """Check that the new groups together have what the old ones had, and each of them what broadcast states have.
 
     Raises:
         CorruptionError: They do not.
         KeysChanged: They do not, because an earlier version took one key for several.
     """
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
-    before = sum(hash_of_text(marker.hash, where) for marker in markers)
+    # As many copies of the entries of broadcast states were there before as there were groups.
+    more, copy = len(markers) - len(loaded), broadcast[0]
+    before = sum(hash_of_text(marker.hash, where) for marker in markers) - more * copy.value
     after = sum(hash_of_text(meta.hash, where) for meta in loaded)
-    expected = sum(marker.entries for marker in markers)
+    expected = sum(marker.entries for marker in markers) - more * copy.live
     found = sum(meta.live for meta in loaded)
-    if expected == found and not (hashes and (before - after) % MODULUS):
+    equal = all((each.live, each.value) == (copy.live, copy.value) for each in broadcast)
+    if equal and expected == found and not (hashes and (before - after) % MODULUS):
         return
     for marker in markers:
         commits = restoration.point.changelog.reader(marker.group).commits(0, marker.sequence)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import attrs
 
 from keyed.arrow.read import column_values
+from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key, encode_key, key_type
@@ -31,6 +32,7 @@ from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError, TimestampError
 from keyed.functions import (
     Function,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     check_function,
@@ -45,7 +47,7 @@ from keyed.restoring import RestorePoint
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
 from keyed.shown import Shown
-from keyed.state import State
+from keyed.state import MapState, State
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
@@ -117,6 +119,7 @@ class KeyedTestHarness(Shown):
         watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); over two
             sides each follows its own, and that of the function is the least of both.
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
+        broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
@@ -136,6 +139,7 @@ class KeyedTestHarness(Shown):
         initial_state: Any = None,
         watermark: WatermarkStrategy | None = None,
         order: Order = "event_time",
+        broadcast: Sequence[MapState[Any, Any]] = (),
     ) -> None:
         check_function(function)
         check_order(order)
@@ -144,7 +148,11 @@ class KeyedTestHarness(Shown):
         check_parallelism(parallelism)
         delay = None if watermark is None else watermark.delay_ms
         key2 = key if key2 is None else key2
-        sided = takes_two(function)
+        if isinstance(function, KeyedBroadcastProcessFunction):
+            check_descriptors(tuple(broadcast))
+        elif broadcast:
+            raise DefinitionError(f"broadcast={broadcast!r}: {type(function).__name__} takes no broadcast elements")
+        sided = _has_sides(function)
         self._spec = OperatorSpec(
             _OPERATOR,
             function,
@@ -156,6 +164,7 @@ class KeyedTestHarness(Shown):
             changelog=changelog,
             strategies=(watermark, watermark) if watermark is not None and sided else (),
             keys2=_key_columns(function, key2),
+            broadcast=tuple(broadcast),
         )
         self._keys = [_key_of(function, each) for each in (key, key2)]
         self._backend = backend
@@ -199,7 +208,11 @@ class KeyedTestHarness(Shown):
             TimestampError: The timestamp is not an int in the range of int64.
             KeyedError: The key cannot be one, or the call failed. Nothing is committed then.
         """
-        self._process(value, timestamp, "process", KeyedProcessFunction)
+        self._process(value, timestamp, "process", (KeyedProcessFunction, KeyedBroadcastProcessFunction))
+
+    def process_broadcast_element(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one broadcast element of a `keyed.KeyedBroadcastProcessFunction`, in each key group. As `process`."""
+        self._process(value, timestamp, "process_broadcast_element", KeyedBroadcastProcessFunction, side=1)
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> None:
         """Process one element of the first side of a `keyed.KeyedCoProcessFunction`. As `process`."""
@@ -209,12 +222,16 @@ class KeyedTestHarness(Shown):
         """Process one element of the second side of a `keyed.KeyedCoProcessFunction`. As `process`."""
         self._process(value, timestamp, "process_element2", KeyedCoProcessFunction, side=1)
 
-    def _process(self, value: Any, timestamp: int | None, call: str, kind: type, side: int = 0) -> None:
+    def _process(
+        self, value: Any, timestamp: int | None, call: str, kind: type | tuple[type, ...], side: int = 0
+    ) -> None:
         function = self._spec.function
         if not isinstance(function, kind):
             calls = "process_batch" if isinstance(function, VectorizedFunction) else "process"
             if isinstance(function, KeyedCoProcessFunction):
                 calls = "process_element1 and process_element2"
+            elif isinstance(function, KeyedBroadcastProcessFunction):
+                calls = "process and process_broadcast_element"
             raise DefinitionError(f"{call}: for {type(function).__name__} use {calls}")
         if timestamp is not None and not _is_time(timestamp):
             raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
@@ -334,7 +351,7 @@ class KeyedTestHarness(Shown):
     def _advance_side(self, side: int, timestamp: int) -> None:
         if not _is_time(timestamp):
             raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
-        if not takes_two(self._spec.function):
+        if not _has_sides(self._spec.function):
             raise DefinitionError(f"{type(self._spec.function).__name__} has one side: use advance_watermark")
         watermarks = list(self._watermarks)
         watermarks[side] = max(watermarks[side], timestamp)
@@ -437,6 +454,28 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"state {name!r}: there is none; there are {', '.join(sorted(names)) or 'none'}")
         return {key: found[key] for key in sorted(found, key=encode_key)}
 
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """Return what is committed of a broadcast state, in order of its keys.
+
+        Raises:
+            DefinitionError: There is no such state, or key groups have different ones.
+        """
+        copies: list[dict[Any, Any]] = []
+        for group in self._groups:
+            meta, store = group.committed()
+            described = None if meta is None else meta.states.get(name)
+            if meta is not None and (described is None or described["schema"]["kind"] != "broadcast"):
+                raise DefinitionError(f"broadcast_state({name!r}): there is no such broadcast state")
+            declared = next((state for state in self._spec.broadcast if state.name == name), None)
+            found = {} if described is None else state_by_key(store, described, declared, None)
+            copies.append(found.get(None, {}))
+        if any(copy != copies[0] for copy in copies):
+            raise DefinitionError(
+                f"broadcast state {name!r} is not the same in all key groups: {copies!r:.500}; what "
+                "process_broadcast_element writes may depend on the element and on broadcast state alone"
+            )
+        return copies[0]
+
     @property
     def state_names(self) -> list[str]:
         """The names of the states, those that ``open`` obtains included as soon as an element has come."""
@@ -487,6 +526,7 @@ class KeyedTestHarness(Shown):
         parallelism: int = 1,
         watermark: WatermarkStrategy | None = None,
         order: Order = "event_time",
+        broadcast: Sequence[MapState[Any, Any]] = (),
     ) -> Self:
         """Make a harness that goes on from a snapshot, also at another parallelism.
 
@@ -504,6 +544,7 @@ class KeyedTestHarness(Shown):
             parallelism=parallelism,
             watermark=watermark,
             order=order,
+            broadcast=broadcast,
         )
         if changelog.header() is not None:
             harness._restore_from(changelog)
@@ -521,6 +562,7 @@ class KeyedTestHarness(Shown):
         backend: Backend = "memory",
         parallelism: int = 1,
         watermark: WatermarkStrategy | None = None,
+        broadcast: Sequence[MapState[Any, Any]] = (),
     ) -> Self:
         """Make a harness with the real state of a job: of what went wrong in production comes a unit test.
 
@@ -535,6 +577,7 @@ class KeyedTestHarness(Shown):
             backend: As in the constructor.
             parallelism: As in the constructor.
             watermark: As in the constructor.
+            broadcast: As in the constructor.
 
         Raises:
             ChangelogError: There is no such batch.
@@ -548,6 +591,7 @@ class KeyedTestHarness(Shown):
             parallelism=parallelism,
             watermark=watermark,
             restore_from=RestorePoint(changelog, until=as_of),
+            broadcast=broadcast,
         )
         if keys is not None:
             harness._keep_only({encode_key(each) for each in keys})
@@ -621,16 +665,21 @@ class KeyedTestHarness(Shown):
         for _, timestamp, side in rows:
             if timestamp is not None:
                 highest[side, ""] = max(timestamp, highest.get((side, ""), timestamp))
+        broadcast: list[_Element] = []
+        if self._spec.broadcast:
+            broadcast = [row for row in rows if row[2]]
+            rows = [row for row in rows if not row[2]]
         for value, timestamp, side in rows:
             key = self._key_types.check(self._keys[side](value), value)
             index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
             routed[index].append((key, value, timestamp, side))
-        self._commit([self._batch(group, highest=highest) for group in routed])
+        self._commit([self._batch(group, broadcast=broadcast, highest=highest) for group in routed])
 
     def _batch(
         self,
         elements: list[tuple[Any, Any, int | None, int]],
         *,
+        broadcast: Sequence[_Element] = (),
         highest: dict[ChannelId, int] | None = None,
         watermark: int | None = None,
         end: bool = False,
@@ -638,6 +687,7 @@ class KeyedTestHarness(Shown):
         keys, values, timestamps, sides = map(list, zip(*elements, strict=True)) if elements else ([], [], [], [])
         return Batch(
             lambda: [(keys, timestamps, values, sides if any(sides) else None)],
+            broadcast=lambda: [([None], [timestamp], [value], None) for value, timestamp, _ in broadcast],
             highest=highest or {},
             upstream_watermark=watermark,
             processing_time=self._processing_time,
@@ -756,6 +806,11 @@ class KeyedTestHarness(Shown):
         self._commits.commit()
         for group in self._groups:
             group.flush()
+
+
+def _has_sides(function: Function) -> bool:
+    """Tell whether a function has two watermarks."""
+    return takes_two(function) or isinstance(function, KeyedBroadcastProcessFunction)
 
 
 def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> None:

@@ -14,7 +14,7 @@ from keyed.codec.fingerprints import describe_type, format_type, why_incompatibl
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.stand_ins import value_reader
-from keyed.codec.state_schema import StateSchema
+from keyed.codec.state_schema import MAPS, StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import (
     NULL,
@@ -37,6 +37,7 @@ _KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVEN
 _SUBS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "list": (lambda place: list_sub(*place), decode_list_sub),
     "map": (encode_key, decode_key),
+    "broadcast": (encode_key, decode_key),
     "table": (encode_key, decode_key),
     "versioned": (version_sub, decode_version_sub),
 }
@@ -48,7 +49,7 @@ class Entry:
     """One entry of a state.
 
     Attributes:
-        key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+        key: The key, as it was given to ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
             version, the other key columns of a table as a tuple, the first column of rows likewise; ``None`` where
@@ -131,7 +132,9 @@ class EntryReader:
     def _take(self, type_: Any) -> None:
         """Read values, and keys of a map, in the user's types."""
         schema = self.schema
-        if isinstance(type_, State) and type_.kind != schema.kind:
+        # Its descriptor is a map.
+        is_broadcast = schema.kind == "broadcast" and isinstance(type_, MapState)
+        if isinstance(type_, State) and type_.kind != schema.kind and not is_broadcast:
             raise StateSchemaChanged(f"types: {type_.kind} state {type_.name!r} is not the {schema}")
         if isinstance(type_, MapState):
             self._check(schema.key, type_.key_type, as_key=True)
@@ -157,7 +160,7 @@ class EntryReader:
     def types(self) -> str:
         """The types of the state as text."""
         value = format_type(self.schema.value)
-        return f"{format_type(self.schema.key)} -> {value}" if self.schema.kind == "map" else value
+        return f"{format_type(self.schema.key)} -> {value}" if self.schema.kind in MAPS else value
 
     def prefix(self, key: Any, namespace: Any) -> bytes:
         """Return the prefix of the entries of a key.

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from keyed.codec.keys import encode_key
+from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.predicates import Bound, bounds_of
@@ -192,11 +193,12 @@ class _Columns:
                 if name not in schema.key and name != "__keyed_due":
                     add(name, stored.field(name).type, _column(name))
         else:
-            add("namespace", pa.string(), _namespace)
+            if schema.kind != "broadcast":
+                add("namespace", pa.string(), _namespace)
             if schema.kind == "list":
                 place = pa.struct([("batch", pa.int64()), ("index", pa.int64())])
                 add("entry", place, lambda entry: {"batch": entry.entry[0], "index": entry.entry[1]})
-            if schema.kind == "map":
+            if schema.kind in MAPS:
                 convert = _converter(schema.key)
                 add("entry", _arrow_type(schema.key), lambda entry: convert(entry.entry))
             if schema.kind == "versioned":
@@ -302,6 +304,8 @@ def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.Data
         stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
         names = schema.key[: schema.value["stream_keys"]]
         return names, [stored.field(name).type for name in names]
+    if schema.kind == "broadcast":
+        return [], []
     parts = key if isinstance(key, tuple) else (key,)
     names = [f"key_{number}" for number in range(1, len(parts) + 1)] if isinstance(key, tuple) else ["key"]
     return names, [_OF_KEYS.get(type(part), pa.string()) for part in parts]

@@ -83,6 +83,7 @@ class LocalOperator:
         self._has_run = False
         self.metrics: dict[str, int] = {}
         self._key_of = key_getter(stage.keys)
+        self._times_broadcast = any(each.is_broadcast and each.source.timestamp is not None for each in stage.inputs)
         self._vectorized = isinstance(stage.function, VectorizedFunction)
 
     def load(
@@ -179,9 +180,10 @@ class LocalOperator:
             rows_by_group = [{"table": one, "table2": two} for one, two in zip(tables, tables2, strict=True)]
             key_type = self._one_type({type_, type2})
         else:
-            chunks_by_group = self._merged(rows) if rows.inputs else self._route(rows)
-            rows_by_group = [{"chunks": chunks} for chunks in chunks_by_group]
-            key_type = self._one_type({each.key_type for each in rows.inputs or [rows]})
+            keyed, broadcast = self._sides(rows)
+            chunks_by_group = self._merged(keyed) if len(keyed) > 1 else self._route(keyed[0])
+            rows_by_group = [{"chunks": chunks, "broadcast": self._broadcast(broadcast)} for chunks in chunks_by_group]
+            key_type = self._one_type({each.key_type for each in keyed})
         channels, starts_run, self._has_run = rows.channels, not self._has_run, True
         initial, self._initial = self._initial, [None] * len(self.groups)
         for group, rows_of_group, entries in zip(self.groups, rows_by_group, initial, strict=True):
@@ -203,12 +205,39 @@ class LocalOperator:
         self.metrics = merged.metrics
         return merged
 
-    def _merged(self, rows: SourceRows) -> list[Callable[[], Iterable[Chunk]]]:
+    def _sides(self, rows: SourceRows) -> tuple[list[SourceRows], list[SourceRows]]:
+        """Return the rows of the inputs with keys, and those of the broadcast ones."""
+        sides: tuple[list[SourceRows], list[SourceRows]] = ([], [])
+        for each, found in zip(self.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
+            sides[each.is_broadcast].append(found)
+        return sides
+
+    def _broadcast(self, rows: list[SourceRows]) -> Callable[[], Iterable[Chunk]]:
+        """Return the chunks that all groups get, in the order in which they run."""
+        if not rows:
+            return tuple
+        parts = []
+        for each in rows:
+            chunks = each.chunks
+            if not each.ordered:
+                chunks = self._ordered(
+                    [
+                        row
+                        for keys, timestamps, values, _ in chunks()
+                        for row in zip(keys, timestamps or repeat(None), values, strict=False)
+                    ],
+                    has_time=self._times_broadcast,
+                )
+            parts.append(chunks)
+        by_time = self._times_broadcast and self.spec.order == "event_time"
+        return lambda: merged_chunks([(chunks(), None) for chunks in parts], by_time=by_time)
+
+    def _merged(self, rows: list[SourceRows]) -> list[Callable[[], Iterable[Chunk]]]:
         """Return the chunks of each group, merged from those of the inputs."""
         by_time = self.spec.event_time and self.spec.order == "event_time"
-        inputs = self.stage.inputs
+        inputs = [each for each in self.stage.inputs if not each.is_broadcast]
         sides = [each.side for each in inputs] if any(each.side for each in inputs) else [None] * len(inputs)
-        routed = [self._route(each) for each in rows.inputs]
+        routed = [self._route(each) for each in rows]
 
         def chunks(group: int) -> Iterable[Chunk]:
             parts = [(each[group](), side) for each, side in zip(routed, sides, strict=True)]

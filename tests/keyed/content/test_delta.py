@@ -25,7 +25,7 @@ def rows(*keys):
 def test_every_record_goes_to_its_group():
     delta = Delta([entry(n) for n in range(10)], [TableDelta(7, ("k",), (), rows(1, 3).select(["k"]), rows(5, 8))])
     assert delta.records == 14
-    parts = delta.by_group((0, 2), lambda prefix: int(prefix) % 3, lambda rows: rows["k"].to_numpy() % 3)
+    parts = delta.by_group((0, 2), lambda prefix: (int(prefix) % 3,), lambda rows: rows["k"].to_numpy() % 3)
     assert [[int(prefix) for prefix, _, _ in parts[group].entries] for group in (0, 2)] == [[0, 3, 6, 9], [2, 5, 8]]
     tables: list[Any] = [parts[group].tables[0] for group in (0, 2)]
     assert [table.removed["k"].to_pylist() for table in tables] == [[3], []]

@@ -24,6 +24,7 @@ from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import (
     hash_expression,
     key_columns,
+    no_hash,
     packed_ticks,
     schema_of_frame,
     time_column,
@@ -156,10 +157,11 @@ def build(
                     each.packer.keys,
                     each.packer.time if each.packer.combiner is None else None,
                     stage.inputs[each.packer.input].side if sided else None,
+                    each.packer.broadcast,
                 )
                 for each in read
             ),
-            key_type=_key_type(stage, [each.key_type for each in read]),
+            key_type=_key_type(stage, [each.key_type for each in read if not each.packer.broadcast]),
             emitter=emitter,
             store=stage.store,
             local_dir=local_dir,
@@ -212,6 +214,8 @@ def _from_source(chain: list[Stage], number: int, wanted: Sequence[Output], para
     each = stage.inputs[number]
     source, schema = each.source, schema_of_frame(each.source.data)
     keys, time = key_columns(each.keys, schema, stage.name), time_column(source, schema)
+    bad = too_far_ahead(source, schema)
+    hashed = no_hash(bad) if each.is_broadcast else hash_expression(keys, schema, stage.name, bad)
     partition_by = source.watermark.partition_by
     if partition_by is not None and partition_by not in schema.names:
         raise DefinitionError(
@@ -220,9 +224,7 @@ def _from_source(chain: list[Stage], number: int, wanted: Sequence[Output], para
     # A union has the columns in the order of its first stream.
     names = schema_of_frame(stage.source.data).names if each.side == 0 else schema.names
     return _Read(
-        source.data.selectExpr(
-            *map(quoted, names), hash_expression(keys, schema, stage.name, too_far_ahead(source, schema))
-        ),
+        source.data.selectExpr(*map(quoted, names), hashed),
         Packer(
             operator=stage.name,
             keys=keys,
@@ -235,8 +237,9 @@ def _from_source(chain: list[Stage], number: int, wanted: Sequence[Output], para
             combiner=stage.function if combines(stage.function) and not source.ingests else None,
             input=number,
             partition_by=partition_by,
+            broadcast=each.is_broadcast,
         ),
-        _type_of_keys(keys, schema),
+        "" if each.is_broadcast else _type_of_keys(keys, schema),
     )
 
 

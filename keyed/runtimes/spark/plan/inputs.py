@@ -84,6 +84,11 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: s
     return f"CASE WHEN {null} THEN CAST(NULL AS BIGINT) ELSE {hashed} END AS {HASH}"
 
 
+def no_hash(bad: str | None) -> str:
+    """Return the SQL expression in the place of a hash where rows have no key: null for bad rows."""
+    return f"CASE WHEN {bad or 'false'} THEN CAST(NULL AS BIGINT) ELSE CAST(0 AS BIGINT) END AS {HASH}"
+
+
 def time_column(source: Source, schema: Schema) -> str | None:
     """Return the column with the event time, a timestamp or milliseconds; ``None`` where rows have none to read.
 

@@ -63,6 +63,7 @@ class Packer:
         partition_by: Column that names the partition of a row, where the watermark follows partitions.
         reads: Id of the output whose chunks are the rows, where they are not the main output of the stage before.
         reads_last: Whether nobody behind reads those chunks.
+        broadcast: Whether every key group gets all rows, which have no key.
     """
 
     operator: str
@@ -78,6 +79,7 @@ class Packer:
     partition_by: str | None = None
     reads: str | None = None
     reads_last: bool = True
+    broadcast: bool = False
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one task.
@@ -259,7 +261,7 @@ class _Task:
         columns = row.select(packer.columns)
         element = raw_rows(columns)[0]
         where, of_row, remedy = f"operator {packer.operator!r}: ", f"in row {shown(element)}", BAD_ROW_REMEDY
-        key = tuple(raw_rows(row.select(packer.keys))[0])
+        key = tuple(raw_rows(row.select(packer.keys))[0]) if packer.keys else ()
         if is_null(key):
             raise null_key(packer.operator, key if len(key) > 1 else None, element, of_source=packer.from_source)
         if packer.time is not None and row.column(packer.time).null_count:
@@ -283,6 +285,12 @@ class _Task:
         names = [*packer.columns, TIMESTAMP] if packer.time == TIMESTAMP else list(packer.columns)
         table = pa.Table.from_batches(self._buffer)
         self._buffer, self._rows, self._bytes = [], 0, 0
+        if packer.broadcast:
+            chunk = table.select(names).combine_chunks().to_batches()[0]
+            payload = encode_payload(b"R", self._source, self._position, chunk, packer.input)
+            self._packed += [(group, payload) for group in self._ids]
+            self._position += 1
+            return
         hashes = table.column(HASH).to_numpy().view("uint64")
         batch = table.select(names).combine_chunks().to_batches()[0]
         parallelism = packer.parallelism

@@ -31,11 +31,13 @@ class PackedInput:
         keys: Key columns.
         time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none, or rows are combined.
         side: The side of a function of two streams; ``None`` for a function of one.
+        broadcast: Whether every key group gets the rows, which have no key.
     """
 
     keys: tuple[str, ...]
     time: str | None
     side: int | None = None
+    broadcast: bool = False
 
 
 @attrs.define(eq=False)
@@ -142,12 +144,9 @@ def batch_of(
     if vectorized:
         sides = [[part for part in read if (part[1].side or 0) == side] for side in (0, 1)]
         batch.table, batch.table2 = (partial(_table, side, by_time=by_time) for side in sides)
-    elif len(inputs) == 1:
-        batch.chunks = _rows(*read[0], by_time=by_time)
-    else:
-        parts = [(_rows(chunks, each, by_time=by_time), each.side) for chunks, each in read]
-        by_time = by_time and inputs[0].time is not None
-        batch.chunks = lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=by_time)
+        return batch
+    batch.chunks = _merged([each for each in read if not each[1].broadcast], by_time=by_time)
+    batch.broadcast = _merged([each for each in read if each[1].broadcast], by_time=by_time)
     return batch
 
 
@@ -174,6 +173,17 @@ def _table(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> A
 
     table = pa.concat_tables([with_times(_read(chunks), each.time) for chunks, each in read])
     return in_time_order(table) if by_time else table
+
+
+def _merged(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
+    """Return the rows of inputs as a row function gets them."""
+    if not read:
+        return tuple
+    if len(read) == 1 and read[0][1].side is None:
+        return _rows(*read[0], by_time=by_time)
+    parts = [(_rows(chunks, each, by_time=by_time), each.side) for chunks, each in read]
+    timed = by_time and read[0][1].time is not None
+    return lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=timed)
 
 
 def _rows(chunks: Iterable[Any], packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined
 import keyed
 from keyed import (
     TIMESTAMP_COLUMN,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListState,
@@ -137,6 +138,56 @@ class BothColumns(VectorizedCoFunction):
             rows = pa.table({"k": table[key], **ones})
             self.counts.merge(rows, {"first": "sum", "second": "sum"})
             ctx.emit(self.counts.lookup(rows.group_by("k").aggregate([])))
+
+
+RULES = MapState(str, int, name="rules")
+
+
+class Limits(KeyedBroadcastProcessFunction):
+    """Tells of each row how many rules it reaches, and how many rows of its key there were since the last reset.
+
+    Broadcast rows are rules: a name and a limit; one below 0 removes the rule, and one of 1000 resets all counts and
+    tells them.
+    """
+
+    seen = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.seen.update(self.seen.value() + 1)
+        limits = ctx.get_broadcast_state(RULES).values()
+        yield value.k, self.seen.value(), sum(value.v >= limit for limit in limits)
+
+    def process_broadcast_element(self, value, ctx):
+        rules = ctx.get_broadcast_state(RULES)
+        if value.v == 1000:
+
+            def reset(key, seen):
+                ctx.collect((key, -seen.value(), len(rules)))
+                seen.clear()
+
+            ctx.apply_to_keyed_state(self.seen, reset)
+        elif value.v < 0:
+            rules.remove(value.k)
+        else:
+            rules[value.k] = value.v
+
+
+def limits_of(batches, rules=None, seen=None):
+    """Return what `Limits` gives of batches, each of its rules and its rows as dictionaries, sorted."""
+    rules, seen, given = {} if rules is None else rules, {} if seen is None else seen, []
+    for new, rows in batches:
+        for rule in sorted(new, key=lambda rule: rule["t"]):
+            if rule["v"] == 1000:
+                given += [(key, -count, len(rules)) for key, count in seen.items()]
+                seen.clear()
+            elif rule["v"] < 0:
+                rules.pop(rule["k"], None)
+            else:
+                rules[rule["k"]] = rule["v"]
+        for row in sorted(rows, key=lambda row: row["t"]):
+            seen[row["k"]] = seen.get(row["k"], 0) + 1
+            given.append((row["k"], seen[row["k"]], sum(row["v"] >= limit for limit in rules.values())))
+    return sorted(given)
 
 
 class CombinedColumns(CountColumns):

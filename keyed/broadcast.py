@@ -1,0 +1,163 @@
+"""Broadcast state: maps that all keys read, made of elements that every key group gets (Flink's broadcast state).
+
+Every key group has a copy of each map, which the elements of the broadcast side alone change. So that the copies stay
+equal, `KeyedBroadcastProcessFunction.process_broadcast_element` must do the same in each of them: it gets the same
+elements in the same order, and its writes may depend on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from keyed.errors import DefinitionError, StateDefinitionError
+from keyed.outputs import OutputTag
+from keyed.state import KeyedState, MapState
+
+K = TypeVar("K")
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+D = TypeVar("D")
+S = TypeVar("S", bound=KeyedState)
+
+
+class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
+    """A broadcast state as elements with a key and their timers see it: with all broadcast elements of the batch.
+
+    What it gives is the caller's own. Its order is that of the encoded keys, as in a `MapState`.
+    """
+
+    @overload
+    def get(self, key: K) -> V_co | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V_co | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """Return the value of ``key``, or ``default``."""
+        ...
+
+    def contains(self, key: K) -> bool:
+        """Tell whether ``key`` is there (with a null value too)."""
+        ...
+
+    def keys(self) -> Iterator[K]:
+        """Return the keys in order."""
+        ...
+
+    def values(self) -> Iterator[V_co]:
+        """Return the values in the order of their keys."""
+        ...
+
+    def items(self) -> Iterator[tuple[K, V_co]]:
+        """Return pairs of key and value in the order of the keys."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Tell whether there is no entry."""
+        ...
+
+    def __getitem__(self, key: K) -> V_co: ...
+
+    def __contains__(self, key: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[K]: ...
+
+
+class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
+    """A broadcast state as the elements of the broadcast side see it, which may write it."""
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of ``key``."""
+        ...
+
+    def put_all(self, entries: Mapping[K, V]) -> None:
+        """Set all of ``entries``."""
+        ...
+
+    def remove(self, key: K) -> None:
+        """Remove ``key`` if it is there."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        ...
+
+    def __setitem__(self, key: K, value: V) -> None: ...
+
+    def __delitem__(self, key: K) -> None: ...
+
+
+class BroadcastContext(Protocol):
+    """What ``process_broadcast_element`` gets beside the element. There is no key, and there are no timers."""
+
+    def timestamp(self) -> int | Any:
+        """Return the element's timestamp in milliseconds, ``None`` if it has none."""
+        ...
+
+    def current_watermark(self) -> int:
+        """Return the watermark before the batch."""
+        ...
+
+    def current_processing_time(self) -> int:
+        """Return the processing time of the batch."""
+        ...
+
+    def get_broadcast_state(self, descriptor: MapState[K, V]) -> BroadcastState[K, V]:
+        """Return the broadcast state of a descriptor that was given to `keyed.Stream.broadcast`.
+
+        Raises:
+            StateAccessError: It is of another one.
+        """
+        ...
+
+    def apply_to_keyed_state(self, descriptor: S, function: Callable[[Any, S], object]) -> None:
+        """Call ``function`` with each key of the key group that has something in a keyed state, and with that state.
+
+        The keys come in the order of their encoding. The function may read, update and clear the state, and use this
+        context; the other keyed states have the same key meanwhile. It costs a pass over the state of the key group.
+
+        Args:
+            descriptor: The state: the attribute that declares it, as in ``self.count``.
+            function: Takes the key and its state, without a namespace.
+
+        Raises:
+            StateAccessError: The function has no such keyed state.
+        """
+        ...
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        """Emit ``value`` to the side output ``tag``, in each key group."""
+        ...
+
+    def collect(self, value: Any, timestamp: int | None = None) -> None:
+        """Emit ``value`` to the main output, in each key group; without a timestamp it takes the element's."""
+        ...
+
+    def drop(self) -> None:
+        """Count the current element as dropped (``rows_dropped``): once, and not in each key group."""
+        ...
+
+    def is_late(self) -> bool:
+        """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
+        ...
+
+
+def check_descriptors(descriptors: tuple[Any, ...]) -> None:
+    """Check the descriptors that a stream is to be broadcast with.
+
+    Raises:
+        DefinitionError: There is none, or something else is among them.
+        StateDefinitionError: One has no name or a time to live, or two have one name.
+    """
+    if not descriptors or not all(isinstance(each, MapState) for each in descriptors):
+        raise DefinitionError(f"broadcast{descriptors!r}: give one or more keyed.MapState(..., name=...)")
+    names = [each.name for each in descriptors]
+    for each in descriptors:
+        if not each.name:
+            raise StateDefinitionError("broadcast: a descriptor has no name; give keyed.MapState(..., name='rules')")
+        if each.ttl is not None:
+            raise StateDefinitionError(
+                f"broadcast state {each.name!r} has a time to live, which broadcast state cannot have (as in Flink): "
+                "remove what is too old in process_broadcast_element"
+            )
+        if names.count(each.name) > 1:
+            raise StateDefinitionError(f"broadcast: two descriptors have the name {each.name!r}; rename one")

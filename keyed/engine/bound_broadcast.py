@@ -1,0 +1,93 @@
+"""Broadcast state over a key group's entries: the group's own copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from keyed.engine.bound import MISSING
+from keyed.engine.bound_maps import BoundMapState
+from keyed.engine.scope import Scope
+from keyed.errors import StateAccessError
+from keyed.state import MapState
+
+#: Not looked up yet.
+_UNKNOWN: Any = object()
+
+
+class BoundBroadcastState(BoundMapState):
+    """A map whose key is null. Broadcast elements write it before anything else in a batch; then it is only read.
+
+    Attributes:
+        is_writable: Whether a broadcast element runs.
+    """
+
+    kind = "broadcast"
+
+    def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
+        # In a scope of its own the key stays null, whatever the key of the element is.
+        super().__init__(declaration, Scope(scope.store, stays=scope.stays), state_id)
+        self.is_writable = False
+        self._forget()
+
+    def __repr__(self) -> str:
+        return repr(self.declaration)
+
+    def _forget(self) -> None:
+        #: What was looked up, `MISSING` where there is nothing, by keys of the class that are found by their value.
+        self._found: dict[Any, Any] = {}
+        #: All entries as they are held, with their keys.
+        self._all: list[tuple[Any, Any]] | None = None
+
+    def deactivate(self) -> None:
+        super().deactivate()
+        self._forget()
+
+    # Reading: for each element with a key, so what is found is remembered --------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key.__class__ is not self._quick_class:
+            return super().get(key, default)
+        found = self._found.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._found[key] = super().get(key, MISSING)
+        return default if found is MISSING else found
+
+    def _held_items(self) -> list[tuple[Any, Any]]:
+        if self._all is None:
+            self._all = [(self._decode_key(sub), held) for sub, held in self._entries()]
+        return self._all
+
+    def keys(self) -> Iterator[Any]:
+        return (key for key, _ in self._held_items())
+
+    def values(self) -> Iterator[Any]:
+        return (self._given(held) for _, held in self._held_items())
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return ((key, self._given(held)) for key, held in self._held_items())
+
+    # Writing: only by broadcast elements ------------------------------------------------------------------------------
+
+    def _change(self) -> None:
+        if not self.is_writable:
+            raise StateAccessError(
+                f"broadcast state {self.name!r} is read-only here: what an element with a key writes would be in one "
+                "key group alone; write it in process_broadcast_element"
+            )
+        self._forget()
+
+    def put(self, key: Any, value: Any) -> None:
+        self._change()
+        super().put(key, value)
+
+    def remove(self, key: Any) -> None:
+        self._change()
+        super().remove(key)
+
+    def clear(self) -> None:
+        self._change()
+        super().clear()
+
+    def namespace(self, namespace: Any) -> NoReturn:
+        raise StateAccessError(f"broadcast state {self.name!r} has no namespaces; make it a part of the map key")

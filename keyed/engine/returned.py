@@ -1,0 +1,31 @@
+"""What a function may return: outputs, and not one output that would be taken apart."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from keyed.codec.keys import STORED_AS_THEY_ARE
+from keyed.errors import OutputDefinitionError
+from keyed.shown import shown
+
+#: What can be iterated but is one output, returned where it should have been yielded.
+_NO_OUTPUTS = frozenset({str, bytes, dict})
+#: What is part of an output, and not one, where it stands in a tuple that is returned.
+_PLAIN = STORED_AS_THEY_ARE | {float, datetime, Decimal}
+
+
+def check_returned(result: Any) -> None:
+    """Check that what was returned is outputs, and not one that would be taken apart.
+
+    Raises:
+        OutputDefinitionError: It is a tuple, row, text or dictionary.
+    """
+    cls = result.__class__
+    # A tuple of rows is outputs; one with plain values in it is a row.
+    if cls in _NO_OUTPUTS or (isinstance(result, tuple) and not _PLAIN.isdisjoint(map(type, result))):
+        raise OutputDefinitionError(
+            f"{shown(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
+            "yield it, or return a list of outputs"
+        )

@@ -1,0 +1,190 @@
+"""Broadcast state in the local runtime: against a plain model, over restarts and restores, and how it is seen."""
+
+import json
+import random
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyed
+from keyed import DefinitionError, OutputTag
+from keyed.changelog import DirectoryChangelog
+from keyed.cli.main import main
+from keyed.recovery import verify_changelog, verify_checkpoint
+from keyed.testing import KeyedTestHarness
+from tests.keyed.runtimes.spark.functions import RULES, Count, Limits, limits_of
+
+BAD, BAD_RULES = OutputTag("bad"), OutputTag("bad_rules")
+
+
+def rows_of(seed, number, keys="abcdefgh"):
+    chance = random.Random(seed)
+    return [{"k": chance.choice(keys), "t": i, "v": chance.randrange(100)} for i in range(number)]
+
+
+def rules_of(seed, number):
+    """Return rules: some remove one, and a few reset the counts."""
+    chance = random.Random(seed)
+    limits = [*range(0, 100, 7), -1, -1, -1, 1000]
+    return [{"k": f"r{chance.randrange(6)}", "t": i, "v": chance.choice(limits)} for i in range(number)]
+
+
+def batches_of(rules, rows, size):
+    """Return the batches that the local runtime makes: so many of each side."""
+    count = -(-max(len(rules), len(rows)) // size)
+    return [(rules[i * size : (i + 1) * size], rows[i * size : (i + 1) * size]) for i in range(count)]
+
+
+def limits(rows, rules, *, timed=True, rules_watermark=None, **options):
+    first = keyed.stream(rows, timestamp="t")
+    second = keyed.stream(rules, timestamp="t", watermark=rules_watermark) if timed else keyed.stream(rules)
+    return first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), **options)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("make", [list, pa.Table.from_pylist, pd.DataFrame])
+def test_every_key_group_has_the_rules_of_a_batch_before_its_rows(make, parallelism):
+    rows, rules = rows_of(1, 100), rules_of(2, 40)
+    for size in (7, 1000):
+        result = limits(make(rows), make(rules), parallelism=parallelism).run(rows_per_batch=size)
+        assert sorted(result.values) == limits_of(batches_of(rules, rows, size))
+        assert result.metrics["Limits"]["rows_in"] == 140
+
+
+ELEMENT = st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(0, 9), st.sampled_from([0, 3, 5, -1, 1000]))
+STEP = st.lists(ELEMENT, max_size=6) | st.sampled_from(["crash", 1, 2, 3, 5])
+
+
+@pytest.mark.parametrize("backend", ["memory", pytest.param("rocksdb", marks=pytest.mark.slow)])
+@given(st.lists(STEP, max_size=12), st.integers(1, 3))
+def test_it_is_as_a_plain_model_whatever_happens(backend, steps, parallelism):
+    rules, seen = dict[str, int](), dict[str, int]()
+    with KeyedTestHarness(Limits(), key="k", broadcast=[RULES], backend=backend, parallelism=parallelism) as harness:
+        for step in steps:
+            if step == "crash":
+                harness.crash_and_recover()
+            elif isinstance(step, int):
+                harness.rescale(step)
+            else:
+                sides: list[list[dict[str, object]]] = [[], []]
+                with harness.batch():
+                    for is_rule, key, time, value in step:
+                        element = {"k": key, "t": time, "v": value}
+                        sides[is_rule].append(element)
+                        (harness.process_broadcast_element if is_rule else harness.process)(element, time)
+                found = sorted(record.value for record in harness.take_output())
+                assert found == limits_of([(sides[1], sides[0])], rules, seen)
+            assert harness.broadcast_state("rules") == rules or not harness.metrics()
+            assert harness.state("seen") == seen
+
+
+def test_how_rows_are_cut_into_batches_does_not_matter_once_the_rules_are_there():
+    rows, rules = rows_of(3, 60), [{"k": f"r{i}", "t": 0, "v": 10 * i} for i in range(5)]
+    for size in (5, 9, 1000):
+        values = limits(rows, rules, parallelism=2).run(rows_per_batch=size).values
+        assert sorted(values) == limits_of([(rules, rows)])
+
+
+def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys):
+    rows, rules = rows_of(4, 90), [rule for rule in rules_of(5, 60) if rule["v"] != 1000]
+    changelog = DirectoryChangelog(tmp_path / "log")
+    known: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    expected = limits_of([(rules[:20], rows[:30]), (rules[20:40], rows[30:60])], known, seen)
+    values = []
+    for number in (1, 2):
+        job = limits(rows[: 30 * number], rules[: 20 * number], parallelism=4, changelog=changelog)
+        values += job.run(checkpoint=tmp_path / "ck").values
+    assert sorted(values) == expected
+    assert [found.problem for found in verify_changelog(changelog)] == [""] * 4
+    assert [found.problem for found in verify_checkpoint(tmp_path / "ck", "Limits", changelog)] == [""] * 4
+
+    # Programs and commands see the rules once, and not once for each key group.
+    changes = list(keyed.read_changelog(changelog, "rules", map_key_type=str))
+    assert {change.key for change in changes} == {None}
+    assert len(changes) == len({(change.commit.sequence, change.entry) for change in changes})
+    assert main(["inspect", str(tmp_path / "ck"), "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)["states"]["rules"]
+    assert (inspected["kind"], inspected["entries"]) == ("broadcast", len(known))
+    with keyed.open_tables(changelog, tmp_path / "open", types={"rules": RULES}) as tables:
+        tables.poll()
+        table = tables["rules"]
+        assert {entry.entry: entry.value for entry in table.scan()} == known
+        name = next(iter(known))
+        assert table.get(None, name) == known[name]
+        assert tables.sql("SELECT entry, value FROM rules").to_pylist() == [
+            {"entry": name, "value": known[name]} for name in sorted(known)
+        ]
+
+    for parallelism in (3, 2, 6, 1):
+        again = DirectoryChangelog(tmp_path / f"log{parallelism}")
+        point = keyed.RestorePoint(changelog, standby=tmp_path / "open" if parallelism % 2 else None)
+        job = limits(rows, rules, parallelism=parallelism, restore_from=point, changelog=again)
+        result = job.run(checkpoint=tmp_path / f"ck{parallelism}")
+        assert sorted(result.values) == limits_of([(rules[40:], rows[60:])], dict(known), dict(seen))
+        verified = verify_checkpoint(tmp_path / f"ck{parallelism}", "Limits", again)
+        assert [found.problem for found in verified] == [""] * parallelism
+
+
+def test_the_watermark_is_the_least_of_both_sides_where_rules_have_times():
+    rows, rules = rows_of(1, 20), rules_of(2, 4)
+    seen: list[int] = []
+
+    def watch(progress):
+        seen.append(progress.watermark)
+
+    limits(rows, rules).run(rows_per_batch=10, on_progress=watch)
+    assert seen == [2, 2, keyed.MAX_TIMESTAMP]
+    seen.clear()
+    limits(rows, rules, timed=False).run(rows_per_batch=10, on_progress=watch)
+    assert seen == [8, 18, keyed.MAX_TIMESTAMP]
+
+
+def test_silent_rules_do_not_hold_the_watermark_back_with_idleness():
+    clock, seen = [0], []
+
+    def rows():
+        for t in range(0, 60, 10):
+            clock[0] += 100
+            yield {"k": "a", "t": t, "v": 0}
+            yield keyed.PAUSE
+
+    strategy = keyed.ascending_timestamps().with_idleness(250)
+    limits(rows(), [], rules_watermark=strategy).run(
+        processing_time=lambda: clock[0], on_progress=lambda each: seen.append(each.watermark)
+    )
+    assert seen[:2] == [keyed.MIN_TIMESTAMP] * 2
+    assert seen[-2:] == [49, keyed.MAX_TIMESTAMP]
+
+
+def test_each_source_has_its_own_bad_rows_and_late_ones_are_counted_once():
+    rows = [{"k": "a", "t": 50, "v": 1}, {"k": None, "t": 51, "v": 1}, {"k": "b", "t": 3, "v": 1}]
+    rules = [{"k": "r", "t": 50, "v": 1}, {"k": "s", "t": None, "v": 1}, {"k": "u", "t": 4, "v": 0}]
+    first = keyed.stream(rows, timestamp="t", on_bad_row=BAD)
+    second = keyed.stream(rules, timestamp="t", on_bad_row=BAD_RULES)
+    out = first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), parallelism=3)
+    main_sink, bad, bad_rules = (keyed.collect_sink() for _ in range(3))
+    result = keyed.run(
+        out.to(main_sink), out.side_output(BAD).to(bad), out.side_output(BAD_RULES).to(bad_rules), rows_per_batch=1
+    )
+    assert [row.v for row in bad.values] == [1]
+    assert [row.k for row in bad_rules.values] == ["s"]
+    metrics = result.metrics["Limits"]
+    assert (metrics["rows_in"], metrics["rows_bad"], metrics["rows_late"]) == (4, 2, 2)
+
+
+def test_times_on_the_broadcast_side_alone_are_refused():
+    with pytest.raises(DefinitionError, match="one of the streams has timestamps"):
+        keyed.stream([]).key_by("k").connect(keyed.stream([], timestamp="t").broadcast(RULES))
+    operator = keyed.stream([]).key_by("k").process(Count()).key_by("k")
+    with pytest.raises(DefinitionError, match="is an operator of a query"):
+        operator.connect(keyed.stream([]).broadcast(RULES))
+
+
+def test_a_drained_checkpoint_takes_no_more_rules(tmp_path):
+    limits(rows_of(1, 3), rules_of(2, 3)).run(checkpoint=tmp_path, drain=True)
+    with pytest.raises(keyed.CheckpointFinished):
+        limits(rows_of(1, 3), rules_of(2, 4)).run(checkpoint=tmp_path)
