@@ -49,7 +49,8 @@ def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, changed: Delta, new_
             meta.log_bytes -= len(record)
             budget -= len(record)
         meta.first_row += 1
+    reappended = still_live.delta()
     # Only now, when nothing is read any more: the batch runs again, from the same log, if the local store fails.
     for row in cleaned:
         log.drop(row)
-    return still_live.delta()
+    return reappended

@@ -13,6 +13,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,19 +23,22 @@ from unittest.mock import patch
 import attrs
 
 from keyed.changelog.directory import DirectoryChangelog
-from keyed.changelog.model import Blocks, Changelog, ChangelogWriter, Commit
+from keyed.changelog.kafka import KafkaChangelog
+from keyed.changelog.model import Blocks, Changelog, ChangelogWriter, Commit, StagingChangelog
 from keyed.content.blocks import Change
 from keyed.content.local_store import LocalStore
 from keyed.engine import cleaning
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
-from keyed.errors import ChangelogError, CheckpointError, DefinitionError, KeyedError, LocalStoreError
+from keyed.errors import ChangelogError, ChangelogFenced, CheckpointError, DefinitionError, KeyedError, LocalStoreError
 from keyed.functions import Function
 from keyed.recovery import verify_changelog
+from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing import chosen
+from keyed.testing.faults import Died, Faults, FaultyDisk
 from keyed.testing.harness import KeyedTestHarness, Record
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
@@ -61,39 +66,19 @@ class SimulationFailed(AssertionError):
         self.script = list(script)
 
 
-class _Died(Exception):
-    """A worker died in the middle."""
-
-
-_STRUCK = (_Died, LocalStoreError, ChangelogError, CheckpointError)
-
-
-class _Faults:
-    """Decides what goes wrong, and writes it down."""
-
-    def __init__(self, random: Random, script: list[str]) -> None:
-        self.random = random
-        self.script = script
-        self.resting = True
-
-    def strikes(self, what: str, chance: float) -> bool:
-        """Tell whether something goes wrong now."""
-        if self.resting or self.random.random() >= chance:
-            return False
-        self.script.append(f"    {what}")
-        return True
+_STRUCK = (Died, LocalStoreError, ChangelogError, CheckpointError)
 
 
 class _FaultyStore:
     """A local store of which any call may fail; what it applies may be torn off."""
 
-    def __init__(self, store: LocalStore, faults: _Faults, name: str) -> None:
+    def __init__(self, store: LocalStore, faults: Faults, name: str) -> None:
         self._store = store
         self._faults = faults
         self._name = name
 
-    def _may_fail(self, call: str) -> None:
-        if self._faults.strikes(f"{self._name}: {call} fails", 0.004):
+    def _may_fail(self, call: str, chance: float = 0.004) -> None:
+        if self._faults.strikes(f"{self._name}: {call} fails", chance):
             raise LocalStoreError(f"{self._name}: {call} fails")
 
     def position(self) -> tuple[str, int] | None:
@@ -117,7 +102,8 @@ class _FaultyStore:
         return self._store.items()
 
     def table(self, state_id: int) -> Any:
-        self._may_fail("table")
+        # As rare as it is called.
+        self._may_fail("table", 0.02)
         return self._store.table(state_id)
 
     def apply(self, log_id: str, row: int, changes: Any, tables: Any = ()) -> None:
@@ -140,43 +126,52 @@ class _FaultyStore:
 class _FaultyWriter:
     """A writer whose appends fail, are torn off, get no answer, or come late."""
 
-    def __init__(self, writer: ChangelogWriter, world: _World, name: str) -> None:
-        self._writer = writer
-        self._world = world
+    def __init__(self, writer: ChangelogWriter, faults: Faults, name: str) -> None:
+        self.writer = writer
+        self._faults = faults
         self._name = name
 
     def last(self) -> Commit | None:
-        if self._world.faults.strikes(f"{self._name}: last fails", 0.01):
+        if self._faults.strikes(f"{self._name}: last fails", 0.01):
             raise ChangelogError(f"{self._name}: last fails")
-        return self._writer.last()
+        return self.writer.last()
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
-        faults = self._world.faults
+        faults = self._faults
         told = f"{self._name}: commit {commit.sequence}"
         if faults.strikes(f"{told} is torn off", 0.03):
-            self._writer.append(commit, self._torn(list(blocks)))
+            self.writer.append(commit, self._torn(list(blocks)))
         if faults.strikes(f"{told} is written without an answer", 0.03):
-            self._writer.append(commit, blocks)
+            self.writer.append(commit, blocks)
             raise ChangelogError(f"{told}: no answer")
         if faults.strikes(f"{told} is late", 0.03):
-            self._world.late.append((self._writer, commit, list(blocks)))
+            writer, kept = self.writer, list(blocks)
+            faults.late.append(lambda: writer.append(commit, kept))
             raise ChangelogError(f"{told}: timed out")
         if faults.strikes(f"{told} is refused", 0.02):
             raise ChangelogError(f"{told}: refused")
-        return self._writer.append(commit, blocks)
+        return self.writer.append(commit, blocks)
 
     def _torn(self, blocks: list[Any]) -> Iterator[Any]:
-        yield from blocks[: self._world.faults.random.randint(0, len(blocks))]
+        yield from blocks[: self._faults.random.randint(0, len(blocks))]
         raise ChangelogError(f"{self._name}: torn off")
 
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
+
+
+class _FaultyStagingWriter(_FaultyWriter):
+    """The same of a changelog that takes batches before their commit."""
+
+    def stage(self, commit: Commit, blocks: Blocks) -> bool:
+        writer: Any = self.writer
+        return bool(writer.stage(commit, blocks))
 
 
 class _FaultyCommits(MemoryCommitStore):
     """The truth, whose commits may fail, or succeed without an answer."""
 
-    def __init__(self, faults: _Faults) -> None:
+    def __init__(self, faults: Faults) -> None:
         super().__init__()
         self._faults = faults
 
@@ -185,7 +180,7 @@ class _FaultyCommits(MemoryCommitStore):
             raise CheckpointError("the commit fails")
         super().make_durable()
         if self._faults.strikes("the commit gets no answer", 0.03):
-            raise _Died
+            raise Died
 
 
 @attrs.define
@@ -195,23 +190,31 @@ class _Worker:
     number: int
     stores: dict[int, LocalStore] = attrs.field(factory=dict)
     groups: dict[int, KeyGroup] = attrs.field(factory=dict)
+    writers: WriterCache = attrs.field(factory=WriterCache)
+    faulty_writers: dict[int, _FaultyWriter] = attrs.field(factory=dict)
+
+    def die(self) -> None:
+        """Lose what is in memory."""
+        self.groups.clear()
+        self.faulty_writers.clear()
+        self.writers = WriterCache()
 
 
 class _World(KeyedTestHarness):
     """A harness over faulty parts, in which each batch is tried until it is committed."""
 
     def __init__(
-        self, faults: _Faults, changelog: Changelog, folder: Path | None, function: Function, **more: Any
+        self, faults: Faults, changelogs: Iterator[Changelog], folder: Path | None, function: Function, **more: Any
     ) -> None:
         self.faults = faults
-        self.late: list[tuple[ChangelogWriter, Commit, list[Any]]] = []
+        self._changelogs = changelogs
         self._zombies: list[tuple[bytes, list[Batch], Any]] = []
         self._workers: list[_Worker] = []
         self._disk = folder
         self._opened = 0
         self._number = 0
         self._written: dict[int, list[BatchResult]] = {}
-        super().__init__(function, changelog=changelog, **more)
+        super().__init__(function, changelog=next(changelogs), **more)
 
     def _start(self) -> None:
         if not isinstance(self._commits, _FaultyCommits):
@@ -227,19 +230,23 @@ class _World(KeyedTestHarness):
 
     def _group(self, worker: _Worker, index: int) -> KeyGroup:
         """Return a key group as a worker has it."""
-        if index not in worker.groups:
-            name = f"worker {worker.number}, key group {index}"
-            if index not in worker.stores:
-                self._opened += 1
-                on_disk = None if self._disk is None else self._disk / str(self._opened)
-                worker.stores[index] = MemoryStore() if on_disk is None else open_rocks_store(on_disk)
-            changelog = self._spec.changelog
-            assert changelog is not None
-            writer = _FaultyWriter(changelog.writer(index), self, f"changelog of {name}")
-            store: Any = _FaultyStore(worker.stores[index], self.faults, f"store of {name}")
-            log = self._commits.group_log(_OPERATOR, index)
-            spec = attrs.evolve(self._spec, function=copied(self._spec.function))
-            worker.groups[index] = KeyGroup(spec, index, log, Replica(store), writer, f"log{index}")
+        name, changelog = f"worker {worker.number}, key group {index}", self._spec.changelog
+        assert changelog is not None
+        log = self._commits.group_log(_OPERATOR, index)
+        writer = worker.writers.writer(changelog, "", index, log.meta(name))
+        if index in worker.groups:
+            worker.faulty_writers[index].writer = writer
+            return worker.groups[index]
+        if index not in worker.stores:
+            self._opened += 1
+            on_disk = None if self._disk is None else self._disk / str(self._opened)
+            worker.stores[index] = MemoryStore() if on_disk is None else open_rocks_store(on_disk)
+        staging = isinstance(changelog, StagingChangelog)
+        faulty = (_FaultyStagingWriter if staging else _FaultyWriter)(writer, self.faults, f"changelog of {name}")
+        store: Any = _FaultyStore(worker.stores[index], self.faults, f"store of {name}")
+        spec = attrs.evolve(self._spec, function=copied(self._spec.function))
+        worker.faulty_writers[index] = faulty
+        worker.groups[index] = KeyGroup(spec, index, log, Replica(store), faulty, f"log{index}", stages=staging)
         return worker.groups[index]
 
     def _ran(self, batches: list[Batch]) -> list[BatchResult]:
@@ -261,6 +268,7 @@ class _World(KeyedTestHarness):
                 break
         self.faults.resting = True
         self._number = number
+        self._publish(self._written[number])
         self._groups = [self._group(self.faults.random.choice(self._workers), i) for i in range(len(self._groups))]
         return self._written[number]
 
@@ -275,7 +283,7 @@ class _World(KeyedTestHarness):
                 results.append(self._group(worker, index).run(batch))
                 if faults.strikes(f"worker {worker.number} dies in the middle", 0.03):
                     self._kill(worker)
-                    raise _Died
+                    raise Died
             again = faults.strikes("the batch runs a second time", 0.05)
             if again:
                 self._commits.rollback()
@@ -283,18 +291,27 @@ class _World(KeyedTestHarness):
         self._commits.write(_BATCH, b"%d" % number)
         self._commits.commit()
 
+    def _publish(self, results: list[BatchResult]) -> None:
+        """Let the driver publish what the key groups have staged of a batch that was committed, if it gets to that."""
+        changelog = self._spec.changelog
+        if isinstance(changelog, StagingChangelog) and self.faults.random.random() < 0.7:
+            for index, result in enumerate(results):
+                if result.staged:
+                    changelog.publish(index, result.commit, result.staged)
+
     def _disturb(self, batches: list[Batch]) -> None:
         """Do what may happen before a batch."""
-        faults, random = self.faults, self.faults.random
+        faults, random, changelog = self.faults, self.faults.random, self._spec.changelog
         if faults.strikes("a worker dies", 0.08):
             self._kill(random.choice(self._workers))
-        if self.late and faults.strikes("a late commit arrives", 0.5):
+        if faults.late and faults.strikes("what was late arrives", 0.5):
             self._arrive()
         if faults.strikes("a worker flushes", 0.1):
             index = random.randrange(len(batches))
             self._group(random.choice(self._workers), index).flush()
+        if isinstance(changelog, DirectoryChangelog) and faults.strikes("the changelog is compacted", 0.1):
+            changelog.compact()
         if faults.strikes("a worker falls asleep in this batch", 0.05):
-            changelog = self._spec.changelog
             assert changelog is not None
             writers = [changelog.writer(index) for index in range(len(batches))]
             self._zombies.append((self._commits.snapshot(), batches, writers))
@@ -303,7 +320,7 @@ class _World(KeyedTestHarness):
 
     def _kill(self, worker: _Worker) -> None:
         """Take a worker's memory from it, and sometimes its disk."""
-        worker.groups.clear()
+        worker.die()
         if self.faults.random.random() < 0.5:
             self.faults.script.append(f"      worker {worker.number} has lost its disk")
             for store in worker.stores.values():
@@ -311,11 +328,16 @@ class _World(KeyedTestHarness):
             worker.stores.clear()
 
     def _arrive(self) -> None:
-        writer, commit, blocks = self.late.pop(self.faults.random.randrange(len(self.late)))
+        """Let something arrive that was late, and may not count any more."""
         try:
-            writer.append(commit, blocks)
-        except ChangelogError:
-            self.faults.script.append("      and is refused")
+            self.faults.late.pop(self.faults.random.randrange(len(self.faults.late)))()
+        except Exception as error:  # noqa: BLE001 - whatever the disk or the broker says
+            self.faults.script.append(f"      and is refused: {type(error).__name__}")
+
+    def die(self) -> None:
+        """Take the memory of all workers, as when the power fails."""
+        for worker in self._workers:
+            worker.die()
 
     def _wake(self, snapshot: bytes, batches: list[Batch], writers: list[ChangelogWriter]) -> None:
         """Run an old batch over the state of then; nothing of it is ever committed."""
@@ -338,10 +360,14 @@ class _World(KeyedTestHarness):
 
     def deliver(self) -> None:
         """Let all that is late arrive, and export the last batch."""
-        while self.late:
+        while self.faults.late:
             self._arrive()
         for group in self._groups:
-            group.flush()
+            try:
+                group.flush()
+            except ChangelogFenced:
+                # Another worker has written since, and this one takes over.
+                group.flush()
 
     def rescale(self, parallelism: int, function: Function | None = None) -> None:
         """Go on from the changelog, with another one."""
@@ -351,7 +377,7 @@ class _World(KeyedTestHarness):
         self._zombies.clear()
         if not self._number:
             return
-        new = MemoryChangelog()
+        new = next(self._changelogs)
         new.prepare(_OPERATOR, parallelism)
         channels = self._channels()
         self._stop()
@@ -436,23 +462,27 @@ class Simulation:
         with ExitStack() as stack:
             # A log so small would never be cleaned.
             stack.enter_context(patch.object(cleaning, "_SLACK_BYTES", 64))
-            kinds = random.random(), random.random()
-            folder = None
-            if kinds[0] < 0.25 or kinds[1] < 0.03:
-                memory = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, where there is one
-                folder = Path(tempfile.mkdtemp(prefix="keyed-simulation-", dir=memory if memory.is_dir() else None))
-                stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            changelog: Changelog = MemoryChangelog()
-            if folder is not None and kinds[0] < 0.25:
-                changelog = DirectoryChangelog(folder / "log", auto_compact=False)
-            disk = folder if kinds[1] < 0.03 else None
-            self.script.append(
-                f"changelog {type(changelog).__name__}, stores {'in memory' if disk is None else 'on disk'}"
-            )
-            faults = _Faults(random, self.script)
+            kind, on_disk = random.random(), random.random() < 0.03
+            memory = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, where there is one
+            folder = Path(tempfile.mkdtemp(prefix="keyed-simulation-", dir=memory if memory.is_dir() else None))
+            (folder / "logs").mkdir()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            faults = Faults(random, self.script)
+            make: Callable[[int], Changelog] = lambda _: MemoryChangelog()  # noqa: E731 - the plainest of three
+            if kind < 0.15:
+                make = lambda number: _directory(folder / "logs" / str(number))  # noqa: E731
+            elif kind < 0.3 and find_spec("confluent_kafka"):
+                from keyed.testing.kafka_stand_in import StandInBroker
+
+                stack.enter_context(StandInBroker(faults).in_place())
+                make = lambda number: KafkaChangelog(f"log{number}", bootstrap="stand-in")  # noqa: E731
+            changelogs = map(make, count())
+            self.script.append(f"changelog {type(make(0)).__name__}, stores {'on disk' if on_disk else 'in memory'}")
             parallelism = random.choice([1, 1, 2, 3])
             self.script.append(f"{parallelism} key groups")
-            world = _World(faults, changelog, disk, self.function, parallelism=parallelism, **self._options)
+            disk = folder / "stores" if on_disk else None
+            world = _World(faults, changelogs, disk, self.function, parallelism=parallelism, **self._options)
+            stack.enter_context(FaultyDisk(folder / "logs", faults, world.die).in_place())
             stack.callback(world._stop)  # noqa: SLF001 - the function's close is no part of it
             try:
                 for step in self._steps:
@@ -460,7 +490,7 @@ class Simulation:
                     step.do(world, self.function)
                 where = difference(expected, found := outcome(world))
                 problem = world.problem()
-            except (KeyedError, _Died) as error:
+            except (KeyedError, Died) as error:
                 raise SimulationFailed(
                     f"{type(self.function).__name__} fails where the undisturbed run does not: "
                     f"{type(error).__name__}: {error}",
@@ -472,6 +502,10 @@ class Simulation:
             problem = f"{told} is {found.get(where)!r:.500}, and undisturbed {expected.get(where)!r:.500}"
         if problem is not None:
             raise SimulationFailed(f"{type(self.function).__name__}: {problem}", self.seed, self.script)
+
+
+def _directory(path: Path) -> DirectoryChangelog:
+    return DirectoryChangelog(path, auto_compact=False, compaction_lag=0)
 
 
 def _steps(random: Random, rows: list[Record]) -> list[Step]:

@@ -1,20 +1,26 @@
-"""A function that uses every kind of state and timer, and rows for it: what simulations are made of."""
+"""Functions that use every kind of state and timer, tables and two inputs, and rows for them: what is simulated."""
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
+
+import pyarrow.compute as pc
 
 from keyed import (
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListState,
     MapState,
     ReducingState,
     StateTtl,
+    TableState,
     TimeDomain,
     ValueState,
+    VectorizedFunction,
     VersionedState,
 )
-from keyed.testing import Record
+from keyed.testing import Record, Second
 
 
 class Exercise(KeyedProcessFunction):
@@ -77,3 +83,61 @@ def rows(random: Random) -> list[Record]:
 
 def key(element):
     return element[0]
+
+
+class Columns(VectorizedFunction):
+    """Rows are (k, w, n): sums by key and window, last values by key, and windows that go with the watermark."""
+
+    sums = TableState("k string, w bigint, n bigint", key=["k", "w"])
+    last = TableState("k string, n bigint", key="k", ttl=StateTtl(milliseconds=40, time_domain=TimeDomain.EVENT_TIME))
+
+    def process_batch(self, table, ctx):
+        self.sums.merge(table, {"n": "sum"})
+        self.last.upsert(table)
+        self.last.delete(table.filter(pc.field("n") == 3))
+        ctx.emit(self.sums.lookup(table.group_by(["k", "w"]).aggregate([])))
+
+    def on_watermark(self, watermark, ctx):
+        done = self.sums.take(("w", "<", watermark // 10))
+        if done.num_rows:
+            ctx.emit(done)
+
+
+class Both(KeyedCoProcessFunction):
+    """Elements of both sides meet by key in one state and one set of timers."""
+
+    left = ListState(int)
+    right = MapState(int, int)
+
+    def process_element1(self, value, ctx):
+        self.left.add(value[2])
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + value[2] * 5)
+        yield value[0], 1, len(self.right)
+
+    def process_element2(self, value, ctx):
+        self.right[value[2]] = ctx.timestamp()
+        ctx.timer_service().set_timer("n", ctx.timestamp() + 9, TimeDomain.EVENT_TIME)
+        yield value[0], 2, sum(self.left.get())
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, list(self.left.get()), sorted(self.right.items())
+        if timestamp % 3 == 0:
+            self.left.clear()
+            self.right.clear()
+
+
+def rows_in_columns(random: Random) -> list[Record]:
+    """Return rows for `Columns`."""
+    return [Record({"k": value[0], "w": (time or 0) // 10, "n": value[2]}, time) for value, time in rows(random)]
+
+
+def rows_of_both(random: Random) -> list[Record]:
+    """Return rows for `Both`."""
+    return [random.choice((Record, Second))(*row) for row in rows(random)]
+
+
+def of_seed(seed: int) -> tuple[Any, Any, Any]:
+    """Return a function, its rows and their key: the one with tables seldom, because it costs ten times as much."""
+    if seed % 32 == 31:
+        return Columns(), rows_in_columns, "k"
+    return (Both(), rows_of_both, key) if seed % 4 == 1 else (Exercise(), rows, key)

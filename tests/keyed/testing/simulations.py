@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from unittest.mock import patch
 
 import attrs
 
-from keyed.changelog.directory import directory_writer
+from keyed.changelog.directory import directory_writer, disk
+from keyed.changelog.kafka import client as kafka_client
+from keyed.changelog.kafka import transactions
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.delta import Delta
 from keyed.engine import changes, key_group, loader, replica
@@ -83,6 +86,45 @@ def position_first(real: Any, self: Any, batch: Any, log_id: str, row: int, floo
     real(self, batch, log_id, row, floors)
 
 
+def unsynced(real: Any, *arguments: Any) -> None:
+    with patch.object(os, "fsync"):
+        real(*arguments)
+
+
+def half_written(real: Any, file: int, data: bytes) -> None:
+    os.write(file, data)
+
+
+def names_unsynced(real: Any, path: Any) -> None:
+    """Leave it to the disk when names become durable."""
+
+
+def lost_silently(real: Any, self: Any, error: Any, message: Any) -> None:
+    if error is None:
+        real(self, error, message)
+
+
+def uncommitted(real: Any, self: Any) -> Any:
+    with patch.dict(kafka_client._FIXED_CONSUMER, {"isolation.level": "read_uncommitted"}):
+        return real(self)
+
+
+def without_tables(real: Any, *arguments: Any) -> Any:
+    for delta in real(*arguments):
+        yield attrs.evolve(delta, tables=[])
+
+
+def sides_forgotten(real: Any, strategies: Any, channels: Any, *arguments: Any) -> Any:
+    return real(strategies, (), *arguments)
+
+
+def dropped_first(real: Any, log: Any, meta: Any, *arguments: Any) -> Any:
+    first, still_live = meta.first_row, real(log, meta, *arguments)
+    if meta.first_row > first and still_live.tables:
+        arguments[0].table(still_live.tables[0].state_id)
+    return still_live
+
+
 def torn_stays(real: Any, self: Any, commit: Any, blocks: Any) -> Any:
     taken = []
     try:
@@ -115,11 +157,20 @@ PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "append",
         empty_is_left_out,
     ),
+    "disk: a file is published before its data is synced": (disk, "_write_new", unsynced),
+    "disk: a folder is not synced": (disk, "sync_folder", names_unsynced),
+    "disk: what a write did not take is not written": (disk, "_write", half_written),
+    "Kafka: records that were given up are not missed": (transactions.Transactions, "_reported", lost_silently),
+    "Kafka: what is not committed is read": (kafka_client.Cluster, "consumer", uncommitted),
+    "recovery: rows of tables are not restored": (loader, "contents", without_tables),
+    "engine: tables are read when rows of the log are gone": (key_group, "clean", dropped_first),
+    "engine: how far each input is is forgotten": (key_group, "advance", sides_forgotten),
 }
 
 
 def simulation(seed: int) -> Simulation:
-    return Simulation(exercise.Exercise(), exercise.rows, exercise.key, None, seed)
+    function, rows, key = exercise.of_seed(seed)
+    return Simulation(function, rows, key, None, seed)
 
 
 def tried(seeds: range) -> str:

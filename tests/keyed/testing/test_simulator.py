@@ -21,6 +21,9 @@ FAST = [
     "recovery: timers are not restored",
     "stores: a commit store rolls back half",
     "changelogs: in memory a torn commit stays",
+    "disk: a folder is not synced",
+    "Kafka: what is not committed is read",
+    "engine: how far each input is is forgotten",
 ]
 
 
