@@ -39,7 +39,7 @@ KEYED = {
             "Functions over whole columns, and their state. How to use them: "
             "[when rows are too slow](../how-to/when-rows-are-too-slow.md)."
         ),
-        ("keyed.vectorized", "keyed.table_state"),
+        ("keyed.vectorized", "keyed.table_state", "keyed.arrow.read", "keyed.arrow.write"),
     ),
     "streams.md": (
         "Streams, sinks and sessions",

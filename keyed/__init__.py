@@ -67,6 +67,8 @@ from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunctio
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 
 if TYPE_CHECKING:
+    from keyed.arrow.read import table_rows
+    from keyed.arrow.write import table_of
     from keyed.recovery import read_changelog
     from keyed.runtimes.spark.checkpoint.spark_flush import spark_flush
     from keyed.runtimes.spark.checkpoint.spark_verify import spark_verify
@@ -84,6 +86,8 @@ _ON_DEMAND = {
     "StateTables": "views",
     "open_tables": "views",
     "read_tables": "views",
+    "table_of": "arrow.write",
+    "table_rows": "arrow.read",
 }
 
 __version__ = "0.1.0"
@@ -194,6 +198,8 @@ __all__ = [
     "spark_verify",
     "start",
     "stream",
+    "table_of",
+    "table_rows",
 ]
 
 

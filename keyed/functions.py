@@ -31,6 +31,19 @@ class _RowFunction(Shown):
             context: Gives state by descriptor and names the task.
         """
 
+    def planned(self, stream: Any, output: Any, order: str) -> Function:
+        """Return the function that runs over a stream: this one, if a library does not say otherwise.
+
+        Called once, by ``process``: a function that has another form, for whole columns say, returns that where the
+        stream allows it. Both go by the name of this one.
+
+        Args:
+            stream: The `keyed.KeyedStream`.
+            output: The output's columns as ``process`` was given them.
+            order: Order of the rows of a batch.
+        """
+        return self  # type: ignore[return-value]
+
     def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
         """Act on a timer of a key that fires. The timer is removed before the call.
 

@@ -23,6 +23,7 @@ from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
+    RowFunction,
     check_function,
     declared_states,
     takes_two,
@@ -405,6 +406,16 @@ class KeyedStream(Shown):
         return _columns(self.upstream.data)
 
     @property
+    def sides(self) -> tuple[KeyedStream, ...]:
+        """The stream itself, or the two that are connected."""
+        second = [each for each in self.beside if each.side]
+        if not second:
+            return (self,)
+        first = attrs.evolve(self, beside=tuple(each for each in self.beside if not each.side))
+        rest = tuple(attrs.evolve(each, side=0) for each in second[1:])
+        return first, KeyedStream(second[0].source, second[0].keys, rest)
+
+    @property
     def _output(self) -> Schema | None:
         """The declared columns of the output that is read."""
         assert isinstance(self.upstream, Stage)
@@ -459,13 +470,15 @@ class KeyedStream(Shown):
             DefinitionError: The function or a parameter breaks a rule. Nothing has run then.
         """
         check_function(function)
-        if callable(self.keys) and isinstance(function, VectorizedFunction):
-            raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         _check_sides(function, self)
         name = name if name is not None else type(function).__name__
+        check_order(order)
+        if isinstance(function, RowFunction):
+            function = function.planned(self, output, order)
+        if callable(self.keys) and isinstance(function, VectorizedFunction):
+            raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
-        check_order(order)
         if store not in ("memory", "rocksdb"):
             raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
         if parallelism is not None:

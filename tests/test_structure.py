@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "tables": {*API, "arrow", "content"},
     "changelog": {*BASE, "content"},
     "api": {*API, "changelog"},
-    "keyed": {*API, "changelog", "recovery", "runtimes", "views"},
+    "keyed": {*API, "arrow", "changelog", "recovery", "runtimes", "views"},
     "engine": {*API, "arrow", "content", "changelog", "tables"},
     "stores": {*API, "content", "engine", "tables"},
     "recovery": {*API, "content", "tables", "engine", "stores", "changelog"},

@@ -147,7 +147,8 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
     if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
         return ""
     kind, path = ("whole columns", "vectorized") if is_table else ("rows", "row")
-    return f'It was kept by a function over {kind}, and this one is not: windows go on with .path("{path}"). '
+    given = f'windows go on with .path("{path}"), joins with path="{path}"'
+    return f"It was kept by a function over {kind}, and this one is not: {given}. "
 
 
 def _why(old: StateSchema, new: StateSchema) -> str | None:

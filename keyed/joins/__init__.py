@@ -4,6 +4,8 @@
   `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. What comes out
   of a pair is what a function makes of it, ``join(left, right)``, in which a side that has no partner is ``None``;
   ``None`` as the result emits nothing. `pairs`: what these share.
+- Of those by event time a form over whole columns, which is taken by itself where it can be: `interval_columns`,
+  `as_of_columns`, `window_columns`; `join_path` decides, `column_join` and `matching` are what they share.
 - `lookups`: rows enriched by an external function, which is asked for many keys at once. `async_lookup`: such a
   function whose calls run beside one another.
 """
@@ -11,6 +13,7 @@
 from keyed.joins.as_of import AsOfJoin
 from keyed.joins.async_lookup import AsyncLookup
 from keyed.joins.interval import IntervalJoin
+from keyed.joins.join_path import explain
 from keyed.joins.lookups import LookupJoin, lookup_join
 from keyed.joins.tables import EnrichmentJoin, TableJoin
 from keyed.joins.windowed import WindowCoGroup, WindowJoin
@@ -24,5 +27,6 @@ __all__ = [
     "TableJoin",
     "WindowCoGroup",
     "WindowJoin",
+    "explain",
     "lookup_join",
 ]

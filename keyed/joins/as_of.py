@@ -8,11 +8,21 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
-from keyed import Context, MapState, OnTimerContext, OutputTag, milliseconds_of
-from keyed.joins.pairs import Join, LateRowsFunction, Pairing, time_of
+from keyed import (
+    Context,
+    ListState,
+    MapState,
+    OnTimerContext,
+    OutputTag,
+    Schema,
+    VectorizedFunction,
+    milliseconds_of,
+)
+from keyed.joins.join_path import Path, Side
+from keyed.joins.pairs import Join, Pairing, TimedJoin, time_of
 
 
-class AsOfJoin(LateRowsFunction):
+class AsOfJoin(TimedJoin):
     """Joins each left element with the last right one of its key whose time is not later, as ``pandas.merge_asof``.
 
     A left element comes out when the watermark has passed its time, and with it all right ones that count; left ones of
@@ -27,12 +37,15 @@ class AsOfJoin(LateRowsFunction):
         allow_exact_matches: Whether a right element of the same time counts.
         how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
+            checkpoint goes on with the path that it was begun with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
     """
 
-    lefts = MapState(int, list[Any])
+    #: Those that wait, under their time.
+    lefts = ListState(Any)
     rights = MapState(int, Any)
 
     def __init__(
@@ -43,21 +56,30 @@ class AsOfJoin(LateRowsFunction):
         allow_exact_matches: bool = True,
         how: Literal["inner", "left"] = "left",
         late_left: OutputTag | None = None,
+        path: Path = "auto",
     ) -> None:
-        super().__init__(late_left, None)
-        self._pairs = Pairing(join, how, ("inner", "left"))
-        self._tolerance = None if tolerance is None else milliseconds_of(tolerance, "tolerance")
-        self._exact = allow_exact_matches
+        super().__init__(late_left, None, path)
+        self.pairs = Pairing(join, how, ("inner", "left"))
+        self.tolerance_ms = None if tolerance is None else milliseconds_of(tolerance, "tolerance")
+        self.exact = allow_exact_matches
 
     def __repr__(self) -> str:
-        return "AsOfJoin()" if self._tolerance is None else f"AsOfJoin(tolerance={self._tolerance} ms)"
+        return "AsOfJoin()" if self.tolerance_ms is None else f"AsOfJoin(tolerance={self.tolerance_ms} ms)"
+
+    def spans_ms(self) -> tuple[int]:
+        return (self.tolerance_ms or 0,)
+
+    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+        from keyed.joins.as_of_columns import AsOfColumns
+
+        return AsOfColumns(self, sides, output)
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         time = time_of(ctx)
         if time <= ctx.timer_service().current_watermark():
             self.drop_late(0, value, ctx)
             return
-        self.lefts.put(time, [*self.lefts.get(time, ()), value])
+        self.lefts.namespace(time).add(value)
         ctx.timer_service().register_event_time_timer(time)
 
     def process_element2(self, value: Any, ctx: Context) -> None:
@@ -66,8 +88,8 @@ class AsOfJoin(LateRowsFunction):
         # When the watermark has passed it, those before it are of no more use; and it is itself after the tolerance.
         service = ctx.timer_service()
         service.register_event_time_timer(time)
-        if self._tolerance is not None:
-            service.register_event_time_timer(time + self._tolerance + (not self._exact))
+        if self.tolerance_ms is not None:
+            service.register_event_time_timer(time + self.tolerance_ms + (not self.exact))
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         passed = []
@@ -75,16 +97,17 @@ class AsOfJoin(LateRowsFunction):
             if time > timestamp:
                 break
             passed.append(time)
-        waiting = self.lefts.get(timestamp)
-        if waiting is not None:
-            self.lefts.remove(timestamp)
-            last = next((time for time in reversed(passed) if time < timestamp or self._exact), None)
-            in_time = last is not None and (self._tolerance is None or timestamp - last <= self._tolerance)
-            if in_time or self._pairs.keeps[0]:
+        lefts = self.lefts.namespace(timestamp)
+        waiting = list(lefts.get())
+        if waiting:
+            lefts.clear()
+            last = next((time for time in reversed(passed) if time < timestamp or self.exact), None)
+            in_time = last is not None and (self.tolerance_ms is None or timestamp - last <= self.tolerance_ms)
+            if in_time or self.pairs.keeps[0]:
                 right = self.rights[last] if in_time and last is not None else None
                 for left in waiting:
-                    yield from self._pairs.emit(left, right)
+                    yield from self.pairs.emit(left, right)
         for time in passed[:-1]:
             self.rights.remove(time)
-        if passed and self._tolerance is not None and timestamp - passed[-1] > self._tolerance - self._exact:
+        if passed and self.tolerance_ms is not None and timestamp - passed[-1] > self.tolerance_ms - self.exact:
             self.rights.remove(passed[-1])

@@ -4,15 +4,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
-from keyed import Context, DefinitionError, MapState, OnTimerContext, OutputTag
-from keyed.joins.pairs import How, Join, LateRowsFunction, Pairing, signed_milliseconds, time_of
+from keyed import (
+    Context,
+    DefinitionError,
+    MapState,
+    OnTimerContext,
+    OutputTag,
+    Schema,
+    VectorizedFunction,
+)
+from keyed.joins.join_path import Path, Side
+from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
+
+Kept = MapState[tuple[int, int], tuple[Any, bool]]
 
 
-class IntervalJoin(LateRowsFunction):
+class IntervalJoin(TimedJoin):
     """Joins elements of one key with ``left + lower <= right <= left + upper``, times in event time.
 
     The rules are those of Flink's ``IntervalJoinOperator``: a pair comes out as soon as both are there, with the
@@ -30,14 +43,16 @@ class IntervalJoin(LateRowsFunction):
         how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
+            checkpoint goes on with the path that it was begun with.
 
     Raises:
         DefinitionError: No time lies within the bounds, or a parameter breaks another rule.
     """
 
-    #: By time, the elements that wait for partners, each with whether it has had one.
-    lefts = MapState(int, list[Any])
-    rights = MapState(int, list[Any])
+    #: By time, and number among those of that time, the elements that wait, each with whether it has had a partner.
+    lefts = MapState(tuple[int, int], tuple[Any, bool])
+    rights = MapState(tuple[int, int], tuple[Any, bool])
 
     def __init__(
         self,
@@ -50,56 +65,71 @@ class IntervalJoin(LateRowsFunction):
         how: How = "inner",
         late_left: OutputTag | None = None,
         late_right: OutputTag | None = None,
+        path: Path = "auto",
     ) -> None:
-        super().__init__(late_left, late_right)
-        self._pairs = Pairing(join, how)
-        self._lower = signed_milliseconds(lower, "lower") + lower_exclusive
-        self._upper = signed_milliseconds(upper, "upper") - upper_exclusive
-        if self._lower > self._upper:
+        super().__init__(late_left, late_right, path)
+        self.pairs = Pairing(join, how)
+        self.lower = signed_milliseconds(lower, "lower") + lower_exclusive
+        self.upper = signed_milliseconds(upper, "upper") - upper_exclusive
+        if self.lower > self.upper:
             raise DefinitionError(f"IntervalJoin: no time lies between lower={lower!r} and upper={upper!r}")
         # How long an element of either side is kept after its time.
-        self._kept_ms = (max(self._upper, 0), max(-self._lower, 0))
+        self.kept_ms = (max(self.upper, 0), max(-self.lower, 0))
 
     def __repr__(self) -> str:
-        return f"IntervalJoin({self._lower} ms <= right - left <= {self._upper} ms)"
+        return f"IntervalJoin({self.lower} ms <= right - left <= {self.upper} ms)"
+
+    def spans_ms(self) -> tuple[int, int]:
+        return self.lower, self.upper
+
+    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+        from keyed.joins.interval_columns import IntervalColumns
+
+        return IntervalColumns(self, sides, output)
 
     def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
-        return self._meet(0, value, ctx, self.lefts, self.rights, self._lower, self._upper)
+        return self._meet(0, value, ctx, self.lefts, self.rights, self.lower, self.upper)
 
     def process_element2(self, value: Any, ctx: Context) -> Iterator[Any]:
-        return self._meet(1, value, ctx, self.rights, self.lefts, -self._upper, -self._lower)
+        return self._meet(1, value, ctx, self.rights, self.lefts, -self.upper, -self.lower)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         for side, state in enumerate((self.lefts, self.rights)):
-            for time in state:
-                if time + self._kept_ms[side] > timestamp:
+            time = timestamp - self.kept_ms[side]
+            for number in count():
+                kept = state.get((time, number))
+                if kept is None:
                     break
-                if self._pairs.keeps[side]:
-                    for value, had_partner in state[time]:
-                        if not had_partner:
-                            yield from self._pairs.emit(*((None, value) if side else (value, None)))
-                state.remove(time)
+                if self.pairs.keeps[side] and not kept[1]:
+                    yield from self.pairs.emit(*((None, kept[0]) if side else (kept[0], None)))
+                state.remove((time, number))
 
-    def _meet(
-        self, side: int, value: Any, ctx: Context, own: MapState[int, Any], other: MapState[int, Any], low: int, up: int
-    ) -> Iterator[Any]:
+    def _meet(self, side: int, value: Any, ctx: Context, own: Kept, other: Kept, low: int, up: int) -> Iterator[Any]:
         time = time_of(ctx)
         if time < ctx.timer_service().current_watermark():
             self.drop_late(side, value, ctx)
             return
-        marks = self._pairs.keeps[1 - side]
+        marks = self.pairs.keeps[1 - side]
         had_partner = False
-        for other_time, kept in other.items():
+        for place, (partner, had) in other.items():
+            other_time = place[0]
             if other_time > time + up:
                 break
             if other_time < time + low:
                 continue
             had_partner = True
-            if marks and not all(had for _, had in kept):
-                other.put(other_time, [(partner, True) for partner, _ in kept])
-            for partner, _ in kept:
-                for output in self._pairs.emit(*((partner, value) if side else (value, partner))):
-                    ctx.collect(output, max(time, other_time))
-        own.put(time, [*own.get(time, ()), (value, had_partner)])
-        ctx.timer_service().register_event_time_timer(time + self._kept_ms[side])
+            if marks and not had:
+                other.put(place, (partner, True))
+            for output in self.pairs.emit(*((partner, value) if side else (value, partner))):
+                ctx.collect(output, max(time, other_time))
+        own.put((time, _free(own, time)), (value, had_partner))
+        ctx.timer_service().register_event_time_timer(time + self.kept_ms[side])
         yield from ()
+
+
+def _free(state: Kept, time: int) -> int:
+    """Return how many elements of a time there are, which is the next number, without looking at each."""
+    above = 1
+    while (time, above - 1) in state:
+        above *= 2
+    return bisect_left(range(above - 1), True, above // 2, key=lambda number: (time, number) not in state)

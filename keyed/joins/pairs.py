@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
-from keyed import Context, DefinitionError, KeyedCoProcessFunction, OutputTag, TimestampError, milliseconds_of
+from keyed import (
+    Context,
+    DefinitionError,
+    KeyedCoProcessFunction,
+    KeyedStream,
+    OutputTag,
+    Schema,
+    TimestampError,
+    VectorizedFunction,
+    milliseconds_of,
+    schema_of,
+)
+from keyed.joins.join_path import MOST_SPAN, Path, Side, check_path, row_reason, sides_of
 
 How = Literal["inner", "left", "right", "full"]
 Join = Callable[[Any, Any], Any]
@@ -21,6 +34,7 @@ class Pairing:
         kinds: What ``how`` may be.
 
     Attributes:
+        join: The function.
         keeps: Whether left, and whether right elements without a partner come out.
 
     Raises:
@@ -32,37 +46,71 @@ class Pairing:
             raise DefinitionError(f"join={join!r}: give a function join(left, right)")
         if how not in kinds:
             raise DefinitionError(f"how={how!r} must be one of {', '.join(map(repr, kinds))}")
-        self._join = join
+        self.join = join
         self.keeps = (how in ("left", "full"), how in ("right", "full"))
 
     def emit(self, left: Any, right: Any) -> Iterator[Any]:
         """Yield the output of a pair, if it has one."""
-        output = self._join(left, right)
+        output = self.join(left, right)
         if output is not None:
             yield output
 
 
-class LateRowsFunction(KeyedCoProcessFunction):
-    """A function of two sides by event time, with a side output for the late rows of either.
+class TimedJoin(KeyedCoProcessFunction):
+    """A join by event time, with a side output for the late rows of either side, and a path over whole columns.
 
     Args:
         late_left: Side output of late left elements; without it they are dropped and counted.
         late_right: The same for right ones.
+        path: Whether it runs over whole columns where it can (``"auto"``), always or never.
+
+    Attributes:
+        path_reason: Why it runs row by row.
 
     Raises:
-        DefinitionError: One is no `OutputTag`.
+        DefinitionError: One is no `OutputTag`, or there is no such path.
     """
 
-    def __init__(self, late_left: OutputTag | None, late_right: OutputTag | None) -> None:
+    path_reason: str | None = "it is not given to process"
+
+    def __init__(self, late_left: OutputTag | None, late_right: OutputTag | None, path: Path) -> None:
+        check_path(path)
+        self._path = path
         for tag in (late_left, late_right):
             if tag is not None and not isinstance(tag, OutputTag):
                 raise DefinitionError(f"{type(self).__name__}: {tag!r} is no OutputTag for late rows")
-        self._late = (late_left, late_right)
-        self.known_side_outputs = {tag.name for tag in self._late if tag is not None}
+        self.late = (late_left, late_right)
+        self.known_side_outputs = {tag.name for tag in self.late if tag is not None}
+
+    def planned(self, stream: KeyedStream, output: Any, order: str) -> KeyedCoProcessFunction | VectorizedFunction:
+        """Return the join over whole columns where it can be that, else this one, which says why."""
+        if len(stream.sides) < 2:
+            return self
+        reason = "of path='row'" if self._path == "row" else row_reason(stream, output, order)
+        if reason is None and max(map(abs, self.spans_ms())) > MOST_SPAN:
+            reason = f"it reaches further than {MOST_SPAN} ms"
+        if reason is None:
+            return self.over_columns(sides_of(stream), schema_of(output))
+        if self._path == "vectorized":
+            raise DefinitionError(
+                f"path='vectorized': {self!r} cannot be computed over whole columns, because {reason}; use path='auto' "
+                "or 'row'"
+            )
+        planned = copy.copy(self)
+        planned.path_reason = reason
+        return planned
+
+    def spans_ms(self) -> Collection[int]:
+        """Return the durations that times are added to."""
+        raise NotImplementedError
+
+    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+        """Return the same join over whole columns."""
+        raise NotImplementedError
 
     def drop_late(self, side: int, value: Any, ctx: Context) -> None:
         """Send a late element aside, or count it as dropped."""
-        tag = self._late[side]
+        tag = self.late[side]
         if tag is None:
             ctx.drop()
         else:

@@ -14,9 +14,12 @@ from keyed import (
     ListState,
     OnTimerContext,
     OutputTag,
+    Schema,
+    VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.pairs import How, Join, LateRowsFunction, Pairing, signed_milliseconds, time_of
+from keyed.joins.join_path import Path, Side
+from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
 CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any]]
@@ -37,7 +40,7 @@ class _Windows:
         return range(last - earlier * self.slide, last + 1, self.slide)
 
 
-class WindowCoGroup(LateRowsFunction):
+class WindowCoGroup(TimedJoin):
     """Gives a function the elements of both sides of each key and window when the watermark passes its end.
 
     A window contains times from its start up to, not including, its end, as in Flink's ``coGroup``. It comes out with
@@ -51,6 +54,8 @@ class WindowCoGroup(LateRowsFunction):
         offset: Shifts the starts, which are multiples of the slide.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
+            checkpoint goes on with the path that it was begun with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -68,15 +73,24 @@ class WindowCoGroup(LateRowsFunction):
         offset: int | timedelta = 0,
         late_left: OutputTag | None = None,
         late_right: OutputTag | None = None,
+        path: Path = "auto",
     ) -> None:
         if not callable(cogroup):
             raise DefinitionError(f"cogroup={cogroup!r}: give a function cogroup(start, end, lefts, rights)")
-        super().__init__(late_left, late_right)
-        self._cogroup = cogroup
-        self._windows = _Windows(size, slide, offset)
+        super().__init__(late_left, late_right, path)
+        self.cogroup = cogroup
+        self.windows = _Windows(size, slide, offset)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._windows.size} ms every {self._windows.slide} ms)"
+        return f"{type(self).__name__}({self.windows.size} ms every {self.windows.slide} ms)"
+
+    def spans_ms(self) -> tuple[int, ...]:
+        return self.windows.size, self.windows.slide, self.windows.offset
+
+    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+        from keyed.joins.window_columns import WindowColumns
+
+        return WindowColumns(self, sides, output)
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         self._keep(0, self.lefts, value, ctx)
@@ -86,18 +100,18 @@ class WindowCoGroup(LateRowsFunction):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         end = timestamp + 1
-        start = end - self._windows.size
+        start = end - self.windows.size
         lefts, rights = self.lefts.namespace(start), self.rights.namespace(start)
-        yield from self._cogroup(start, end, list(lefts.get()), list(rights.get()))
+        yield from self.cogroup(start, end, list(lefts.get()), list(rights.get()))
         lefts.clear()
         rights.clear()
 
     def _keep(self, side: int, state: ListState[Any], value: Any, ctx: Context) -> None:
         time, service = time_of(ctx), ctx.timer_service()
         watermark, is_late = service.current_watermark(), True
-        starts = self._windows.starts(time)
+        starts = self.windows.starts(time)
         for start in starts:
-            last = start + self._windows.size - 1
+            last = start + self.windows.size - 1
             if last > watermark:
                 is_late = False
                 state.namespace(start).add(value)
@@ -117,6 +131,7 @@ class WindowJoin(WindowCoGroup):
         how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
         late_left: Side output of late left elements.
         late_right: Side output of late right elements.
+        path: As in `WindowCoGroup`.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -132,9 +147,10 @@ class WindowJoin(WindowCoGroup):
         how: How = "inner",
         late_left: OutputTag | None = None,
         late_right: OutputTag | None = None,
+        path: Path = "auto",
     ) -> None:
         super().__init__(
-            self._joined, size=size, slide=slide, offset=offset, late_left=late_left, late_right=late_right
+            self._joined, size=size, slide=slide, offset=offset, late_left=late_left, late_right=late_right, path=path
         )
         self._pairs = Pairing(join, how)
 

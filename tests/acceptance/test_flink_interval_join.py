@@ -20,7 +20,7 @@ class Kept(IntervalJoin):
 
     def process_element1(self, value, ctx):
         if value == 0:
-            ctx.output("buffers", (list(self.lefts.keys()), list(self.rights.keys())))
+            ctx.output("buffers", tuple([time for time, _ in state] for state in (self.lefts, self.rights)))
             return None
         return super().process_element1(value, ctx)
 

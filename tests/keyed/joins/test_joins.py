@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from keyed import DefinitionError, OutputTag, TimeDomain, TimestampError
+from keyed import DefinitionError, OutputTag, TimeDomain, TimestampError, read_changelog
 from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin
-from keyed.testing import KeyedTestHarness, Record
+from keyed.testing import KeyedTestHarness, MemoryChangelog, Record
 
 LATE, ASIDE = OutputTag("late"), OutputTag("aside")
 
@@ -20,6 +20,21 @@ def pair(left, right):
 
 def harness_of(function):
     return KeyedTestHarness(function, key=lambda value: value[0])
+
+
+@pytest.mark.parametrize("function", [IntervalJoin(pair, lower=0, upper=0), AsOfJoin(pair)])
+def test_elements_of_one_time_are_entries_of_their_own(function):
+    """A list of them would be written again with each that comes."""
+    changelog = MemoryChangelog()
+    with KeyedTestHarness(function, key=lambda value: value[0], changelog=changelog) as harness:
+        for number in range(9):
+            harness.process_element1(("a", number), 5)
+        harness.process_element2(("a", "r"), 5)
+        harness.advance_watermark(5)
+        assert [record.value for record in harness.take_output()] == [(number, "r") for number in range(9)]
+    changes = [change for change in read_changelog(changelog) if change.state == "lefts"]
+    assert len({(change.namespace, change.entry) for change in changes}) == 9
+    assert len(changes) == 2 * 9
 
 
 def test_an_as_of_join_takes_late_right_rows_and_not_late_left_ones():

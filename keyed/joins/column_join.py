@@ -1,0 +1,194 @@
+"""What the joins over whole columns share: the tables of the two sides, late rows, and outputs of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed import (
+    TIMESTAMP_COLUMN,
+    BatchContext,
+    OutputTag,
+    Schema,
+    TableState,
+    TimestampError,
+    UserFunctionError,
+    VectorizedCoFunction,
+    table_of,
+    table_rows,
+)
+from keyed.joins.join_path import OWN, Side
+from keyed.joins.matching import Numbers
+
+TIME, NUMBER = f"{OWN}time", f"{OWN}number"
+#: Outputs that are Python objects at a time.
+_OUTPUTS = 8192
+#: How far from 1970 a timestamp may be: sums with what a join reaches stay in 64 bits.
+MOST_TIME = 2**62
+
+
+class ColumnJoin(VectorizedCoFunction):
+    """A join over whole columns.
+
+    The rows that wait are in a table a side, with their time, and numbered in the order in which they came: a number is
+    unique among those of one key and time.
+
+    Args:
+        sides: The two streams.
+        output: Columns of the output.
+        late: Side outputs of late rows of either side; those of a side without are dropped and counted.
+    """
+
+    path_reason = None
+
+    def __init__(self, sides: list[Side], output: Schema, late: tuple[OutputTag | None, OutputTag | None]) -> None:
+        self._sides = sides
+        self._output = output
+        self._late = late
+        self.known_side_outputs = {tag.name for tag in late if tag is not None}
+
+    def state(self, side: int, name: str, key: Iterable[str], **own: str) -> TableState:
+        """Return the table of a side, with columns of its own behind those of the stream.
+
+        Args:
+            side: The side.
+            name: Name of the state.
+            key: Columns of its own that are part of the key.
+            own: Types of the columns of its own.
+        """
+        columns = self._sides[side].stored | {OWN + column: type_ for column, type_ in own.items()}
+        return TableState(Schema(tuple(columns.items())).ddl, key=(*self.keys, *key), name=name)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns of both tables."""
+        return self._sides[0].keys
+
+    def arrived(self, side: int, table: pa.Table | None, ctx: BatchContext, first_in_time: int) -> pa.Table | None:
+        """Return the rows of a side that are not late, as they are stored, without a number; the others are diverted.
+
+        Raises:
+            TimestampError: A row has no timestamp.
+        """
+        if table is None:
+            return None
+        if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
+            raise TimestampError(
+                "the join goes by event time, and the element has no timestamp; give stream(timestamp=)"
+            )
+        bounds: Any = pc.min_max(table.column(TIMESTAMP_COLUMN)).as_py()
+        if not -MOST_TIME <= bounds["min"] <= bounds["max"] <= MOST_TIME:
+            raise TimestampError(
+                f"a timestamp is more than 2^62 ms from 1970 ({bounds['min']} to {bounds['max']}): joins over whole "
+                "columns do not take it; use path='row'"
+            )
+        late: Any = pc.less(table.column(TIMESTAMP_COLUMN), pa.scalar(first_in_time, pa.int64()))
+        if pc.any(late).as_py():
+            self.divert(side, table.filter(late), ctx)
+            table = table.filter(pc.invert(late))
+        return self.stored(side, table) if table.num_rows else None
+
+    def stored(self, side: int, table: pa.Table) -> pa.Table:
+        """Return rows of a stream with the columns as they are stored, and their time."""
+        of = self._sides[side]
+        names = dict(zip(of.keys, of.stored_keys, strict=True))
+        columns: dict[str, Any] = {names.get(name, name): table.column(name) for name in of.columns}
+        return pa.table(columns | {TIME: table.column(TIMESTAMP_COLUMN)})
+
+    def divert(self, side: int, late: pa.Table, ctx: BatchContext) -> None:
+        """Send late rows aside, or count them as dropped."""
+        tag = self._late[side]
+        if tag is None:
+            ctx.drop(late.num_rows)
+        else:
+            ctx.output(tag, late)
+
+    def rows(self, side: int, table: pa.Table, wanted: Numbers | None = None) -> list[Any]:
+        """Return stored rows as elements of the stream.
+
+        Args:
+            side: The side.
+            table: The rows.
+            wanted: Their numbers, one as often as it is wanted, −1 for ``None``; all by default.
+        """
+        of = self._sides[side]
+        names = dict(zip(of.keys, of.stored_keys, strict=True))
+        columns: dict[str, Any] = {name: table.column(names.get(name, name)) for name in of.columns}
+        table = pa.table(columns)
+        if wanted is None:
+            return table_rows(table)
+        used, places = np.unique(wanted, return_inverse=True)
+        lacks = len(used) > 0 and used[0] < 0
+        elements = [*([None] if lacks else []), *table_rows(table.take(used[int(lacks) :]))]
+        return [elements[place] for place in places.tolist()]
+
+    def emit(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
+        """Emit outputs with their times."""
+        if values:
+            ctx.emit(table_of(values, self._output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
+
+    def emit_made(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
+        """Emit what was made of pairs; ``None`` is nothing."""
+        if None in values:
+            made = [place for place, value in enumerate(values) if value is not None]
+            values, times = [values[place] for place in made], times[made]
+        self.emit(ctx, values, times)
+
+    def emit_pairs(
+        self,
+        ctx: BatchContext,
+        join: Callable[[Any, Any], Any],
+        lefts: tuple[pa.Table, Numbers],
+        rights: tuple[pa.Table, Numbers],
+        times: Numbers,
+    ) -> None:
+        """Emit what a function makes of pairs.
+
+        Args:
+            ctx: Takes them.
+            join: The function.
+            lefts: Stored rows of the left side, and the number of that in each pair, −1 for none.
+            rights: The same for the right side.
+            times: The time of each pair.
+        """
+        for start in range(0, len(times), _OUTPUTS):
+            part = slice(start, start + _OUTPUTS)
+            left, right = self.rows(0, lefts[0], lefts[1][part]), self.rows(1, rights[0], rights[1][part])
+            self.emit_made(ctx, joined(join, left, right), times[part])
+
+
+def joined(join: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any]) -> list[Any]:
+    """Return what a function makes of pairs.
+
+    Raises:
+        UserFunctionError: It raised.
+    """
+    made = []
+    for left, right in zip(lefts, rights, strict=True):
+        try:
+            made.append(join(left, right))
+        except Exception as error:
+            raise UserFunctionError(f"join of {left!r} and {right!r}: {type(error).__name__}: {error}") from error
+    return made
+
+
+def numbered(table: pa.Table, there: pa.Table) -> pa.Table:
+    """Return rows with numbers behind those of the ones that are there."""
+    highest = pc.max(there.column(NUMBER)).as_py()
+    first = 0 if highest is None else highest + 1
+    return table.append_column(NUMBER, pa.array(np.arange(first, first + table.num_rows)))
+
+
+def integers(table: pa.Table, name: str) -> Numbers:
+    """Return a column of integers without null."""
+    column: Numbers = table.column(name).to_numpy()
+    return column
+
+
+def in_order(table: pa.Table, *names: str) -> pa.Table:
+    """Return rows in the order of columns of integers, the first of them before the others."""
+    return table.take(np.lexsort([integers(table, name) for name in reversed(names)]))

@@ -1,0 +1,146 @@
+"""The interval join over whole columns."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed import BatchContext, Schema
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, joined, numbered
+from keyed.joins.join_path import OWN, Side
+from keyed.joins.matching import Numbers, Ordered, codes_of
+
+if TYPE_CHECKING:
+    from keyed.joins.interval import IntervalJoin
+
+_PAIRED = f"{OWN}paired"
+
+
+class IntervalColumns(ColumnJoin):
+    """Does what an `IntervalJoin` does. Pairs of a batch come out as there, and what waits no more after them.
+
+    Args:
+        definition: The join.
+        sides: The two streams.
+        output: Columns of the output.
+    """
+
+    def __init__(self, definition: IntervalJoin, sides: list[Side], output: Schema) -> None:
+        super().__init__(sides, output, definition.late)
+        self._definition = definition
+        self.lefts, self.rights = (
+            self.state(side, name, (TIME, NUMBER), time="bigint", number="bigint", paired="boolean")
+            for side, name in enumerate(("lefts", "rights"))
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._definition)
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        definition, watermark = self._definition, ctx.current_watermark()
+        low, up = definition.lower, definition.upper
+        came = [self.arrived(side, table, ctx, watermark) for side, table in enumerate((first, second))]
+        # What is there of each side that the other's rows may meet, or that has the times of its own.
+        wide = [_span(came[1], -up, -low), _span(came[0], low, up)]
+        states = self.lefts, self.rights
+        there, new = [], []
+        for side, state in enumerate(states):
+            spans = [span for span in (wide[side], _span(came[side], 0, 0)) if span is not None]
+            least, greatest = (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else (1, 0)
+            found = state.scan([(TIME, ">=", least), (TIME, "<=", greatest)])
+            there.append(found)
+            rows = came[side]
+            new.append(found.slice(0, 0) if rows is None else self._new(rows, found))
+        lefts, rights = (pa.concat_tables([there[side], new[side]]) for side in (0, 1))
+        looked = self._pairs(there, new)
+        self._mark_and_keep(states, there, new, looked)
+        times = np.maximum(integers(lefts, TIME)[looked[0]], integers(rights, TIME)[looked[1]])
+        self.emit_pairs(ctx, definition.pairs.join, (lefts, looked[0]), (rights, looked[1]), times)
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        if watermark <= ctx.previous_watermark():
+            return
+        values: list[Any] = []
+        times = np.empty(0, dtype="int64")
+        for side, state in enumerate((self.lefts, self.rights)):
+            kept_ms = self._definition.kept_ms[side]
+            over = state.take((TIME, "<=", watermark - kept_ms))
+            if not self._definition.pairs.keeps[side] or not over.num_rows:
+                continue
+            lonely = in_order(over.filter(pc.invert(over.column(_PAIRED))), TIME, NUMBER)
+            elements = self.rows(side, lonely)
+            nobody = [None] * len(elements)
+            pairs = (nobody, elements) if side else (elements, nobody)
+            values += joined(self._definition.pairs.join, *pairs)
+            times = np.concatenate([times, integers(lonely, TIME) + kept_ms])
+        order = np.argsort(times, kind="stable")
+        self.emit_made(ctx, [values[place] for place in order.tolist()], times[order])
+
+    def _new(self, rows: pa.Table, there: pa.Table) -> pa.Table:
+        rows = numbered(rows, there).append_column(_PAIRED, pa.repeat(False, rows.num_rows))
+        return rows.select(there.column_names).cast(there.schema)
+
+    def _pairs(self, there: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
+        """Return the rows of each pair that has a new row, counted over those that are there and the new ones."""
+        definition = self._definition
+        parts = [there[0], new[0], there[1], new[1]]
+        codes = codes_of(parts, self.keys)
+        times = [integers(part, TIME) for part in parts]
+        numbers = [integers(part, NUMBER) for part in parts]
+        # New left rows look at all right ones, new right rows at those left ones that were there.
+        rights = Ordered(*(np.concatenate(of[2:]) for of in (codes, times, numbers)))
+        left, right = rights.between(codes[1], times[1] + definition.lower, times[1] + definition.upper)
+        lefts = Ordered(codes[0], times[0], numbers[0])
+        looking, found = lefts.between(codes[3], times[3] - definition.upper, times[3] - definition.lower)
+        left = np.concatenate([left + len(times[0]), found])
+        right = np.concatenate([right, looking + len(times[2])])
+        # A pair comes out with the later of its rows, and those of one row by time and number of the other.
+        places = _places(times)
+        later_is_right = places[1][right] > places[0][left]
+        of_other = [
+            np.where(later_is_right, np.concatenate(of[:2])[left], np.concatenate(of[2:])[right])
+            for of in (numbers, times)
+        ]
+        order = np.lexsort((*of_other, np.maximum(places[0][left], places[1][right])))
+        return left[order], right[order]
+
+    def _mark_and_keep(
+        self, states: Any, there: list[pa.Table], new: list[pa.Table], looked: tuple[Numbers, Numbers]
+    ) -> None:
+        """Write the new rows, and those that have a partner for the first time, if that is asked for."""
+        for side, state in enumerate(states):
+            before, rows = there[side], new[side]
+            if self._definition.pairs.keeps[side]:
+                paired = np.zeros(before.num_rows + rows.num_rows, dtype="bool")
+                paired[looked[side]] = True
+                index = rows.schema.get_field_index(_PAIRED)
+                rows = rows.set_column(index, _PAIRED, pa.array(paired[before.num_rows :]))
+                first = paired[: before.num_rows] & ~before.column(_PAIRED).to_numpy()
+                if first.any():
+                    told = before.filter(pa.array(first))
+                    state.upsert(told.set_column(index, _PAIRED, pa.repeat(True, told.num_rows)))
+            if rows.num_rows:
+                state.upsert(rows)
+
+
+def _span(rows: pa.Table | None, low: int, up: int) -> tuple[int, int] | None:
+    """Return the least and greatest time that rows look for."""
+    if rows is None:
+        return None
+    times = integers(rows, TIME)
+    return int(times.min()) + low, int(times.max()) + up
+
+
+def _places(times: list[Numbers]) -> tuple[Numbers, Numbers]:
+    """Return the place of each row in the order in which the batch runs, −1 for those that are there: left, right."""
+    order = np.argsort(np.concatenate([times[1], times[3]]), kind="stable")
+    places = np.empty(len(order), dtype="int64")
+    places[order] = np.arange(len(order))
+    split = len(times[1])
+    old = [np.full(len(each), -1) for each in (times[0], times[2])]
+    return np.concatenate([old[0], places[:split]]), np.concatenate([old[1], places[split:]])

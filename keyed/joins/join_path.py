@@ -1,0 +1,113 @@
+"""Which path a join takes: row by row, or whole columns at a time, which costs a fraction and gives the same.
+
+The path is chosen when the join is given to ``process``, by what is known of the streams then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+
+from keyed import DefinitionError, KeyedStream, Output
+
+Path = Literal["auto", "row", "vectorized"]
+
+#: Types whose values come out of a table as they went in, and cannot be changed by who gets them.
+_PLAIN = ("tinyint", "smallint", "int", "bigint", "decimal", "string", "binary", "boolean", "date", "timestamp")
+_VALUES = (*_PLAIN, "float", "double", "timestamp_ntz")
+#: Columns that the tables have beside those of the streams start with this.
+OWN = "join."
+#: The greatest bound, tolerance or size, milliseconds: sums of it and of times stay in 64 bits.
+MOST_SPAN = 2**60
+
+
+@attrs.frozen
+class Side:
+    """One of the joined streams, as whole columns.
+
+    Attributes:
+        columns: Its columns with their types.
+        keys: Those that are its key.
+        stored_keys: The names under which these are stored: those of the left side.
+    """
+
+    columns: dict[str, str]
+    keys: tuple[str, ...]
+    stored_keys: tuple[str, ...]
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """The columns as they are stored: the key first, with the names of the left side."""
+        keys = {stored: self.columns[key] for stored, key in zip(self.stored_keys, self.keys, strict=True)}
+        return keys | {name: type_ for name, type_ in self.columns.items() if name not in self.keys}
+
+
+def check_path(path: str) -> None:
+    """Check the name of a path.
+
+    Raises:
+        DefinitionError: It is none.
+    """
+    if path not in ("auto", "row", "vectorized"):
+        raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'")
+
+
+def sides_of(stream: KeyedStream) -> list[Side]:
+    """Return the sides of two connected streams whose columns are known (`row_reason`)."""
+    return [
+        Side({name: str(type_) for name, type_ in (each.columns or {}).items()}, each.key_columns, stream.key_columns)
+        for each in stream.sides
+    ]
+
+
+def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
+    """Say why a join has to be run row by row; ``None`` where whole columns do.
+
+    Args:
+        stream: The connected streams.
+        output: The columns of the output as they are declared, if they are.
+        order: Order of the rows of a batch.
+    """
+    if not stream.key_columns:
+        return "the streams are keyed by a function"
+    if order != "event_time":
+        return f"order={order!r}"
+    if output is None:
+        return "the columns of the output are not declared"
+    if isinstance(output, type) and not stream.on_spark:
+        return f"the outputs are objects of {output.__name__}"
+    keys: list[list[str]] = []
+    for name, side in zip(("left", "right"), stream.sides, strict=True):
+        types = side.columns
+        if types is None:
+            return f"the types of the columns of the {name} side are not known before it runs"
+        for column, type_ in types.items():
+            kinds = _PLAIN if column in side.key_columns else _VALUES
+            if _kind(type_) not in kinds:
+                return f"column {column!r} of the {name} side is of type {type_ or 'unknown'}"
+            if column.startswith(OWN):
+                return f"column {column!r} of the {name} side has a name that the join needs"
+            if column in stream.key_columns and column not in side.key_columns:
+                return f"column {column!r} of the {name} side has the name of a key column of the left one"
+        missing = [key for key in side.key_columns if key not in types]
+        if missing:
+            return f"the {name} side has no column {missing[0]!r}"
+        keys.append([str(types[key]) for key in side.key_columns])
+    return None if keys[0] == keys[1] else "the keys of the two sides are of different types"
+
+
+def explain(output: Output) -> str:
+    """Say how the joins of a chain are computed, and why: a line for each up to ``output``."""
+    lines = [(name, getattr(function, "path_reason", "")) for name, function in output.operators.items()]
+    return "\n".join(
+        f"{name}: " + ("whole columns" if reason is None else f"row by row, because {reason}")
+        for name, reason in lines
+        if reason != ""
+    )
+
+
+def _kind(type_: str | None) -> str:
+    """Return the type of a column without its parameters, with one name for all kinds of text."""
+    kind = (type_ or "").partition("(")[0]
+    return "string" if kind.startswith(("string", "varchar", "char")) else kind

@@ -1,0 +1,76 @@
+"""Matching rows of two sides by key and time, over whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+#: Numbers of rows, or codes of keys.
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def codes_of(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[Numbers]:
+    """Return a number for the key of each row of some tables: equal for equal keys, by first appearance."""
+    codes: Any = None
+    for key in keys:
+        column: Any = pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks])
+        encoded = column.combine_chunks().dictionary_encode()
+        found = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
+        if codes is not None:
+            # Counted anew, so that the product stays far below 2^63.
+            both = pa.array(codes * max(len(encoded.dictionary), 1) + found)
+            found = both.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype("int64")
+        codes = found
+    return np.split(codes, np.cumsum([table.num_rows for table in tables])[:-1])
+
+
+class Ordered:
+    """Rows that are looked for, by key, time and number.
+
+    Args:
+        codes: The codes of their keys.
+        times: Their times.
+        numbers: Their order among those of one key and time.
+    """
+
+    def __init__(self, codes: Numbers, times: Numbers, numbers: Numbers) -> None:
+        # Times come nearly sorted, which this sort uses and `np.unique` does not.
+        by_time = np.sort(times, kind="stable")
+        self._times = by_time[np.diff(by_time, prepend=by_time[:1] - 1) != 0]
+        places = codes * (len(self._times) + 1) + np.searchsorted(self._times, times)
+        self.order = np.lexsort((numbers, places))
+        self._places = places[self.order]
+
+    def before(self, codes: Numbers, times: Numbers, *, inclusive: bool) -> Numbers:
+        """Return how many rows there are, in order, up to a key and time, or before it."""
+        ranks = np.searchsorted(self._times, times, side="right" if inclusive else "left")
+        return np.searchsorted(self._places, codes * (len(self._times) + 1) + ranks)
+
+    def between(self, codes: Numbers, least: Numbers, greatest: Numbers) -> tuple[Numbers, Numbers]:
+        """Return all pairs of something that looks and a row with its key between two times, both included.
+
+        Returns:
+            The numbers of those that look, each as often as it has found a row, and those of the rows.
+        """
+        starts = self.before(codes, least, inclusive=False)
+        counts = self.before(codes, greatest, inclusive=True) - starts
+        looking = np.repeat(np.arange(len(codes)), counts)
+        within = np.arange(len(looking)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return looking, self.order[np.repeat(starts, counts) + within]
+
+    def last(self, codes: Numbers, times: Numbers, *, inclusive: bool) -> Numbers:
+        """Return the last row of a key up to a time, or before it; −1 where there is none."""
+        places = self.before(codes, times, inclusive=inclusive) - 1
+        found = np.full(len(codes), -1)
+        # What stands before is of this key if it is not before its first.
+        has = places >= codes_start(self._places, codes, len(self._times) + 1)
+        found[has] = self.order[places[has]]
+        return found
+
+
+def codes_start(places: Numbers, codes: Numbers, width: int) -> Numbers:
+    """Return where the rows of each key begin among places."""
+    return np.searchsorted(places, codes * width)

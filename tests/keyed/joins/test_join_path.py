@@ -1,0 +1,176 @@
+"""The joins over whole columns against the row path: same rows, order of each key, late rows and freed state."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyed
+from keyed import DefinitionError, OutputTag
+from keyed.arrow.write import arrow_schema
+from keyed.joins import AsOfJoin, IntervalJoin, WindowCoGroup, WindowJoin, explain
+
+HOWS = ("inner", "left", "right", "full")
+LATE, LATE2 = OutputTag("late", "k string, t bigint, id bigint"), OutputTag("late2", "j string, t bigint, id bigint")
+#: (key, time, disorder): rows arrive by time plus disorder, of which the delay of the watermark covers a part.
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 12)), max_size=20)
+SIZES = st.integers(1, 25)
+BOUNDS = st.tuples(st.integers(-8, 8), st.integers(-8, 8), st.booleans(), st.booleans())
+TOLERANCES = st.none() | st.integers(0, 9)
+LATES = {"late_left": LATE, "late_right": LATE2}
+
+
+def table(rows, key):
+    arrived = sorted(enumerate(rows), key=lambda row: row[1][1] + row[1][2])
+    columns = [[k for _, (k, _, _) in arrived], [t for _, (_, t, _) in arrived], [number for number, _ in arrived]]
+    types = [pa.string(), pa.int64(), pa.int64()]
+    return pa.table([pa.array(c, type_) for c, type_ in zip(columns, types, strict=True)], names=[key, "t", "id"])
+
+
+def ids(left, right):
+    key = right.j if left is None else left.k
+    return (key, None if left is None else left.id, None if right is None else right.id)
+
+
+def joined(function, left, right, size, parallelism=1, **options):
+    """Return outputs by key in their order, what was late, and how much state and how many dropped rows there are."""
+    delay = keyed.bounded_out_of_orderness(5)
+    streams = [
+        keyed.stream(table(rows, key), timestamp="t", watermark=delay) for rows, key in ((left, "k"), (right, "j"))
+    ]
+    columns = options.pop("output", "k string, left bigint, right bigint")
+    out = (
+        streams[0].connect(streams[1]).key_by("k", "j").process(function, columns, name="join", parallelism=parallelism)
+    )
+    main, late, late2 = (keyed.collect_sink() for _ in range(3))
+    has = function.known_side_outputs
+    sides = [out.side_output(tag).to(sink) for tag, sink in ((LATE, late), (LATE2, late2)) if tag.name in has]
+    result = keyed.run(out.to(main), *sides, rows_per_batch=size, **options)
+    by_key: dict[str, list[tuple[int, ...]]] = {}
+    for key, *rest in main.values:
+        by_key.setdefault(key, []).append(tuple(rest))
+    metrics = result.metrics["join"]
+    counters = {
+        name: metrics[name] for name in ("rows_in", "rows_out", "rows_late", "rows_dropped", "rows_side_output")
+    }
+    return by_key, [sorted(map(tuple, sink.values)) for sink in (late, late2)], counters, metrics["live_entries"]
+
+
+def in_any_order(by_key):
+    return {key: sorted(values, key=str) for key, values in by_key.items()}
+
+
+def check(make, left, right, size, *, ordered=True):
+    """Both paths agree in batches of a size; on whole columns nothing depends on the number of key groups."""
+    paths = [joined(make(path), left, right, size) for path in ("row", "vectorized")]
+    for found in zip(*(path[1:3] for path in paths), strict=True):
+        assert found[0] == found[1]
+    rows, columns = (path[0] if ordered else in_any_order(path[0]) for path in paths)
+    assert columns == rows
+    spread = joined(make("vectorized"), left, right, size, parallelism=3)
+    assert spread[:3] == paths[1][:3]
+    return paths
+
+
+@given(left=ROWS, right=ROWS, bounds=BOUNDS, size=SIZES, aside=st.booleans(), how=st.sampled_from(HOWS))
+def test_interval_join(left, right, bounds, size, aside, how):
+    lower, upper = sorted(bounds[:2])
+    if lower + bounds[2] > upper - bounds[3]:
+        return
+
+    def make(path):
+        options = {"lower_exclusive": bounds[2], "upper_exclusive": bounds[3], **(LATES if aside else {})}
+        return IntervalJoin(ids, lower=lower, upper=upper, how=how, path=path, **options)
+
+    paths = check(make, left, right, size, ordered=how == "inner")
+    assert paths[0][3] == paths[1][3] == 0
+
+
+@given(left=ROWS, right=ROWS, tolerance=TOLERANCES, size=SIZES, how=st.sampled_from(HOWS[:2]), exact=st.booleans())
+def test_as_of_join(left, right, tolerance, size, how, exact):
+    def make(path):
+        return AsOfJoin(ids, tolerance=tolerance, allow_exact_matches=exact, how=how, path=path, late_left=LATE)
+
+    paths = check(make, left, right, size)
+    # The last right row of each key, at most, stays.
+    assert paths[1][3] <= len({row[0] for row in right})
+    assert tolerance is None or paths[1][3] == 0
+
+
+@given(
+    left=ROWS,
+    right=ROWS,
+    window=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    size=SIZES,
+    how=st.sampled_from(HOWS),
+)
+def test_window_join(left, right, window, size, how):
+    def make(path):
+        return WindowJoin(ids, size=window[0], slide=window[1], offset=-3, how=how, path=path, **LATES)
+
+    paths = check(make, left, right, size)
+    assert paths[0][3] == paths[1][3] == 0
+
+
+@given(left=ROWS, right=ROWS, size=SIZES)
+def test_cogroup(left, right, size):
+    def cogroup(start, end, lefts, rights):
+        key = [row.k for row in lefts] + [row.j for row in rights]
+        yield key[0], start, [row.id for row in lefts], [row.id for row in rights]
+
+    found = []
+    for path in ("row", "vectorized"):
+        function = WindowCoGroup(cogroup, size=10, slide=4, path=path)
+        found.append(joined(function, left, right, size, output="k string, s bigint, l array<bigint>, r array<bigint>"))
+    assert found[0] == found[1]
+
+
+def streams(left="k string, t bigint"):
+    """Connected streams of Arrow tables with these columns."""
+    tables = [arrow_schema(keyed.schema_of(ddl)).empty_table() for ddl in (left, "k string, t bigint")]
+    first, second = (keyed.stream(each, timestamp="t") for each in tables)
+    return first.connect(second).key_by("k")
+
+
+def join(path="auto", **options):
+    return IntervalJoin(ids, lower=0, upper=1, path=path, **options)
+
+
+def test_the_path_is_chosen_by_what_is_known_and_told():
+    ddl = "k string, t bigint"
+    chosen = streams().process(join(), ddl)
+    assert explain(chosen) == "IntervalJoin: whole columns"
+    for stream, function, options, said in (
+        (streams(), join("row"), {}, "of path='row'"),
+        (streams(), join(), {"output": None}, "the columns of the output are not declared"),
+        (streams(), join(), {"order": "arrival"}, "order='arrival'"),
+        (streams("k string, t bigint, v array<int>"), join(), {}, "column 'v' of the left side is of type unknown"),
+        (streams("k double, t bigint"), join(), {}, "column 'k' of the left side is of type double"),
+        (streams("k int, t bigint"), join(), {}, "the keys of the two sides are of different types"),
+        (streams("k string, t bigint, `join.x` int"), join(), {}, "column 'join.x' of the left side has a name"),
+    ):
+        out = stream.process(function, **{"output": ddl, **options})
+        assert said in explain(out), explain(out)
+        if said != "of path='row'":
+            with pytest.raises(DefinitionError, match="cannot be computed over whole columns, because"):
+                stream.process(join("vectorized"), **{"output": ddl, **options})
+    with pytest.raises(DefinitionError, match="path='columnar' must be"):
+        join("columnar")
+
+
+@pytest.mark.parametrize("begun", ["row", "vectorized"])
+def test_a_checkpoint_goes_on_with_the_path_that_it_was_begun_with(tmp_path, begun):
+    other = "vectorized" if begun == "row" else "row"
+    left, right = [("a", t, 0) for t in range(0, 40, 4)], [("a", t, 0) for t in range(1, 40, 4)]
+
+    def run(path, number):
+        function = IntervalJoin(ids, lower=0, upper=1, path=path)
+        return joined(function, left[:number], right[:number], 3, checkpoint=tmp_path / "checkpoint", drain=number > 5)
+
+    first = run(begun, 5)
+    with pytest.raises(keyed.StateSchemaChanged, match=f'joins with path="{begun}"'):
+        run(other, 10)
+    found = [*first[0]["a"], *run(begun, 10)[0]["a"]]
+    assert found == [(number, number) for number in range(10)]
