@@ -14,11 +14,10 @@ from keyed import (
     MapState,
     OnTimerContext,
     OutputTag,
-    Schema,
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path, Side
+from keyed.joins.join_path import Path
 from keyed.joins.pairs import Join, Pairing, TimedJoin, time_of
 
 
@@ -69,10 +68,10 @@ class AsOfJoin(TimedJoin):
     def spans_ms(self) -> tuple[int]:
         return (self.tolerance_ms or 0,)
 
-    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+    def over_columns(self, **planned: Any) -> VectorizedFunction:
         from keyed.joins.as_of_columns import AsOfColumns
 
-        return AsOfColumns(self, sides, output)
+        return AsOfColumns(self.pairs, self.tolerance_ms, exact=self.exact, **planned)
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         time = time_of(ctx)

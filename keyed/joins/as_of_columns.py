@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
 from keyed import BatchContext, Schema
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, Late, in_order, integers, numbered
 from keyed.joins.join_path import Side
 from keyed.joins.matching import Ordered, codes_of
-
-if TYPE_CHECKING:
-    from keyed.joins.as_of import AsOfJoin
+from keyed.joins.pairs import Pairing
 
 
 class AsOfColumns(ColumnJoin):
@@ -24,20 +20,33 @@ class AsOfColumns(ColumnJoin):
     Right rows that the watermark has passed are in a table of their own, with one row a key: the last.
 
     Args:
-        definition: The join.
+        pairs: What it makes of pairs.
+        tolerance_ms: How much older the right row may be; ``None`` for any.
+        exact: Whether one of the same time counts.
+        shown: As in `ColumnJoin`, and so the others.
         sides: The two streams.
         output: Columns of the output.
+        late: Side outputs of late rows.
     """
 
-    def __init__(self, definition: AsOfJoin, sides: list[Side], output: Schema) -> None:
-        super().__init__(sides, output, definition.late)
-        self._definition = definition
+    def __init__(
+        self,
+        pairs: Pairing,
+        tolerance_ms: int | None,
+        *,
+        exact: bool,
+        shown: str,
+        sides: list[Side],
+        output: Schema,
+        late: Late,
+    ) -> None:
+        super().__init__(shown, sides, output, late)
+        self._pairing = pairs
+        self._tolerance_ms = tolerance_ms
+        self._exact = exact
         self.lefts = self.state(0, "lefts", (TIME, NUMBER), time="bigint", number="bigint")
         self.rights = self.state(1, "rights", (TIME,), time="bigint")
         self.passed = self.state(1, "passed", (), time="bigint")
-
-    def __repr__(self) -> str:
-        return repr(self._definition)
 
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
         lefts = self.arrived(0, first, ctx, ctx.current_watermark() + 1)
@@ -52,7 +61,7 @@ class AsOfColumns(ColumnJoin):
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
             return
-        definition = self._definition
+        tolerance_ms = self._tolerance_ms
         lefts = in_order(self.lefts.take((TIME, "<=", watermark)), TIME, NUMBER)
         rights = self.rights.take((TIME, "<=", watermark))
         keys = pa.concat_tables([lefts.select(self.keys), rights.select(self.keys)])
@@ -62,13 +71,13 @@ class AsOfColumns(ColumnJoin):
         codes, of_left = codes_of([rights, lefts], self.keys)
         times, left_times = integers(rights, TIME), integers(lefts, TIME)
         ordered = Ordered(codes, times, np.arange(len(times)))
-        found = ordered.last(of_left, left_times, inclusive=definition.exact)
-        if definition.tolerance_ms is not None and len(times):
-            found[left_times - times[found] > definition.tolerance_ms] = -1
-        chosen = np.arange(lefts.num_rows) if definition.pairs.keeps[0] else np.flatnonzero(found >= 0)
-        self.emit_pairs(ctx, definition.pairs.join, (lefts, chosen), (rights, found[chosen]), left_times[chosen])
+        found = ordered.last(of_left, left_times, inclusive=self._exact)
+        if tolerance_ms is not None and len(times):
+            found[left_times - times[found] > tolerance_ms] = -1
+        chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(found >= 0)
+        self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (rights, found[chosen]), left_times[chosen])
         if rights.num_rows > before.num_rows:
             lasts = np.unique(ordered.last(codes, np.full(len(codes), watermark), inclusive=True))
             self.passed.upsert(rights.take(lasts[lasts >= before.num_rows]))
-        if definition.tolerance_ms is not None:
-            self.passed.take((TIME, "<", watermark + 1 - definition.tolerance_ms))
+        if tolerance_ms is not None:
+            self.passed.take((TIME, "<", watermark + 1 - tolerance_ms))

@@ -30,6 +30,8 @@ _OUTPUTS = 8192
 #: How far from 1970 a timestamp may be: sums with what a join reaches stay in 64 bits.
 MOST_TIME = 2**62
 
+Late = tuple[OutputTag | None, OutputTag | None]
+
 
 class ColumnJoin(VectorizedCoFunction):
     """A join over whole columns.
@@ -38,6 +40,7 @@ class ColumnJoin(VectorizedCoFunction):
     unique among those of one key and time.
 
     Args:
+        shown: What it is shown as.
         sides: The two streams.
         output: Columns of the output.
         late: Side outputs of late rows of either side; those of a side without are dropped and counted.
@@ -45,11 +48,15 @@ class ColumnJoin(VectorizedCoFunction):
 
     path_reason = None
 
-    def __init__(self, sides: list[Side], output: Schema, late: tuple[OutputTag | None, OutputTag | None]) -> None:
+    def __init__(self, shown: str, sides: list[Side], output: Schema, late: Late) -> None:
+        self._shown = shown
         self._sides = sides
         self._output = output
         self._late = late
         self.known_side_outputs = {tag.name for tag in late if tag is not None}
+
+    def __repr__(self) -> str:
+        return self._shown
 
     def state(self, side: int, name: str, key: Iterable[str], **own: str) -> TableState:
         """Return the table of a side, with columns of its own behind those of the stream.

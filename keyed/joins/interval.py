@@ -16,10 +16,9 @@ from keyed import (
     MapState,
     OnTimerContext,
     OutputTag,
-    Schema,
     VectorizedFunction,
 )
-from keyed.joins.join_path import Path, Side
+from keyed.joins.join_path import Path
 from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
 
 Kept = MapState[tuple[int, int], tuple[Any, bool]]
@@ -82,10 +81,10 @@ class IntervalJoin(TimedJoin):
     def spans_ms(self) -> tuple[int, int]:
         return self.lower, self.upper
 
-    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+    def over_columns(self, **planned: Any) -> VectorizedFunction:
         from keyed.joins.interval_columns import IntervalColumns
 
-        return IntervalColumns(self, sides, output)
+        return IntervalColumns(self.pairs, (self.lower, self.upper), self.kept_ms, **planned)
 
     def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
         return self._meet(0, value, ctx, self.lefts, self.rights, self.lower, self.upper)

@@ -4,19 +4,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed import BatchContext, Schema
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, joined, numbered
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, Late, in_order, integers, joined, numbered
 from keyed.joins.join_path import OWN, Side
 from keyed.joins.matching import Numbers, Ordered, codes_of
-
-if TYPE_CHECKING:
-    from keyed.joins.interval import IntervalJoin
+from keyed.joins.pairs import Pairing
 
 _PAIRED = f"{OWN}paired"
 
@@ -25,25 +23,37 @@ class IntervalColumns(ColumnJoin):
     """Does what an `IntervalJoin` does. Pairs of a batch come out as there, and what waits no more after them.
 
     Args:
-        definition: The join.
+        pairs: What it makes of pairs.
+        bounds: The least and greatest distance of the right row's time from the left one's.
+        kept_ms: How long a row of either side is kept after its time.
+        shown: As in `ColumnJoin`, and so the others.
         sides: The two streams.
         output: Columns of the output.
+        late: Side outputs of late rows.
     """
 
-    def __init__(self, definition: IntervalJoin, sides: list[Side], output: Schema) -> None:
-        super().__init__(sides, output, definition.late)
-        self._definition = definition
+    def __init__(
+        self,
+        pairs: Pairing,
+        bounds: tuple[int, int],
+        kept_ms: tuple[int, int],
+        *,
+        shown: str,
+        sides: list[Side],
+        output: Schema,
+        late: Late,
+    ) -> None:
+        super().__init__(shown, sides, output, late)
+        self._pairing = pairs
+        self._lower, self._upper = bounds
+        self._kept_ms = kept_ms
         self.lefts, self.rights = (
             self.state(side, name, (TIME, NUMBER), time="bigint", number="bigint", paired="boolean")
             for side, name in enumerate(("lefts", "rights"))
         )
 
-    def __repr__(self) -> str:
-        return repr(self._definition)
-
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
-        definition, watermark = self._definition, ctx.current_watermark()
-        low, up = definition.lower, definition.upper
+        watermark, low, up = ctx.current_watermark(), self._lower, self._upper
         came = [self.arrived(side, table, ctx, watermark) for side, table in enumerate((first, second))]
         # What is there of each side that the other's rows may meet, or that has the times of its own.
         wide = [_span(came[1], -up, -low), _span(came[0], low, up)]
@@ -60,7 +70,7 @@ class IntervalColumns(ColumnJoin):
         looked = self._pairs(there, new)
         self._mark_and_keep(states, there, new, looked)
         times = np.maximum(integers(lefts, TIME)[looked[0]], integers(rights, TIME)[looked[1]])
-        self.emit_pairs(ctx, definition.pairs.join, (lefts, looked[0]), (rights, looked[1]), times)
+        self.emit_pairs(ctx, self._pairing.join, (lefts, looked[0]), (rights, looked[1]), times)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
@@ -68,15 +78,15 @@ class IntervalColumns(ColumnJoin):
         values: list[Any] = []
         times = np.empty(0, dtype="int64")
         for side, state in enumerate((self.lefts, self.rights)):
-            kept_ms = self._definition.kept_ms[side]
+            kept_ms = self._kept_ms[side]
             over = state.take((TIME, "<=", watermark - kept_ms))
-            if not self._definition.pairs.keeps[side] or not over.num_rows:
+            if not self._pairing.keeps[side] or not over.num_rows:
                 continue
             lonely = in_order(over.filter(pc.invert(over.column(_PAIRED))), TIME, NUMBER)
             elements = self.rows(side, lonely)
             nobody = [None] * len(elements)
             pairs = (nobody, elements) if side else (elements, nobody)
-            values += joined(self._definition.pairs.join, *pairs)
+            values += joined(self._pairing.join, *pairs)
             times = np.concatenate([times, integers(lonely, TIME) + kept_ms])
         order = np.argsort(times, kind="stable")
         self.emit_made(ctx, [values[place] for place in order.tolist()], times[order])
@@ -87,16 +97,15 @@ class IntervalColumns(ColumnJoin):
 
     def _pairs(self, there: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
         """Return the rows of each pair that has a new row, counted over those that are there and the new ones."""
-        definition = self._definition
         parts = [there[0], new[0], there[1], new[1]]
         codes = codes_of(parts, self.keys)
         times = [integers(part, TIME) for part in parts]
         numbers = [integers(part, NUMBER) for part in parts]
         # New left rows look at all right ones, new right rows at those left ones that were there.
         rights = Ordered(*(np.concatenate(of[2:]) for of in (codes, times, numbers)))
-        left, right = rights.between(codes[1], times[1] + definition.lower, times[1] + definition.upper)
+        left, right = rights.between(codes[1], times[1] + self._lower, times[1] + self._upper)
         lefts = Ordered(codes[0], times[0], numbers[0])
-        looking, found = lefts.between(codes[3], times[3] - definition.upper, times[3] - definition.lower)
+        looking, found = lefts.between(codes[3], times[3] - self._upper, times[3] - self._lower)
         left = np.concatenate([left + len(times[0]), found])
         right = np.concatenate([right, looking + len(times[2])])
         # A pair comes out with the later of its rows, and those of one row by time and number of the other.
@@ -115,7 +124,7 @@ class IntervalColumns(ColumnJoin):
         """Write the new rows, and those that have a partner for the first time, if that is asked for."""
         for side, state in enumerate(states):
             before, rows = there[side], new[side]
-            if self._definition.pairs.keeps[side]:
+            if self._pairing.keeps[side]:
                 paired = np.zeros(before.num_rows + rows.num_rows, dtype="bool")
                 paired[looked[side]] = True
                 index = rows.schema.get_field_index(_PAIRED)

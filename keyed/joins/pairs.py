@@ -13,13 +13,12 @@ from keyed import (
     KeyedCoProcessFunction,
     KeyedStream,
     OutputTag,
-    Schema,
     TimestampError,
     VectorizedFunction,
     milliseconds_of,
     schema_of,
 )
-from keyed.joins.join_path import MOST_SPAN, Path, Side, check_path, row_reason, sides_of
+from keyed.joins.join_path import MOST_SPAN, Path, check_path, row_reason, sides_of
 
 How = Literal["inner", "left", "right", "full"]
 Join = Callable[[Any, Any], Any]
@@ -90,7 +89,7 @@ class TimedJoin(KeyedCoProcessFunction):
         if reason is None and max(map(abs, self.spans_ms())) > MOST_SPAN:
             reason = f"it reaches further than {MOST_SPAN} ms"
         if reason is None:
-            return self.over_columns(sides_of(stream), schema_of(output))
+            return self.over_columns(shown=repr(self), sides=sides_of(stream), output=schema_of(output), late=self.late)
         if self._path == "vectorized":
             raise DefinitionError(
                 f"path='vectorized': {self!r} cannot be computed over whole columns, because {reason}; use path='auto' "
@@ -104,8 +103,12 @@ class TimedJoin(KeyedCoProcessFunction):
         """Return the durations that times are added to."""
         raise NotImplementedError
 
-    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
-        """Return the same join over whole columns."""
+    def over_columns(self, **planned: Any) -> VectorizedFunction:
+        """Return the same join over whole columns.
+
+        Args:
+            planned: What a `keyed.joins.column_join.ColumnJoin` takes.
+        """
         raise NotImplementedError
 
     def drop_late(self, side: int, value: Any, ctx: Context) -> None:

@@ -4,19 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from keyed import BatchContext, Schema
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, Late, in_order, integers, numbered
 from keyed.joins.join_path import OWN, Side
 from keyed.joins.matching import codes_of
-
-if TYPE_CHECKING:
-    from keyed.joins.windowed import WindowCoGroup
 
 _START, _CODE = f"{OWN}start", f"{OWN}code"
 
@@ -25,34 +22,44 @@ class WindowColumns(ColumnJoin):
     """Does what a `WindowCoGroup` or `WindowJoin` does. Windows come out by their start.
 
     Args:
-        definition: The join.
+        cogroup: Makes the outputs of a window.
+        windows: Size, slide and offset of the windows.
+        shown: As in `ColumnJoin`, and so the others.
         sides: The two streams.
         output: Columns of the output.
+        late: Side outputs of late rows.
     """
 
-    def __init__(self, definition: WindowCoGroup, sides: list[Side], output: Schema) -> None:
-        super().__init__(sides, output, definition.late)
-        self._definition = definition
+    def __init__(
+        self,
+        cogroup: Callable[[int, int, list[Any], list[Any]], Iterable[Any]],
+        windows: tuple[int, int, int],
+        *,
+        shown: str,
+        sides: list[Side],
+        output: Schema,
+        late: Late,
+    ) -> None:
+        super().__init__(shown, sides, output, late)
+        self._cogroup = cogroup
+        self._size, self._slide, self._offset = windows
         self.lefts = self.state(0, "lefts", (_START, NUMBER), start="bigint", number="bigint", time="bigint")
         self.rights = self.state(1, "rights", (_START, NUMBER), start="bigint", number="bigint", time="bigint")
 
-    def __repr__(self) -> str:
-        return repr(self._definition)
-
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
-        windows, watermark = self._definition.windows, ctx.current_watermark()
+        size, slide, watermark = self._size, self._slide, ctx.current_watermark()
         for side, (table, state) in enumerate(((first, self.lefts), (second, self.rights))):
             rows = self.arrived(side, table, ctx, -(2**63))
             if table is None or rows is None:
                 continue
             times = integers(rows, TIME)
-            last = times - (times - windows.offset) % windows.slide
-            number = (windows.size - 1 - (times - last)) // windows.slide + 1
+            last = times - (times - self._offset) % slide
+            number = (size - 1 - (times - last)) // slide + 1
             # One row a window, the earliest window first.
             of = np.repeat(np.arange(len(times)), number)
             nth = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
-            starts = last[of] - (number[of] - 1 - nth) * windows.slide
-            is_open = starts + (windows.size - 1) > watermark
+            starts = last[of] - (number[of] - 1 - nth) * slide
+            is_open = starts + (size - 1) > watermark
             in_time = np.zeros(len(times), dtype="bool")
             in_time[of[is_open]] = True
             late = ~in_time & (number > 0)
@@ -68,7 +75,7 @@ class WindowColumns(ColumnJoin):
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
             return
-        size = self._definition.windows.size
+        size = self._size
         over = [state.take((_START, "<=", watermark - size + 1)) for state in (self.lefts, self.rights)]
         if not any(table.num_rows for table in over):
             return
@@ -88,7 +95,7 @@ class WindowColumns(ColumnJoin):
 
     def _outputs(self, sides: list[tuple[Any, list[Any]]]) -> Iterator[tuple[int, Any]]:
         """Yield the start of each window and what the function gives for it."""
-        size, cogroup = self._definition.windows.size, self._definition.cogroup
+        size, cogroup = self._size, self._cogroup
         distinct = np.unique(np.concatenate([windows for windows, _ in sides]), axis=0)
         bounds = []
         for windows, _ in sides:

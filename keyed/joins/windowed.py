@@ -14,11 +14,10 @@ from keyed import (
     ListState,
     OnTimerContext,
     OutputTag,
-    Schema,
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path, Side
+from keyed.joins.join_path import Path
 from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
@@ -84,13 +83,13 @@ class WindowCoGroup(TimedJoin):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.windows.size} ms every {self.windows.slide} ms)"
 
-    def spans_ms(self) -> tuple[int, ...]:
+    def spans_ms(self) -> tuple[int, int, int]:
         return self.windows.size, self.windows.slide, self.windows.offset
 
-    def over_columns(self, sides: list[Side], output: Schema) -> VectorizedFunction:
+    def over_columns(self, **planned: Any) -> VectorizedFunction:
         from keyed.joins.window_columns import WindowColumns
 
-        return WindowColumns(self, sides, output)
+        return WindowColumns(self.cogroup, self.spans_ms(), **planned)
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         self._keep(0, self.lefts, value, ctx)
