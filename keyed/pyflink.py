@@ -61,6 +61,7 @@ __all__ = [
     "GlobalWindow",
     "GlobalWindows",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",
@@ -111,19 +112,17 @@ _SOURCE = "is a source of Flink: give keyed.stream a Spark DataFrame, or from_co
 _SINK = "is a sink of Flink: run <stream>.output, a keyed.Output, with run(path) or start(path), or write its .df"
 _SETTING = "is a setting of Flink: give <stream>.output.run(...) the options checkpoint=..., local_dir=... and so on"
 _INPUTS = "has several inputs: use connect or union of keyed.stream(...), keyed.KeyedCoProcessFunction and keyed.joins"
-_BROADCAST = "has broadcast state, which keyed has not: give the elements of that side to every key that needs them"
 _CONSTANT_KEY = "has no key: key the stream by a constant, key_by(lambda element: 0), and window that"
 #: What PyFlink has and keyed has not, and what to use in its place.
 _MISSING = {
     name: remedy
     for remedy, names in {
-        _KEYLESS: "map flat_map filter project ProcessFunction",
+        _KEYLESS: "map flat_map filter project ProcessFunction BroadcastProcessFunction",
         _CONSTANT_KEY: "window_all count_window_all ProcessAllWindowFunction AllWindowFunction AllWindowedStream",
         _SOURCE: "add_source from_source read_text_file KafkaSource FileSource NumberSequenceSource",
         _SINK: "add_sink sink_to FileSink KafkaSink Encoder OutputFileConfig RollingPolicy",
         _SETTING: "set_runtime_mode RuntimeExecutionMode set_state_backend enable_checkpointing get_config add_jars",
         _INPUTS: "union connect join co_group CoProcessFunction KeyedCoProcessFunction",
-        _BROADCAST: "BroadcastProcessFunction KeyedBroadcastProcessFunction broadcast",
         "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
         "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
         "is windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
@@ -433,6 +432,14 @@ class KeyedProcessFunction(keyed.KeyedProcessFunction):
     OnTimerContext: TypeAlias = keyed.OnTimerContext
 
 
+class KeyedBroadcastProcessFunction(keyed.KeyedBroadcastProcessFunction):
+    """`keyed.KeyedBroadcastProcessFunction` with the nested names that PyFlink's annotations use."""
+
+    Context: TypeAlias = keyed.BroadcastContext
+    ReadOnlyContext: TypeAlias = keyed.Context
+    OnTimerContext: TypeAlias = keyed.OnTimerContext
+
+
 class _RichFunction:
     """What functions of one element have: state of the key, which `open` asks for."""
 
@@ -692,6 +699,16 @@ class DataStream(_Partial):
         select = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
         return KeyedStream(self._env, self._stream.key_by(select), self._stream)
 
+    def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> keyed.BroadcastStream:
+        """Give every key group all elements of this source, for `KeyedStream.connect`.
+
+        Raises:
+            DefinitionError: It is what an operator emits.
+        """
+        if isinstance(self._stream, keyed.Output):
+            raise DefinitionError("broadcast is for sources: write the output to a sink, and broadcast what reads that")
+        return self._stream.broadcast(*descriptors)
+
     def process(self, function: Any, output_type: Any = None) -> NoReturn:
         """Refuse functions without a key.
 
@@ -748,8 +765,22 @@ class KeyedStream(_Partial):
         used = sum(known.split("-")[0] == name for known in self._names)
         return {"name": f"{name}-{used + 1}" if used else name, "parallelism": self._env.parallelism}
 
-    def process(self, function: keyed.KeyedProcessFunction, output_type: Any = None) -> DataStream:
-        """Run a `KeyedProcessFunction` over the stream."""
+    def connect(self, other: keyed.BroadcastStream) -> KeyedStream:
+        """Connect the stream with a broadcast one, for a `KeyedBroadcastProcessFunction`.
+
+        Raises:
+            DefinitionError: The other one is not a broadcast stream.
+        """
+        if not isinstance(other, keyed.BroadcastStream):
+            raise _missing("connect")
+        connected = KeyedStream(self._env, self._stream.connect(other), other.stream)
+        connected._names = self._names
+        return connected
+
+    def process(
+        self, function: keyed.KeyedProcessFunction | keyed.KeyedBroadcastProcessFunction, output_type: Any = None
+    ) -> DataStream:
+        """Run a `KeyedProcessFunction` over the stream, or a `KeyedBroadcastProcessFunction` over connected ones."""
         options = self._options(type(function).__name__)
         return DataStream(self._env, self._stream.process(function, _schema(output_type), **options))
 

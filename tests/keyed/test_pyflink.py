@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import keyed
+import keyed.pyflink as flink
 from keyed import DefinitionError
 from keyed.pyflink import (
     AggregateFunction,
@@ -441,3 +442,29 @@ def test_keyed_does_not_load_it():
     program = "import sys, keyed; print([name for name in sys.modules if name in ('keyed.pyflink', 'windows')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_broadcast_state():
+    """As PyFlink's own test_keyed_co_broadcast_process does it."""
+    descriptor = flink.MapStateDescriptor("map_state", flink.Types.STRING(), flink.Types.INT())
+
+    class Joined(flink.KeyedBroadcastProcessFunction):
+        def __init__(self, map_state_desc):
+            self._map_state_desc = map_state_desc
+
+        def process_element(self, value, ctx: flink.KeyedBroadcastProcessFunction.ReadOnlyContext):
+            yield value[0], ctx.get_broadcast_state(self._map_state_desc).get(value[1])
+
+        def process_broadcast_element(self, value, ctx: flink.KeyedBroadcastProcessFunction.Context):
+            ctx.get_broadcast_state(self._map_state_desc).put(value[0], value[1])
+
+    env = flink.StreamExecutionEnvironment.get_execution_environment()
+    rules = env.from_collection([("a", 1), ("b", 2)])
+    as_it_is: Any = rules
+    stream = env.from_collection([(1, "a"), (2, "b"), (3, "c")]).key_by(lambda row: row[0])
+    joined = stream.connect(rules.broadcast(descriptor)).process(Joined(descriptor))
+    assert list(joined.execute_and_collect()) == [(1, 1), (2, 2), (3, None)]
+    with pytest.raises(DefinitionError, match="has several inputs"):
+        stream.connect(as_it_is)
+    with pytest.raises(DefinitionError, match="broadcast is for sources"):
+        joined.broadcast(descriptor)

@@ -9,9 +9,12 @@ from keyed import OutputTag
 from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify_changelog
 from tests.keyed.runtimes.local.test_broadcast import rows_of, rules_of
-from tests.keyed.runtimes.spark.functions import RULES, SCHEMA, Limits, limits_of, write_file
+from tests.keyed.runtimes.spark.functions import RULES, SCHEMA, Limits, limits_of, parquet_rows, write_file
+from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
+from tests.support.waiting import until
 
 OUTPUT = "k string, n bigint, reached bigint"
+PROGRAM = "tests.keyed.runtimes.spark.broadcast_program"
 BAD_RULES = OutputTag("bad_rules")
 
 
@@ -78,3 +81,22 @@ def test_a_query_goes_on_and_is_restored_with_another_parallelism(spark, tmp_pat
     again = limits(*sources, parallelism=3, restore_from=changelog)
     run(again, tmp_path / "ck2", drain=True)
     assert in_order(values) == limits_of(batches)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_killed_query_ends_as_an_undisturbed_one(tmp_path):
+    rows, rules = rows_of(5, 120), rules_of(6, 60)
+    batches = [(rules[15 * i : 15 * i + 15], rows[30 * i : 30 * i + 30]) for i in range(4)]
+    for number, (new, some) in enumerate(batches):
+        write_file(tmp_path / "rules", number, tuples(new))
+        write_file(tmp_path / "in", number, tuples(some))
+    life = Program(tmp_path, "", PROGRAM)
+    until(lambda: life.said().count("BATCH") >= 2 or life.process.poll() is not None, seconds=PATIENCE)
+    kill(life.members())
+    until(life.is_gone)
+    assert "DONE" not in life.said()
+    again = Program(tmp_path, "", PROGRAM)
+    again.end()
+    assert "DONE" in again.said()
+    assert sorted(parquet_rows(tmp_path / "sink")) == limits_of(batches)

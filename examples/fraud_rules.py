@@ -1,0 +1,77 @@
+"""Payments checked against rules that change while the job runs.
+
+python -m examples.fraud_rules
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keyed
+
+LIMITS = keyed.MapState(str, float, name="limits")
+PAYMENTS: list[Any] = [
+    [{"card": "c1", "amount": 20.0}, {"card": "c2", "amount": 900.0}],
+    [{"card": "c1", "amount": 600.0}, {"card": "c3", "amount": 30.0}],
+    [{"card": "c2", "amount": 700.0}, {"card": "c3", "amount": 800.0}],
+]
+RULES: list[Any] = [
+    [{"rule": "large", "limit": 1000.0}],
+    [{"rule": "large", "limit": 500.0}],
+    [{"rule": "large", "limit": None}, {"rule": "huge", "limit": 750.0}],
+]
+
+
+class FraudRules(keyed.KeyedBroadcastProcessFunction):
+    """Tells of payments above the limit of a rule; when a rule comes or changes, of earlier ones too."""
+
+    largest = keyed.ValueState(float, default=0.0)
+
+    def process_element(self, payment: Any, ctx: keyed.Context) -> Iterable[tuple[str, str, float]]:
+        """Check a payment against all rules."""
+        self.largest.update(max(self.largest.value(), payment.amount))
+        for rule, limit in ctx.get_broadcast_state(LIMITS).items():
+            if payment.amount > limit:
+                yield payment.card, rule, payment.amount
+
+    def process_broadcast_element(self, change: Any, ctx: keyed.BroadcastContext) -> None:
+        """Take a rule, and check the largest payment of every card against it."""
+        limits = ctx.get_broadcast_state(LIMITS)
+        if change.limit is None:
+            limits.remove(change.rule)
+            return
+        limits.put(change.rule, change.limit)
+
+        def check(card: str, largest: keyed.ValueState[float]) -> None:
+            amount = largest.value()
+            if amount > change.limit:
+                ctx.collect((card, change.rule, amount))
+
+        ctx.apply_to_keyed_state(self.largest, check)
+
+
+def alerts(payments: Any, rules: Any, **options: Any) -> keyed.Output:
+    """Return the job."""
+    changes = keyed.stream(rules).broadcast(LIMITS)
+    columns = "card string, rule string, amount double"
+    return (
+        keyed.stream(payments).key_by("card").connect(changes).process(FraudRules(), columns, name="fraud", **options)
+    )
+
+
+def in_batches(parts: list[Any]) -> Iterator[Any]:
+    """Yield elements as a source that has some now and more later: each part is read by one batch."""
+    for part in parts:
+        yield from part
+        yield keyed.PAUSE
+
+
+def main() -> None:
+    """Run the job and print what it gives."""
+    for row in alerts(in_batches(PAYMENTS), in_batches(RULES), parallelism=2).run().values:
+        print(row.card, row.rule, row.amount)
+
+
+if __name__ == "__main__":
+    main()
