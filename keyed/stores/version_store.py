@@ -9,8 +9,8 @@ the number of the commit that wrote it. The database's keys and values, numbers 
 
     M                              position: a frame of kind KVPO, version 2, whose payload is the msgpack array
                                    [eras, number of buckets, oldest commit that can be asked for, newest commit, number
-                                   of versions written since the last sweep began]; an era is the array [log id, its
-                                   first commit, the batch that this is]
+                                   of versions that went out of the history since the last sweep began]; an era is the
+                                   array [log id, its first commit, the batch that this is]
     C | commit (u64)               a frame of kind KVCO, version 2: the fields of `VersionedBatch` as a msgpack map
     D | commit (u64) | part (u32)  what a commit changed: the addresses, prefix and sub as one, as a msgpack array; not
                                    of the first one
@@ -23,8 +23,10 @@ the number of the commit that wrote it. The database's keys and values, numbers 
 what the whole operator's state is; what is above the position is no state yet and is not looked at.
 
 An entry that did not change since the commit that is asked for is found under L by one look-up, another one under V.
-Versions that no commit from the oldest one on can see are removed by a sweep, a part with each commit, once there are
+Versions that no commit from the oldest one on can see are removed by a sweep, a part with each write, once there are
 as many of them as there are entries: so the database holds at most what is live, twice, and what changed since.
+
+Several commits may be written and shown at once: RocksDB takes many keys in their order four times as fast as few.
 
 *Buckets* are the key groups of the first changelog: those who restore a job read its groups one by one, out of V. They
 stay when a job is restored with another number of key groups.
@@ -39,6 +41,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -74,6 +77,7 @@ _SWEEP_STEP, _SWEEP_LEAST = 2_000, 50_000
 #: How many addresses are looked up in one call.
 _AT_A_TIME = 4_096
 _encode = msgspec.msgpack.Encoder().encode
+_first = itemgetter(0)
 
 
 @attrs.frozen(kw_only=True)
@@ -412,12 +416,12 @@ class VersionStore:
     def _read_extent(self) -> None:
         where = str(self._database.path)
         self._extent: Extent | None = None
-        self._written = self._buckets = 0
+        self._passed = self._buckets = 0
         record = self._look_up(_POSITION)
         if record is None:
             return
         try:
-            eras, self._buckets, oldest, newest, self._written = _POSITION_RECORD.decode(record, where)
+            eras, self._buckets, oldest, newest, self._passed = _POSITION_RECORD.decode(record, where)
         except CorruptionError as error:
             raise LocalStoreError(f"{where}: damaged position record: {error}") from error
         self._extent = Extent(tuple(Era(*era) for era in eras), self._buckets, oldest, newest)
@@ -435,38 +439,43 @@ class VersionStore:
 
     def write(self, commit: int, parts: Iterable[Part]) -> None:
         """Write changes of the next commit, which is not to be seen yet."""
-        self._database.write(self._versions(commit, parts, _new_batch()))
+        written = _new_batch()
+        self._versions([(commit, parts)], written)
+        self._database.write(written)
 
-    def apply(self, batch: VersionedBatch, parts: Iterable[Part], oldest: int) -> None:
-        """Write the last changes of a commit, and show it: with all that `write` was given of it, or not at all.
+    def apply(self, commits: Sequence[tuple[VersionedBatch, Sequence[Part]]], oldest: int) -> None:
+        """Write the last changes of a commit, and commits after it, and show them: all of them, or none.
 
         Args:
-            batch: The batch.
-            parts: Changes in order; a later one of an address wins.
+            commits: The batches, one after the other, each with its changes in order; a later one of an address wins.
+                Of the first, `write` may have been given changes before.
             oldest: The oldest commit that can be asked for from now on; it never moves back.
         """
-        parts, written = list(parts), _new_batch()
-        before = self._extent
+        written, before = _new_batch(), self._extent
         eras = before.eras if before is not None else ()
-        if not eras or (before and (before.log_id, before.batch) != (batch.log_id, batch.batch - 1)):
-            eras = (*eras, Era(batch.log_id, batch.commit, batch.batch))
+        last = None if before is None else (before.log_id, before.batch)
+        for batch, _ in commits:
+            if last != (batch.log_id, batch.batch - 1):
+                eras = (*eras, Era(batch.log_id, batch.commit, batch.batch))
+            last = batch.log_id, batch.batch
         while len(eras) > 1 and eras[1].commit <= oldest:
             eras = eras[1:]
-        extent = Extent(eras, self._buckets, oldest, batch.commit)
+        newest = commits[-1][0]
+        extent = Extent(eras, self._buckets, oldest, newest.commit)
         # First, so that what is written now stays: a sweep looks at what was written before.
-        size = sum(len(changes) for _, changes in parts)
-        self._sweep(written, extent, max(batch.entries, _SWEEP_LEAST), 2 * size + _SWEEP_STEP)
-        self._versions(batch.commit, parts, written)
-        if before is None:
-            # What is written first is there once.
-            self._written = 0
-        written[b"C" + _pack(batch.commit)] = _BATCH_RECORD.encode(batch)
-        for commit in range(before.oldest if before is not None else oldest, oldest):
+        size = sum(len(changes) for _, parts in commits for _, changes in parts)
+        self._sweep(written, extent, max(newest.entries, _SWEEP_LEAST), 2 * size + _SWEEP_STEP)
+        self._versions([(batch.commit, parts) for batch, parts in commits], written)
+        for batch, _ in commits:
+            written[b"C" + _pack(batch.commit)] = _BATCH_RECORD.encode(batch)
+        for commit in range(before.oldest if before is not None else newest.commit, oldest):
             written.delete(b"C" + _pack(commit))
-            for key, _ in self._database.range(b"D" + _pack(commit), b"D" + _pack(commit + 1)):
+        if before is not None:
+            for key, addresses in self._database.range(b"D" + _pack(before.oldest), b"D" + _pack(oldest)):
+                self._passed += len(_decode_addresses(addresses))
                 written.delete(key)
         starts = tuple((era.log_id, era.commit, era.batch) for era in eras)
-        position = starts, self._buckets, oldest, batch.commit, self._written
+        position = starts, self._buckets, oldest, newest.commit, self._passed
         written[_POSITION] = _POSITION_RECORD.encode(position)
         self._database.write(written)
         self._extent, self._parts = extent, 0
@@ -504,29 +513,34 @@ class VersionStore:
         new._open(self._number + 1)  # noqa: SLF001 - another store of this class
         return new
 
-    def _versions(self, commit: int, parts: Iterable[Part], batch: WriteBatch) -> WriteBatch:
-        """Add versions to a batch of writes."""
-        number, inverted = _pack(commit), _pack(_LAST - commit)
-        addresses: list[bytes] = []
-        changed = addresses.append
-        for bucket, changes in parts:
-            head = None if bucket is None else _BUCKET.pack(b"V", bucket)
-            for prefix, sub, value in changes:
-                address = prefix + sub
-                key = (self._head(address) if head is None else head + address) + inverted
-                if value is None:
-                    batch[b"L" + address] = number
-                    batch[key] = b""
-                else:
-                    record = _pack_length(len(prefix)) + value
-                    batch[b"L" + address] = number + record
-                    batch[key] = record
-                changed(address)
-        if self._extent is not None and addresses:
-            batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
-            self._parts += 1
-        self._written += len(addresses)
-        return batch
+    def _versions(self, commits: Iterable[tuple[int, Iterable[Part]]], batch: WriteBatch) -> None:
+        """Add the versions of commits to a batch of writes, in the order of keys, which is what RocksDB is fast at."""
+        rows: list[tuple[bytes, bytes, bytes, bytes]] = []
+        for commit, parts in commits:
+            number, inverted = _pack(commit), _pack(_LAST - commit)
+            addresses: list[bytes] = []
+            for bucket, changes in parts:
+                head = None if bucket is None else _BUCKET.pack(b"V", bucket)
+                records = {
+                    prefix + sub: b"" if value is None else _pack_length(len(prefix)) + value
+                    for prefix, sub, value in changes
+                }
+                addresses += records
+                rows += [
+                    ((self._head(address) if head is None else head + address) + inverted, number, address, record)
+                    for address, record in records.items()
+                ]
+            if self._extent is not None and addresses:
+                batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
+                self._parts += 1
+        rows.sort(key=_first)
+        at = newest = b""
+        for key, number, address, record in rows:
+            batch[key] = record
+            # Of an address the newest commit comes first, and of that the change that counts last.
+            if address != at or number == newest:
+                batch[b"L" + address] = number + record
+                at, newest = address, number
 
     def _sweep(self, batch: WriteBatch, extent: Extent, least: int, rest: int) -> None:
         """Remove versions that nobody can see: a part of the addresses, in their order, with each commit.
@@ -534,13 +548,13 @@ class VersionStore:
         Args:
             batch: Gets what is to be removed.
             extent: The extent that comes into force with it.
-            least: How many versions have to be written from the beginning of one sweep to that of the next.
+            least: How many versions have to go out of the history from the beginning of one sweep to that of the next.
             rest: How many versions to look at, and those that the last address has beyond that.
         """
         if self._sweep_at is None:
-            if self._written < least:
+            if self._passed < least:
                 return
-            self._sweep_at, self._written = b"V", 0
+            self._sweep_at, self._passed = b"V", 0
         head, hidden, gone = b"", False, False
         for key, record in self._database.range(self._sweep_at, b"W"):
             if key[:-8] != head:

@@ -23,8 +23,8 @@ from keyed.stores.database import is_refused
 from keyed.stores.version_store import Extent, Part, VersionedBatch, VersionReader, VersionStore
 
 _log = logging.getLogger(__name__)
-#: Changes that are written at a time.
-_CHANGES = 20_000
+#: Changes that are written at a time, of one commit or of several while the store is behind, and what a commit counts.
+_CHANGES, _OF_COMMIT = 20_000, 20
 #: How the folder of a state begins that is joined with the one that is there.
 _JOINED = "keyed-joined-"
 _Entry = tuple[bytes, bytes, bytes]
@@ -253,7 +253,7 @@ class Follower:
                 while len(waiting := list(islice(changes, _CHANGES))) == _CHANGES:
                     store.write(extent.newest + 1, [(None, waiting)])
                 batch = attrs.evolve(joined.batch(there.newest), commit=extent.newest + 1, follows=follows)
-                store.apply(batch, [(None, waiting)], self._oldest(store, batch))
+                store.apply([(batch, [(None, waiting)])], self._oldest(store, [batch]))
             finally:
                 joined.close()
         return records + self._follow(store, header, batch.batch, newest)
@@ -268,29 +268,44 @@ class Follower:
             *(reader.commits(after, until) for reader in self._readers), key=lambda found: found[0].sequence
         )
         markers: list[Commit | None] = [None] * header.parallelism
+        level: list[tuple[VersionedBatch, list[Part]]] = []
         waiting: list[Part] = []
         records = size = 0
         number = 1 if store.extent is None else store.extent.newest + 1
         same = header.parallelism % store.buckets == 0
-        for commit, blocks in commits:
-            if after and commit.snapshot and commit.sequence > after:
-                raise HistoryCompacted(f"commit {commit.sequence} of key group {commit.group} is a snapshot")
-            records += commit.records
-            for changes in self._changes(commit, blocks):
-                if size >= _CHANGES:
-                    store.write(number, waiting)
-                    waiting, size = [], 0
-                waiting.append((commit.group % store.buckets if same else None, changes))
-                size += len(changes)
-            markers[commit.group] = commit
-            level = [marker for marker in markers if marker is not None and marker.sequence == commit.sequence]
-            if len(level) == header.parallelism:
-                batch = _batch(number, header.log_id, level)
-                store.apply(batch, waiting, self._oldest(store, batch))
-                waiting, size = [], 0
-                number += 1
+
+        def show() -> None:
+            shown, level[:] = level[:], []
+            if shown:
+                store.apply(shown, self._oldest(store, [batch for batch, _ in shown]))
+
+        try:
+            for commit, blocks in commits:
+                if after and commit.snapshot and commit.sequence > after:
+                    raise HistoryCompacted(f"commit {commit.sequence} of key group {commit.group} is a snapshot")
+                records += commit.records
+                for changes in self._changes(commit, blocks):
+                    if size >= _CHANGES:
+                        show()
+                        store.write(number, waiting)
+                        waiting, size = [], 0
+                    waiting.append((commit.group % store.buckets if same else None, changes))
+                    size += len(changes)
+                markers[commit.group] = commit
+                found = [marker for marker in markers if marker is not None and marker.sequence == commit.sequence]
+                if len(found) < header.parallelism:
+                    continue
+                level.append((_batch(number, header.log_id, found), waiting))
+                waiting, number = [], number + 1
+                size += _OF_COMMIT
+                if size >= _CHANGES or store.extent is None:
+                    show()
+                    size = 0
                 if first:
                     break
+        finally:
+            # Also what there is before something that cannot be read.
+            show()
         return records
 
     def _changes(self, commit: Commit, blocks: Blocks) -> Iterator[list[Change]]:
@@ -300,14 +315,15 @@ class Follower:
             self._states, self._tables = commit.states, tables_of(commit.states, where)
         return (entries_of(block, self._tables, where) for block in blocks)
 
-    def _oldest(self, store: VersionStore, newest: VersionedBatch) -> int:
-        """Return the oldest commit that is kept when ``newest`` is the newest."""
-        extent = store.extent
+    def _oldest(self, store: VersionStore, batches: list[VersionedBatch]) -> int:
+        """Return the oldest commit that is kept when batches are written."""
+        extent, newest = store.extent, batches[-1]
         if extent is None:
             return newest.commit
         oldest, limit = extent.oldest, newest.processing_time - self._history_ms
-        last = self.held.least(extent.newest)
-        while oldest < last and store.batch(oldest + 1).processing_time <= limit:
+        last = self.held.least(newest.commit - 1)
+        new = {batch.commit: batch for batch in batches}
+        while oldest < last and (new.get(oldest + 1) or store.batch(oldest + 1)).processing_time <= limit:
             oldest += 1
         return oldest
 

@@ -2,7 +2,8 @@
 
 A Spark query with a trigger of a second reads events as they come, a follower in a process of its own keeps a table
 level with the query's directory changelog, and a subscription there takes the changes. Each event is told from its
-sending to its push. With ``--late`` also for a changelog that gets a batch only with the next one, as topics do.
+sending to its push. With ``--kafka`` also for a changelog in a topic, of a broker of its own, and with ``--late`` for a
+directory that gets a batch only with the next one, as topics do.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import attrs
 
 import keyed
 from keyed.changelog import DirectoryChangelog
+from keyed.changelog.kafka import KafkaChangelog
 from keyed.state import ValueState
 from keyed.views.state_tables import open_tables
 
@@ -57,13 +59,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     options = _parser().parse_args(arguments)
     spark = keyed.spark_session("freshness", master="local[2]", parallelism=2)
-    for _ in range(options.rounds):
-        for late in (False, True)[: 1 + options.late]:
-            print("with the next batch:" if late else "at the commit:", flush=True)
-            for what, times in zip(_WHAT, _times(spark, options, late=late), strict=True):
-                times.sort()
-                shown = ", ".join(f"p{at} {times[len(times) * at // 100]:.2f} s" for at in (1, 50, 99))
-                print(f"    {what}: {shown} ({len(times):,})", flush=True)
+    with ExitStack() as stack:
+        kinds: dict[str, Callable[[Path], Any]] = {"a directory": lambda folder: DirectoryChangelog(folder / "log")}
+        if options.late:
+            kinds["a directory, with the next batch"] = lambda folder: LateChangelog(DirectoryChangelog(folder / "log"))
+        if options.kafka:
+            from tests.support.kafka import Broker
+
+            broker = Broker(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyed-freshness-kafka-"))))
+            broker.start()
+            stack.callback(broker.stop)
+            # Each run has a topic of its own.
+            kinds["a topic"] = lambda folder: KafkaChangelog(folder.name, bootstrap=broker.bootstrap)
+        for _ in range(options.rounds):
+            for kind, make in kinds.items():
+                print(f"{kind}:", flush=True)
+                for what, times in zip(_WHAT, _times(spark, options, make), strict=True):
+                    times.sort()
+                    shown = ", ".join(f"p{at} {times[len(times) * at // 100]:.2f} s" for at in (1, 50, 99))
+                    print(f"    {what}: {shown} ({len(times):,})", flush=True)
     spark.stop()
 
 
@@ -74,26 +88,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=float, default=0.05, help="seconds between looks of the follower (0.05)")
     parser.add_argument("--rounds", type=int, default=1, help="how often everything is measured (1)")
     parser.add_argument("--late", action="store_true", help="also without publication at the commit")
+    parser.add_argument("--kafka", action="store_true", help="also for a changelog in a topic")
     return parser
 
 
 _WHAT = ("event to push", "batch", "commit to push")
 
 
-def _times(spark: Any, options: argparse.Namespace, *, late: bool) -> tuple[list[float], ...]:
+def _times(spark: Any, options: argparse.Namespace, make: Callable[[Path], Any]) -> tuple[list[float], ...]:
     """Seconds from each event's sending to its push, of each batch, and from its commit to the push."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="keyed-freshness-") as name, _events(options.rate) as port:
         folder = Path(name)
-        changelog: Any = DirectoryChangelog(folder / "log")
+        changelog = make(folder)
         source = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port).load()
         columns = source.selectExpr("split(value, ' ')[0] AS key", "CAST(split(value, ' ')[1] AS long) AS sent")
-        latest = (
-            keyed.stream(columns)
-            .key_by("key")
-            .process(Latest(), "key string", name="latest", changelog=LateChangelog(changelog) if late else changelog)
-        )
+        latest = keyed.stream(columns).key_by("key").process(Latest(), "key string", name="latest", changelog=changelog)
         query: Any = latest.start(
             lambda batch, number: batch.count(), checkpoint=folder / "checkpoint", trigger="1 second"
         )
@@ -146,7 +157,7 @@ def _events(rate: int) -> Iterator[int]:
         ended.set()
 
 
-def _follow(changelog: DirectoryChangelog, folder: str, every: float, seconds: float, send: Any) -> None:
+def _follow(changelog: Any, folder: str, every: float, seconds: float, send: Any) -> None:
     """Subscribe to the table, and send the age of each change when it came."""
     with open_tables(changelog, folder) as tables:
         tables.start(every=every).wait_for(1, 120)

@@ -52,8 +52,9 @@ def test_every_commit_from_the_oldest_one_on_is_as_it_was(data):
         store.begin(buckets or 1)
         try:
             states: list[dict] = [{}]
-            oldest = 1
-            for commit in range(1, data.draw(st.integers(1, 6)) + 1):
+            oldest, last = 1, data.draw(st.integers(1, 8))
+            together: list = []
+            for commit in range(1, last + 1):
                 state = dict(states[-1])
                 parts = data.draw(st.lists(changes, min_size=1, max_size=2))
                 for part in parts:
@@ -62,13 +63,19 @@ def test_every_commit_from_the_oldest_one_on_is_as_it_was(data):
                         if value is not None:
                             state[address] = value
                 written = [[(*address, value) for address, value in part] for part in parts]
-                for part in written[:-1]:
+                ahead = [] if together else written[:-1]
+                for part in ahead:
                     store.write(commit, parts_of(part, buckets))
                     if commit > 1:
                         assert seen(store, commit - 1) == states[-1]
-                oldest = data.draw(st.integers(oldest, commit))
-                store.apply(batch(commit, len(state)), parts_of(written[-1], buckets), oldest)
+                parts = [part for change in written[len(ahead) :] for part in parts_of(change, buckets)]
+                together.append((batch(commit, len(state)), parts))
                 states.append(state)
+                if 1 < commit < last and data.draw(st.booleans()):
+                    continue
+                oldest = data.draw(st.integers(oldest, commit))
+                store.apply(together, oldest)
+                together = []
                 if data.draw(st.booleans()):
                     # What was written of a commit that never came is gone when the next one is written.
                     lost = data.draw(changes)
@@ -108,12 +115,12 @@ def test_a_sweep_leaves_what_the_oldest_commit_sees_and_later_versions(tmp_path,
     with_rows = VersionStore(tmp_path)
     with_rows.begin(1)
     for commit in range(1, 101):
-        with_rows.apply(batch(commit, 2), [(0, [(A, b"", b"%d" % commit), (B, b"", b"1")])], commit)
+        with_rows.apply([(batch(commit, 2), [(0, [(A, b"", b"%d" % commit), (B, b"", b"1")])])], commit)
     versions = sum(1 for _ in with_rows._database.range(b"V", b"W"))
     assert versions <= 8
     assert seen(with_rows, 100) == {(A, b""): b"100", (B, b""): b"1"}
     for commit in range(101, 110):
-        with_rows.apply(batch(commit, 0), [(0, [(A, b"", None), (B, b"", None)])], commit)
+        with_rows.apply([(batch(commit, 0), [(0, [(A, b"", None), (B, b"", None)])])], commit)
     assert seen(with_rows, 109) == {}
     assert sum(1 for _ in with_rows._database.range(b"L", b"W")) <= 8
     with_rows.close()
@@ -122,9 +129,9 @@ def test_a_sweep_leaves_what_the_oldest_commit_sees_and_later_versions(tmp_path,
 def test_a_reader_shows_what_was_written_when_it_was_refreshed(tmp_path):
     store = VersionStore(tmp_path / "store")
     store.begin(1)
-    store.apply(batch(1), [(0, [(A, b"", b"1")])], 1)
+    store.apply([(batch(1), [(0, [(A, b"", b"1")])])], 1)
     reader = VersionReader(tmp_path / "store")
-    store.apply(batch(2), [(0, [(A, b"", b"2")])], 1)
+    store.apply([(batch(2), [(0, [(A, b"", b"2")])])], 1)
     eras = (Era("log", 1, 6),)
     assert reader.extent == Extent(eras, 1, 1, 1)
     assert seen(reader, 1) == {(A, b""): b"1"}
@@ -135,7 +142,7 @@ def test_a_reader_shows_what_was_written_when_it_was_refreshed(tmp_path):
     store.close(delete=True)
     assert seen(reader, 2) == {(A, b""): b"2"}
     new.begin(1)
-    new.apply(batch(1), [(0, [(A, b"", b"7")])], 1)
+    new.apply([(batch(1), [(0, [(A, b"", b"7")])])], 1)
     assert not reader.refresh()
     reader.close()
     reader = VersionReader(tmp_path / "store")
@@ -157,7 +164,7 @@ def test_batches_are_found_by_their_changelog(tmp_path):
 def test_a_damaged_store_begins_anew_and_says_so(tmp_path):
     store = VersionStore(tmp_path)
     store.begin(1)
-    store.apply(batch(1), [(0, [(A, b"", b"1")])], 1)
+    store.apply([(batch(1), [(0, [(A, b"", b"1")])])], 1)
     store.close()
     for file in tmp_path.glob("*/MANIFEST-*"):
         file.write_bytes(b"nonsense")

@@ -62,10 +62,10 @@ def job(folder: Path) -> None:
 
 
 def follower(folder: Path) -> None:
-    """Keep tables level, in small parts, so that there is a middle of a batch to be killed in."""
+    """Keep tables level, in small parts or many batches at once, so that there is a middle to be killed in."""
     from keyed.views import follower
 
-    follower._CHANGES = 40
+    follower._CHANGES = Random().choice([40, 5_000])
     until(lambda: log_of(folder).header() is not None)
     with open_tables(log_of(folder), folder / "tables", history=500) as tables:
         while True:

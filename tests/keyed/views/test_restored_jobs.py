@@ -17,7 +17,7 @@ import pytest
 
 import keyed
 from keyed.stores.version_store import VersionStore
-from keyed.views import Change, StateTables, open_tables
+from keyed.views import Change, StateTables, follower, open_tables
 
 DISCONNECTS = int(os.environ.get("KEYED_DISCONNECTS", "50"))
 
@@ -281,6 +281,8 @@ def test_readers_do_not_go_back_while_a_store_is_built_anew(tmp_path, job, monke
             seen.append((tables.batch, reading.batch, reading["count"].get(1)))
 
         monkeypatch.setattr(VersionStore, "apply", applied)
+        # Each batch by itself.
+        monkeypatch.setattr(follower, "_CHANGES", 1)
         next(iter(tables._operators.values())).source.held.damage = "something"
         tables.poll()
         assert seen == [(6, 6, tables["count"].get(1))] * 6

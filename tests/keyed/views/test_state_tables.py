@@ -228,6 +228,41 @@ def test_an_answer_names_the_state_that_it_was_taken_from(job):
     assert [(version.batch, version.value) for version in tables["total"].history("a")] == [(3, 6), (1, 1)]
 
 
+def test_batches_that_are_followed_together_are_each_there_and_so_is_what_comes_before_damage(tmp_path, monkeypatch):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    with (
+        KeyedTestHarness(Everything(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process(("a", "sell", 1))
+        tables.poll()
+        token = tables["total"].subscribe(after="now")
+        store = tables._operators["function"].source.held.store
+        writes: list[Any] = []
+        write = store._database.write
+
+        def counted(batch: Any) -> None:
+            writes.append(batch)
+            write(batch)
+
+        monkeypatch.setattr(store._database, "write", counted)
+        for _ in range(2, 10):
+            harness.process(("a", "sell", 1))
+        segments = sorted((tmp_path / "log").glob("**/*.segment"))
+        whole = segments[6].read_bytes()
+        segments[6].write_bytes(whole[:40] + b"?" + whole[41:])
+        with pytest.raises(keyed.KeyedError, match="damaged|checksum|malformed"):
+            tables.poll()
+        assert (tables.batch, len(writes)) == (6, 1)
+        segments[6].write_bytes(whole)
+        tables.poll()
+        assert (tables.batch, len(writes)) == (9, 2)
+        assert [tables["total"].get("a", as_of=batch) for batch in range(1, 10)] == list(range(1, 10))
+        assert [tables.snapshot(batch).positions["function"].batch for batch in (3, 8)] == [3, 8]
+        changes = [change for _ in range(8) for change in token.take(0) if change.namespace is None]
+        assert [(change.batch, change.old, change.new) for change in changes] == [(n, n - 1, n) for n in range(2, 10)]
+
+
 def test_time_travel_by_time_takes_the_newest_batch_that_is_not_younger(job):
     harness, tables, _ = job
     harness.advance_processing_time(1_000)
