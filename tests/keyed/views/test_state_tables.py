@@ -251,7 +251,7 @@ def test_batches_that_are_followed_together_are_each_there_and_so_is_what_comes_
         segments = sorted((tmp_path / "log").glob("**/*.segment"))
         whole = segments[6].read_bytes()
         segments[6].write_bytes(whole[:40] + b"?" + whole[41:])
-        with pytest.raises(keyed.KeyedError, match="damaged|checksum|malformed"):
+        with pytest.raises(keyed.KeyedError, match=r"damaged|checksum|malformed"):
             tables.poll()
         assert (tables.batch, len(writes)) == (6, 1)
         segments[6].write_bytes(whole)
