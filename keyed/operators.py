@@ -45,8 +45,8 @@ class OperatorSpec:
         name: Name of the operator, unique in its query, matching ``[A-Za-z0-9_-]{1,128}``.
         function: The user's function, not opened.
         event_time: Whether rows have timestamps.
-        delay_ms: Delay of the watermark behind the highest timestamp, the greatest where there are several inputs;
-            ``None`` where watermarks come from upstream operators or are set by hand.
+        delay_ms: Delay of the watermark behind the highest timestamp, the greatest where there are several sources;
+            ``None`` where watermarks come from upstream operators alone or are set by hand.
         ingestion_delay_ms: The same delay, in every operator of the chain, where rows have the time of their batch;
             ``None`` where they do not.
         order: Order of rows within a batch.
@@ -56,7 +56,8 @@ class OperatorSpec:
         output: Columns of the main output, where they are declared.
         output_timestamps: Whether the timestamps of the main output are needed: by a stage after this one.
         changelog: Where committed changes are exported to.
-        strategies: How the watermark follows each source that the operator reads; none after another operator.
+        strategies: How the watermark follows each input; ``None`` for an output of another operator, and for a
+            broadcast stream without timestamps.
         broadcast: Descriptors of the broadcast states.
     """
 
@@ -70,7 +71,7 @@ class OperatorSpec:
     output: Schema | None = None
     output_timestamps: bool = True
     changelog: Changelog | None = None
-    strategies: tuple[WatermarkStrategy, ...] = ()
+    strategies: tuple[WatermarkStrategy | None, ...] = ()
     ingestion_delay_ms: int | None = None
     keys2: tuple[str, ...] = ()
     broadcast: tuple[MapState[Any, Any], ...] = ()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, TypeVar, Unpack, cast
 
 import attrs
 
@@ -90,22 +90,44 @@ class Source:
 
 @attrs.frozen(eq=False)
 class Input:
-    """A source as the first operator of a query reads it.
+    """A stream as an operator reads it.
 
     Attributes:
-        source: The source.
+        origin: The source or the output that it is.
         keys: Its keys.
         side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
         is_broadcast: Whether every key group gets its elements, which have no key.
     """
 
-    source: Source
+    origin: Source | Output
     keys: Keys
     side: int = 0
     is_broadcast: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.source!r} → {'broadcast' if self.is_broadcast else _shown_keys(self.keys)}"
+        origin = self.origin
+        shown = repr(origin) if isinstance(origin, Source) else f"{origin.stage!r}{_shown_tag(origin.tag)}"
+        return f"{shown} → {'broadcast' if self.is_broadcast else _shown_keys(self.keys)}"
+
+    @property
+    def source(self) -> Source:
+        """Where it starts; the first source where there are several."""
+        return _source_of(self.origin)
+
+    @property
+    def event_time(self) -> bool:
+        """Whether rows have timestamps."""
+        return self.source.timestamp is not None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has a part in the watermark: a broadcast stream without timestamps has none."""
+        return self.event_time or not self.is_broadcast
+
+    @property
+    def columns(self) -> dict[str, str | None] | None:
+        """Types of its columns by name, ``None`` where they are not known before it is read."""
+        return _columns(self.origin)
 
 
 @attrs.frozen(eq=False)
@@ -113,15 +135,12 @@ class Stage:
     """One keyed operator and what feeds it.
 
     Attributes:
-        beside: What it reads beside ``upstream``, where that is a source.
-        reads: Which output it reads, as the name of its operator and the tag, ``None`` for the main output; ``None``
-            for the main output of ``upstream``. In a query that is a graph ``upstream`` is the stage that runs before,
-            as `linear` puts them.
+        inputs: The streams that it reads, those of the first side first.
+        before: The other operators of its query in the order in which they run, if it is the last one of a query.
         broadcast_states: Descriptors of the broadcast states.
     """
 
-    upstream: Source | Stage
-    keys: Keys
+    inputs: tuple[Input, ...]
     function: Function
     name: str
     output: Schema | None
@@ -131,17 +150,21 @@ class Stage:
     changelog: Changelog | None = None
     restore_from: RestorePoint | None = None
     initial_state: Any = None
-    beside: tuple[Input, ...] = ()
-    reads: tuple[str, OutputTag | None] | None = None
     broadcast_states: tuple[MapState[Any, Any], ...] = ()
+    before: tuple[Stage, ...] | None = None
 
     def __repr__(self) -> str:
-        return f"{_shown_inputs(self.upstream, self.keys, self.beside)} → {self.name}"
+        return f"{_shown_inputs(self.inputs)} → {self.name}"
 
     @property
     def source(self) -> Source:
-        """Where the chain starts; the first source where there are several."""
-        return self.upstream if isinstance(self.upstream, Source) else self.upstream.source
+        """Where it starts; the first source where there are several."""
+        return self.inputs[0].source
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of its first input: all have as many."""
+        return self.inputs[0].keys
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -149,56 +172,69 @@ class Stage:
         return () if callable(self.keys) else self.keys
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
-        """The sources of the chain, as its first operator reads them."""
-        first = self.chain[0]
-        return (Input(first.source, first.keys), *first.beside)
+    def event_time(self) -> bool:
+        """Whether rows have timestamps."""
+        return self.source.timestamp is not None
+
+    @property
+    def chain(self) -> list[Stage]:
+        """The operators of its query up to this one, in the order in which they run."""
+        return in_order([self]) if self.before is None else [*self.before, self]
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of its query, in the order in which they are read."""
+        return list(dict.fromkeys(each.origin for stage in self.chain for each in stage.source_inputs.values()))  # type: ignore[misc]
+
+    @property
+    def source_inputs(self) -> dict[int, Input]:
+        """Those of its inputs that are sources, by number."""
+        return {number: each for number, each in enumerate(self.inputs) if isinstance(each.origin, Source)}
+
+    def readers_of(self, source: Source) -> list[tuple[Stage, int]]:
+        """Return the operators of its query that read a source, and which of their inputs it is."""
+        found = [(stage, stage.source_inputs) for stage in self.chain]
+        return [(stage, number) for stage, read in found for number, each in read.items() if each.origin is source]
 
     @property
     def ticks(self) -> bool:
         """Whether key groups are woken though no row comes."""
-        return all(each.source.ticks for each in self.inputs)
+        return all(source.ticks for source in self.sources)
 
     @property
     def bad_row_outputs(self) -> dict[str, list[int]]:
         """The inputs by the name of the side output of this operator that takes their bad rows."""
         outputs: dict[str, list[int]] = {}
-        for index, each in enumerate(self.inputs if isinstance(self.upstream, Source) else ()):
-            if each.source.on_bad_row is not None:
-                outputs.setdefault(each.source.on_bad_row.name, []).append(index)
+        for number, each in self.source_inputs.items():
+            if (tag := each.source.on_bad_row) is not None:
+                outputs.setdefault(tag.name, []).append(number)
         return outputs
 
-    def reading(self, index: int) -> Stage:
-        """Return this first operator as if it read one of its inputs alone."""
-        each = self.inputs[index]
-        return attrs.evolve(self, upstream=each.source, keys=each.keys, beside=())
+    def reading(self, number: int) -> Stage:
+        """Return this operator as if it read one of its inputs alone."""
+        return attrs.evolve(self, inputs=(self.inputs[number],))
 
     @property
-    def chain(self) -> list[Stage]:
-        """The stages from the source to this one."""
-        return [*(self.upstream.chain if isinstance(self.upstream, Stage) else []), self]
+    def waits_for(self) -> list[str]:
+        """The names of the operators whose watermarks count for its own."""
+        return [stage.name for stage in _producers([each for each in self.inputs if each.counts])]
 
-    def reader_of(self, output: tuple[str, OutputTag | None]) -> bool:
-        """Tell whether this stage reads an output, given as `reads`."""
-        if self.reads is not None:
-            name, tag = self.reads
-            other = output[1]
-            return name == output[0] and (tag and tag.name) == (other and other.name)
-        return isinstance(self.upstream, Stage) and output == (self.upstream.name, None)
+    @property
+    def producers(self) -> list[Stage]:
+        """The operators whose outputs it reads."""
+        return _producers(self.inputs)
 
     def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
         """Return the operator with its number of key groups settled."""
-        source = self.source
-        first = isinstance(self.upstream, Source)
-        # A broadcast source without timestamps says nothing of event time. Such sources are the last.
-        timed = [each.source for each in self.inputs if each.source.timestamp is not None or not each.is_broadcast]
+        source, read = self.source, self.source_inputs
+        strategies = {number: each.source.watermark for number, each in read.items() if each.counts}
         return OperatorSpec(
             name=self.name,
             function=self.function,
-            event_time=source.timestamp is not None,
-            delay_ms=max(each.watermark.delay_ms for each in timed) if first else None,
+            event_time=self.event_time,
+            delay_ms=max((strategy.delay_ms for strategy in strategies.values()), default=None),
             ingestion_delay_ms=source.watermark.delay_ms if source.ingests else None,
-            strategies=tuple(each.watermark for each in timed) if first else (),
+            strategies=tuple(map(strategies.get, range(len(self.inputs)))),
             order=self.order,
             parallelism=parallelism,
             keys=self.key_columns,
@@ -210,56 +246,49 @@ class Stage:
         )
 
 
-@attrs.frozen(eq=False)
-class Stream(Shown):
-    """Rows that are not keyed yet.
+class Unkeyed(Shown):
+    """What `Stream` and `Output` have in common: they are united, connected and keyed."""
 
-    Attributes:
-        source: Where they come from.
-        beside: Where they come from too, after a `union`.
-    """
+    @property
+    def origins(self) -> tuple[Source | Output, ...]:
+        """The sources and outputs that it is made of."""
+        raise NotImplementedError
 
-    source: Source
-    beside: tuple[Source, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"Stream({' ∪ '.join(map(repr, (self.source, *self.beside)))})"
-
-    def union(self, *others: Stream) -> Stream:
+    def union(self, *others: Stream | Output) -> Stream:
         """Return a stream of the rows of this one and of others, which have the same columns.
 
         Each source keeps its own timestamps, watermark and bad rows; the watermark of what reads the union is the least
         of theirs. Rows of one micro-batch run by timestamp, those of equal times in the order of the streams.
 
         Raises:
-            DefinitionError: Something else than streams, or columns differ.
+            DefinitionError: Something else than streams and outputs, or columns differ.
         """
-        if not others or not all(isinstance(other, Stream) for other in others):
-            raise DefinitionError(f"union{others!r}: give one or more streams of keyed.stream(...)")
-        sources = [source for stream in (self, *others) for source in (stream.source, *stream.beside)]
-        columns = [_columns(source.data) for source in sources]
+        if not others or not all(isinstance(other, Unkeyed) for other in others):
+            raise DefinitionError(f"union{others!r}: give one or more streams of keyed.stream(...), or outputs")
+        origins = [origin for each in (self, *others) for origin in each.origins]
+        columns = [_columns(origin) for origin in origins]
         for other in columns[1:]:
             if columns[0] is not None and other is not None and columns[0] != other:
                 raise DefinitionError(
                     f"union: the streams have different columns, {_shown_columns(columns[0])} and "
                     f"{_shown_columns(other)}; select the same ones, with the same types"
                 )
-        _check_together(sources)
-        return Stream(sources[0], tuple(sources[1:]))
+        _check_together(origins)
+        return Stream(tuple(origins))
 
-    def connect(self, other: Stream) -> ConnectedStreams:
+    def connect(self, other: Stream | Output) -> ConnectedStreams:
         """Connect this stream with another one, for a `KeyedCoProcessFunction` over both.
 
         Raises:
-            DefinitionError: It is no stream, or the two cannot be in one query.
+            DefinitionError: It is no stream or output, or the two cannot be in one query.
         """
         if isinstance(other, BroadcastStream):
             raise DefinitionError(
                 "connect: a broadcast stream is connected with a keyed one: a.key_by(...).connect(b.broadcast(...))"
             )
-        if not isinstance(other, Stream):
-            raise DefinitionError(f"connect({other!r}): give a stream of keyed.stream(...), not keyed")
-        _check_together([self.source, *self.beside, other.source, *other.beside])
+        if not isinstance(other, Unkeyed):
+            raise DefinitionError(f"connect({other!r}): give a stream of keyed.stream(...) or an output, not keyed")
+        _check_together([*self.origins, *other.origins])
         return ConnectedStreams(self, other)
 
     def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
@@ -276,24 +305,40 @@ class Stream(Shown):
             StateDefinitionError: One has no name or a time to live, or two have one name.
         """
         check_descriptors(descriptors)
-        return BroadcastStream(self, descriptors)
+        return BroadcastStream(cast("Stream | Output", self), descriptors)
 
     def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
-        """Key the stream by columns (or, in the local runtime, by a function of the element).
+        """Key the rows by columns (or, in the local runtime, by a function of the element).
+
+        One stream or output may feed several operators; `run` them together, with outputs of all of them.
 
         Raises:
             DefinitionError: No key, or a function beside other keys.
         """
         keyed = _keys(keys)
-        return KeyedStream(self.source, keyed, tuple(Input(source, keyed) for source in self.beside))
+        return KeyedStream(tuple(Input(origin, keyed) for origin in self.origins))
+
+
+@attrs.frozen(eq=False)
+class Stream(Unkeyed):
+    """Rows that are not keyed yet.
+
+    Attributes:
+        origins: Where they come from: a source, and what was united with it.
+    """
+
+    origins: tuple[Source | Output, ...]
+
+    def __repr__(self) -> str:
+        return f"Stream({' ∪ '.join(map(repr, self.origins))})"
 
 
 @attrs.frozen(eq=False)
 class ConnectedStreams(Shown):
     """Two streams that one function reads (Flink's ``ConnectedStreams``)."""
 
-    first: Stream
-    second: Stream
+    first: Unkeyed
+    second: Unkeyed
 
     def __repr__(self) -> str:
         return f"ConnectedStreams({self.first!r}, {self.second!r})"
@@ -321,7 +366,7 @@ class BroadcastStream(Shown):
         descriptors: The broadcast states that are made of it.
     """
 
-    stream: Stream
+    stream: Stream | Output
     descriptors: tuple[MapState[Any, Any], ...]
 
     def __repr__(self) -> str:
@@ -333,21 +378,15 @@ class KeyedStream(Shown):
     """A stream partitioned by key, or two of them that are connected.
 
     Attributes:
-        upstream: What it comes from.
-        keys: Its keys.
-        beside: Further sources of it.
-        tag: Which side output of an operator it is; ``None`` for the main output.
+        inputs: What it is made of.
         broadcast_states: Descriptors of the broadcast states, where it is connected with a broadcast stream.
     """
 
-    upstream: Source | Stage
-    keys: Keys
-    beside: tuple[Input, ...] = ()
-    tag: OutputTag | None = None
+    inputs: tuple[Input, ...]
     broadcast_states: tuple[MapState[Any, Any], ...] = ()
 
     def __repr__(self) -> str:
-        return f"KeyedStream({_shown_inputs(self.upstream, self.keys, self.beside)})"
+        return f"KeyedStream({_shown_inputs(self.inputs)})"
 
     def connect(self, other: KeyedStream | BroadcastStream) -> KeyedStream:
         """Connect this keyed stream with another one, for a function over both.
@@ -358,7 +397,7 @@ class KeyedStream(Shown):
 
         Raises:
             DefinitionError: The other one is neither, or has another number of key columns, or one of them is
-                connected or the output of an operator.
+                connected.
         """
         if isinstance(other, BroadcastStream):
             return self._with_broadcast(other)
@@ -368,31 +407,29 @@ class KeyedStream(Shown):
                 "one, b.broadcast(keyed.MapState(..., name='rules'))"
             )
         _check_connectable(self, other)
-        if callable(self.keys) != callable(other.keys) or len(_parts(self.keys)) != len(_parts(other.keys)):
+        mine, theirs = self.inputs[0].keys, other.inputs[0].keys
+        if callable(mine) != callable(theirs) or len(_parts(mine)) != len(_parts(theirs)):
             raise DefinitionError(
-                f"connect: {_shown_keys(self.keys)} and {_shown_keys(other.keys)} make different keys; give both sides "
+                f"connect: {_shown_keys(mine)} and {_shown_keys(theirs)} make different keys; give both sides "
                 "the same number of columns, in the same order, or both a function"
             )
-        assert isinstance(self.upstream, Source)
-        assert isinstance(other.upstream, Source)
-        theirs = (Input(other.upstream, other.keys), *other.beside)
-        _check_together([self.upstream, *(each.source for each in (*self.beside, *theirs))])
-        return attrs.evolve(self, beside=(*self.beside, *(attrs.evolve(each, side=1) for each in theirs)))
+        inputs = (*self.inputs, *(attrs.evolve(each, side=1) for each in other.inputs))
+        _check_together([each.origin for each in inputs])
+        return KeyedStream(inputs)
 
     def _with_broadcast(self, other: BroadcastStream) -> KeyedStream:
         _check_connectable(self)
-        assert isinstance(self.upstream, Source)
-        sources = [other.stream.source, *other.stream.beside]
-        mine = [self.upstream, *(each.source for each in self.beside)]
-        _check_runtime([*mine, *sources])
-        _check_times(mine if other.stream.source.timestamp is None else [*mine, *sources])
-        read = (Input(source, (), side=1, is_broadcast=True) for source in sources)
-        return attrs.evolve(self, beside=(*self.beside, *read), broadcast_states=other.descriptors)
+        mine, theirs = [each.origin for each in self.inputs], other.stream.origins
+        _check_one_query([_source_of(origin) for origin in (*mine, *theirs)])
+        _check_together(mine if all(not Input(each, ()).event_time for each in theirs) else [*mine, *theirs])
+        read = (Input(origin, (), side=1, is_broadcast=True) for origin in theirs)
+        return KeyedStream((*self.inputs, *read), other.descriptors)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns of the key; none where the stream is keyed by a function."""
-        return () if callable(self.keys) else self.keys
+        keys = self.inputs[0].keys
+        return () if callable(keys) else keys
 
     @property
     def columns(self) -> dict[str, str | None] | None:
@@ -400,39 +437,26 @@ class KeyedStream(Shown):
 
         A type is ``None`` where an Arrow column has one that Spark has not, or a nested one.
         """
-        if isinstance(self.upstream, Stage):
-            schema = self._output
-            return None if schema is None else dict(schema.columns)
-        return _columns(self.upstream.data)
+        return self.inputs[0].columns
 
     @property
     def sides(self) -> tuple[KeyedStream, ...]:
         """The stream itself, or the two that are connected."""
-        second = [each for each in self.beside if each.side]
+        first, second = (tuple(each for each in self.inputs if each.side == side) for side in (0, 1))
         if not second:
             return (self,)
-        first = attrs.evolve(self, beside=tuple(each for each in self.beside if not each.side))
-        rest = tuple(attrs.evolve(each, side=0) for each in second[1:])
-        return first, KeyedStream(second[0].source, second[0].keys, rest)
-
-    @property
-    def _output(self) -> Schema | None:
-        """The declared columns of the output that is read."""
-        assert isinstance(self.upstream, Stage)
-        return self.upstream.output if self.tag is None else self.tag.schema
+        return attrs.evolve(self, inputs=first), KeyedStream(tuple(attrs.evolve(each, side=0) for each in second))
 
     @property
     def watermark_delay_ms(self) -> int:
-        """How far the watermark stays behind the highest timestamp; 0 where another operator sets it."""
-        if isinstance(self.upstream, Stage):
-            return 0
-        return max(each.watermark.delay_ms for each in (self.upstream, *(read.source for read in self.beside)))
+        """How far the watermark stays behind the highest timestamp; 0 where other operators set it."""
+        sources = [each.origin for each in self.inputs if isinstance(each.origin, Source)]
+        return max((source.watermark.delay_ms for source in sources), default=0)
 
     @property
     def on_spark(self) -> bool:
         """Whether the stream starts at a Spark DataFrame."""
-        source = self.upstream if isinstance(self.upstream, Source) else self.upstream.source
-        return is_dataframe(source.data)
+        return is_dataframe(self.inputs[0].source.data)
 
     def process(
         self,
@@ -475,7 +499,7 @@ class KeyedStream(Shown):
         check_order(order)
         if isinstance(function, RowFunction):
             function = function.planned(self, output, order)
-        if callable(self.keys) and isinstance(function, VectorizedFunction):
+        if not self.key_columns and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
@@ -493,24 +517,24 @@ class KeyedStream(Shown):
             )
         if restore_from is not None and initial_state is not None:
             raise DefinitionError("restore_from and initial_state are both given, and a query starts with one of them")
-        if isinstance(self.upstream, Stage):
-            if any(stage.name == name for stage in self.upstream.chain):
+        for earlier in in_order(_producers(self.inputs)):
+            if earlier.name == name:
                 raise DefinitionError(f"operator name {name!r} is used twice in this query; give name=... to one")
-            if changelog is not None and any(stage.changelog == changelog for stage in self.upstream.chain):
+            if changelog is not None and earlier.changelog == changelog:
                 raise DefinitionError(f"changelog={changelog!r} is that of another operator of this query")
-            known = self._output
-            if known is not None and not callable(self.keys):
-                missing = [key for key in self.keys if key not in known.names]
+        for each in self.inputs:
+            if isinstance(each.origin, Output) and each.columns is not None and not callable(each.keys):
+                missing = [key for key in each.keys if key not in each.columns]
                 if missing:
-                    side = f"side output {self.tag.name!r}" if self.tag is not None else "the output"
+                    tag = each.origin.tag
                     raise DefinitionError(
-                        f"key column {missing[0]!r} is not in {side} of {self.upstream.name!r}: "
-                        f"{', '.join(known.names)}"
+                        f"key column {missing[0]!r} is not in "
+                        f"{'the output' if tag is None else f'side output {tag.name!r}'} of "
+                        f"{each.origin.stage.name!r}: {', '.join(each.columns)}"
                     )
         schema = inferred_output(function) if output is None else schema_of(output)
         stage = Stage(
-            self.upstream,
-            self.keys,
+            self.inputs,
             function,
             name,
             schema,
@@ -520,9 +544,7 @@ class KeyedStream(Shown):
             changelog,
             restore_from,
             initial_state,
-            self.beside,
-            (self.upstream.name, self.tag) if isinstance(self.upstream, Stage) and self.tag is not None else None,
-            self.broadcast_states,
+            broadcast_states=self.broadcast_states,
         )
         return Output(stage, None)
 
@@ -535,16 +557,25 @@ class KeyedStream(Shown):
 
 
 @attrs.frozen(eq=False)
-class Output(Shown):
+class Output(Unkeyed):
     """The main output of an operator, or one of its side outputs (``tag``)."""
 
     stage: Stage
     tag: OutputTag | None
 
     def __repr__(self) -> str:
-        side = f", side output {self.tag.name!r}" if self.tag is not None else ""
         columns = f": {self.schema.ddl}" if self.schema is not None else ""
-        return f"Output({self.stage!r}{side}{columns})"
+        return f"Output({self.stage!r}{_shown_tag(self.tag)}{columns})"
+
+    @property
+    def origins(self) -> tuple[Output, ...]:
+        """The output itself: what reads it reads no more."""
+        return (self,)
+
+    @property
+    def address(self) -> tuple[str, str | None]:
+        """The names of its operator and of its tag, which tell it from the other outputs of a query."""
+        return self.stage.name, None if self.tag is None else self.tag.name
 
     @property
     def schema(self) -> Schema | None:
@@ -570,13 +601,6 @@ class Output(Shown):
                 + (", ".join(map(repr, sorted(known))) or "none: late rows go to one with side_output_late_data(tag)")
             )
         return Output(self.stage, tag)
-
-    def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
-        """Key this output, a side output too, for another operator in the same query.
-
-        One output may feed several operators; `run` them together, with outputs of all of them.
-        """
-        return KeyedStream(self.stage, _keys(keys), tag=self.tag)
 
     def to(self, sink: SinkLike) -> BoundOutput:
         """Return this output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
@@ -668,7 +692,7 @@ def stream(
     max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
     strategy = ascending_timestamps() if watermark is None else watermark
     given = watermark is not None
-    return Stream(Source(source, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given))
+    return Stream((Source(source, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given),))
 
 
 @shows(RunOptions)
@@ -698,9 +722,8 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
         KeyedError: What the query failed with.
     """
-    last, outputs = linear(outputs)
     given = options_of(options, RunOptions)
-    last, outputs = _with_changelogs(last, outputs, given)
+    last = _with_changelogs(linear(outputs), given)
     result: RunResult = _runtime(last.source).run(last, outputs, given)
     return result
 
@@ -726,9 +749,8 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     Raises:
         DefinitionError: As in `run`.
     """
-    last, outputs = linear(outputs)
     given = options_of(options, StartOptions)
-    last, outputs = _with_changelogs(last, outputs, given)
+    last = _with_changelogs(linear(outputs), given)
     query: Query = _runtime(last.source).start(last, outputs, given)
     return query
 
@@ -738,27 +760,17 @@ def is_dataframe(data: Any) -> bool:
     return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
 
 
-def linear(outputs: tuple[BoundOutput, ...]) -> tuple[Stage, tuple[BoundOutput, ...]]:
-    """Return the last stage of the operators that outputs need, put one after the other, and the outputs of those.
-
-    The operators of a query run one after the other in each batch, which is all that Spark can run of several without
-    computing what they share again for each of them. So that the order does not depend on that of the outputs, one that
-    reads the main output comes first, and then they go by name.
+def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
+    """Return the last of the operators that outputs need, which knows those before it.
 
     Raises:
-        DefinitionError: There is no output, the operators have no common source, or two have one name.
+        DefinitionError: There is no output, the operators cannot be in one query, or two have one name.
     """
     if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
         raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
-    stages = list(dict.fromkeys(stage for bound in outputs for stage in bound.output.stage.chain))
-    first, *others = [stage for stage in stages if isinstance(stage.upstream, Source)]
-    if others:
-        shares = "read one stream" if others[0].source is first.source else "have different sources"
-        raise DefinitionError(
-            f"operators {first.name!r} and {others[0].name!r} {shares}, and a query begins with one operator: Spark "
-            "would read the source for each of them. Begin with an operator that hands its rows on, and let both read "
-            "that; or run two queries"
-        )
+    stages = in_order([bound.output.stage for bound in outputs])
+    last = attrs.evolve(stages[-1], before=tuple(stages[:-1]))
+    _check_one_query(last.sources)
     names = [stage.name for stage in stages]
     for stage in stages:
         if names.count(stage.name) > 1:
@@ -767,46 +779,71 @@ def linear(outputs: tuple[BoundOutput, ...]) -> tuple[Stage, tuple[BoundOutput, 
             stage.changelog == other.changelog for other in stages if other is not stage
         ):
             raise DefinitionError(f"changelog={stage.changelog!r} is that of two operators of this query")
-    placed: dict[Stage, Stage] = {}
-
-    def place(stage: Stage, before: Source | Stage) -> Stage:
-        """Put a stage and those behind it after another one. Returns the last of them."""
-        reads = stage.reads
-        if reads is None and isinstance(stage.upstream, Stage) and placed[stage.upstream] is not before:
-            reads = stage.upstream.name, None
-        is_there = stage.upstream is before and reads == stage.reads
-        last = placed[stage] = stage if is_there else attrs.evolve(stage, upstream=before, reads=reads)
-        following = [other for other in stages if other.upstream is stage]
-        for other in sorted(following, key=lambda other: (other.reads is not None, other.name)):
-            last = place(other, last)
-        return last
-
-    last = place(first, first.source)
-    outputs = tuple(
-        attrs.evolve(each, output=attrs.evolve(each.output, stage=placed[each.output.stage])) for each in outputs
-    )
     check_distinct(bound.sink for bound in outputs)
-    initial = next((stage.name for stage in last.chain if stage.initial_state is not None), None)
-    restored = next((stage.name for stage in last.chain if stage.restore_from is not None), None)
+    initial = next((stage.name for stage in stages if stage.initial_state is not None), None)
+    restored = next((stage.name for stage in stages if stage.restore_from is not None), None)
     if initial is not None and restored is not None:
         raise DefinitionError(
             f"operator {initial!r} has initial_state and operator {restored!r} restore_from, and a query starts with "
             "one of them; give initial_state to a query of its own first"
         )
-    return last, outputs
+    return last
 
 
-def _with_changelogs(
-    last: Stage, outputs: tuple[BoundOutput, ...], options: Options
-) -> tuple[Stage, tuple[BoundOutput, ...]]:
-    """Return the chain and its outputs with a changelog for each operator, if the query keeps tables."""
+def in_order(stages: Sequence[Stage]) -> list[Stage]:
+    """Return operators and all that they need, put one after the other.
+
+    The operators of a query run one after the other in each batch, which is all that Spark can run of several without
+    computing what they share again for each of them. One that reads several outputs runs behind all of them. So that
+    the order does not depend on that in which they are named, those that read only sources go by name, and of those
+    that read one operator the readers of its main output come first, and then they go by name.
+    """
+    found: dict[Stage, None] = {}
+
+    def find(stage: Stage) -> None:
+        if stage not in found:
+            found[stage] = None
+            for each in stage.producers:
+                find(each)
+
+    for stage in stages:
+        find(stage)
+    placed: dict[Stage, None] = {}
+
+    def place(stage: Stage) -> None:
+        if stage in placed or not all(each in placed for each in stage.producers):
+            return
+        placed[stage] = None
+        readers = [
+            (all(tag is not None for tag in tags), other.name, other)
+            for other in found
+            if (tags := [each.origin.tag for each in other.inputs if _is_of(each.origin, stage)])
+        ]
+        for *_, reader in sorted(readers, key=lambda reader: reader[:2]):
+            place(reader)
+
+    for stage in sorted(found, key=lambda stage: stage.name):
+        place(stage)
+    return list(placed)
+
+
+def _is_of(origin: Source | Output, stage: Stage) -> TypeGuard[Output]:
+    return isinstance(origin, Output) and origin.stage is stage
+
+
+def _producers(inputs: Sequence[Input]) -> list[Stage]:
+    """Return the operators whose outputs are read."""
+    return list(dict.fromkeys(each.origin.stage for each in inputs if isinstance(each.origin, Output)))
+
+
+def _with_changelogs(last: Stage, options: Options) -> Stage:
+    """Return the last operator of a query with a changelog for each of them, if it keeps tables."""
     if options.tables is None:
-        return last, outputs
+        return last
     from keyed.changelog.directory import DirectoryChangelog
 
     folder = Path(folder_path(options.tables, "tables"))
-    stages: dict[Stage, Stage] = {}
-    upstream: Source | Stage = last.source
+    stages: list[Stage] = []
     for stage in last.chain:
         changelog = stage.changelog
         if changelog is None:
@@ -816,9 +853,8 @@ def _with_changelogs(
                 f"tables={str(folder)!r} holds the changelog that operator {stage.name!r} is restored from, and a "
                 "restored query starts one of its own: give changelog= another place, or tables= another folder"
             )
-        upstream = stages[stage] = attrs.evolve(stage, upstream=upstream, changelog=changelog)
-    bound = (attrs.evolve(each, output=attrs.evolve(each.output, stage=stages[each.output.stage])) for each in outputs)
-    return stages[last], tuple(bound)
+        stages.append(attrs.evolve(stage, changelog=changelog))
+    return attrs.evolve(stages[-1], before=tuple(stages[:-1]))
 
 
 def _runtime(source: Source) -> Any:
@@ -827,8 +863,11 @@ def _runtime(source: Source) -> Any:
     return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
 
 
-def _columns(data: Any) -> dict[str, str | None] | None:
-    """Return the types of a source's columns by name, ``None`` where they are not known before it is read."""
+def _columns(origin: Source | Output) -> dict[str, str | None] | None:
+    """Return the types of the columns by name, ``None`` where they are not known before it is read."""
+    if isinstance(origin, Output):
+        return None if origin.schema is None else dict(origin.schema.columns)
+    data = origin.data
     if is_dataframe(data):
         return {field.name: of_spark(field.dataType) for field in data.schema.fields}
     if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
@@ -844,16 +883,10 @@ def _check_connectable(*streams: KeyedStream) -> None:
     """Check that keyed streams can be a side of connected ones.
 
     Raises:
-        DefinitionError: One is the output of an operator, or connected.
+        DefinitionError: One is connected.
     """
-    for each in streams:
-        if isinstance(each.upstream, Stage):
-            raise DefinitionError(
-                f"connect reads sources, and {each.upstream.name!r} is an operator of a query: write its output to "
-                "a sink, and connect what keyed.stream(...) reads of that"
-            )
-        if any(beside.side for beside in each.beside):
-            raise DefinitionError("connect takes two streams, and one of these is connected; unite those of a side")
+    if any(each.side for stream in streams for each in stream.inputs):
+        raise DefinitionError("connect takes two streams, and one of these is connected; unite those of a side")
 
 
 def _check_sides(function: Function, stream: KeyedStream) -> None:
@@ -875,7 +908,7 @@ def _check_sides(function: Function, stream: KeyedStream) -> None:
                 )
     elif isinstance(function, KeyedBroadcastProcessFunction):
         raise DefinitionError(f"{name} takes a broadcast stream: give it a.key_by(...).connect(b.broadcast(...))")
-    elif any(each.side for each in stream.beside) != takes_two(function):
+    elif any(each.side for each in stream.inputs) != takes_two(function):
         raise DefinitionError(
             f"{name} takes two streams: give it a.connect(b).key_by(...)"
             if takes_two(function)
@@ -883,17 +916,12 @@ def _check_sides(function: Function, stream: KeyedStream) -> None:
         )
 
 
-def _check_together(sources: Sequence[Source]) -> None:
-    """Check that one query can read these sources, and has one event time of them.
+def _check_one_query(sources: Sequence[Source]) -> None:
+    """Check that one query can read these sources.
 
     Raises:
-        DefinitionError: They are on different runtimes, some are streams and some are not, or some have timestamps.
+        DefinitionError: They are on different runtimes, or some are streams and some are not.
     """
-    _check_runtime(sources)
-    _check_times(sources)
-
-
-def _check_runtime(sources: Sequence[Source]) -> None:
     if len({is_dataframe(source.data) for source in sources}) > 1:
         raise DefinitionError(
             "a Spark DataFrame and a source of the local runtime cannot be in one query; make a DataFrame of both: "
@@ -904,14 +932,27 @@ def _check_runtime(sources: Sequence[Source]) -> None:
             "a streaming and a batch DataFrame cannot be united in Spark; read both as streams (spark.readStream), or "
             "both as batches"
         )
+    if len(set(sources)) > 1 and any(source.ingests for source in sources):
+        raise _ingests_alone()
 
 
-def _check_times(sources: Sequence[Source]) -> None:
-    if any(source.ingests for source in sources):
-        raise DefinitionError(
-            "timestamp=INGESTION_TIME is for a single stream: the batch's time is the same for all of them; give "
-            "keyed.stream(..., timestamp=...) a column, or leave it out and use processing time"
-        )
+def _ingests_alone() -> DefinitionError:
+    return DefinitionError(
+        "timestamp=INGESTION_TIME is for a single stream: the batch's time is the same for all of them; give "
+        "keyed.stream(..., timestamp=...) a column, or leave it out and use processing time"
+    )
+
+
+def _check_together(origins: Sequence[Source | Output]) -> None:
+    """Check that one operator can read these.
+
+    Raises:
+        DefinitionError: They cannot be in one query, or some have timestamps and some have not.
+    """
+    sources = list(map(_source_of, origins))
+    _check_one_query(sources)
+    if len(origins) > 1 and any(isinstance(origin, Source) and origin.ingests for origin in origins):
+        raise _ingests_alone()
     if len({source.timestamp is None for source in sources}) > 1:
         raise DefinitionError(
             "one of the streams has timestamps and another one has not, so that there is no common event time; give "
@@ -919,16 +960,22 @@ def _check_times(sources: Sequence[Source]) -> None:
         )
 
 
+def _source_of(origin: Source | Output) -> Source:
+    return origin if isinstance(origin, Source) else origin.stage.source
+
+
 def _parts(keys: Keys) -> tuple[str | Callable[[Any], Any], ...]:
     return (keys,) if callable(keys) else keys
 
 
-def _shown_inputs(upstream: Source | Stage, keys: Keys, beside: tuple[Input, ...]) -> str:
-    first = f"{upstream!r} → {_shown_keys(keys)}"
-    sides = [" ∪ ".join([first, *(repr(each) for each in beside if not each.side)])]
-    if any(each.side for each in beside):
-        sides.append(" ∪ ".join(repr(each) for each in beside if each.side))
-    return sides[0] if not beside else " & ".join(f"({side})" for side in sides)
+def _shown_inputs(inputs: tuple[Input, ...]) -> str:
+    sides = [[repr(each) for each in inputs if each.side == side] for side in (0, 1)]
+    shown = [" ∪ ".join(side) for side in sides if side]
+    return shown[0] if len(inputs) == 1 else " & ".join(f"({side})" for side in shown)
+
+
+def _shown_tag(tag: OutputTag | None) -> str:
+    return f", side output {tag.name!r}" if tag is not None else ""
 
 
 def _shown_keys(keys: Keys) -> str:

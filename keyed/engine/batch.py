@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from keyed.arrow.read import column_values, table_rows
-from keyed.engine.channels import ChannelId
+from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.initial_rows import InitialEntry
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -51,8 +51,8 @@ class Batch:
         broadcast: The broadcast elements, the same for all key groups and in the order in which they run; as
             ``chunks``, but their keys say nothing.
         highest: Highest timestamp over all rows of the batch in all key groups by channel, for those that had rows.
-        upstream_watermark: Least watermark of the upstream operator's key groups, for a later stage of a chain;
-            or a watermark set by hand; ``None`` otherwise.
+        upstream: What is heard of the operators whose outputs are read, one each.
+        watermark: The watermark after the batch, where it is set by hand.
         processing_time: The batch's processing time in milliseconds.
         starts_run: Whether the query did not run since the batch before: no channel was silent meanwhile.
         end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
@@ -69,7 +69,8 @@ class Batch:
     table2: Callable[[], pa.Table | None] = _no_table
     broadcast: Callable[[], Iterable[Chunk]] = tuple
     highest: Mapping[ChannelId, int] = attrs.field(factory=dict)
-    upstream_watermark: int | None = None
+    upstream: Sequence[Upstream] = ()
+    watermark: int | None = None
     processing_time: int = 0
     starts_run: bool = False
     end_of_input: bool = False
@@ -177,6 +178,7 @@ class BatchResult:
         changed: Whether the batch changed entries of the group.
         due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
         staged: The attempt, if the changelog has the batch staged; otherwise empty.
+        idle: Whether nothing that the operator reads holds the watermark back.
     """
 
     main: Emitted | EmittedTables
@@ -187,3 +189,4 @@ class BatchResult:
     changed: bool = False
     due: int | None = None
     staged: str = ""
+    idle: bool = False

@@ -1,6 +1,7 @@
-"""The watermark of an operator that reads several sources or partitions: the least of theirs, as far as they count.
+"""The watermark of an operator that reads several streams or partitions: the least of theirs, as far as they count.
 
-A *channel* is a source, or a partition of a source whose strategy tells them apart. The rules are those of Flink's
+A *channel* is a source, a partition of a source whose strategy tells them apart, or the output of another operator,
+whose watermark is that of the operator; it is idle when all that the operator reads is. The rules are those of Flink's
 ``StatusWatermarkValve``: a channel that was silent for the time that its strategy says is idle and does not count; one
 that comes back behind the operator's watermark does not count before it has caught up; when all are idle the watermark
 goes to the greatest of theirs. It never goes back.
@@ -8,7 +9,7 @@ goes to the greatest of theirs. It never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -37,43 +38,63 @@ class Channel:
 
 
 @attrs.frozen
+class Upstream:
+    """What an operator hears of one whose output it reads.
+
+    Attributes:
+        watermark: The least watermark of its key groups.
+        idle: Whether nothing that it reads holds the watermark back.
+    """
+
+    watermark: int
+    idle: bool = False
+
+
+@attrs.frozen
 class Advance:
     """What a batch makes of the channels.
 
     Attributes:
-        channels: The channels after it.
+        channels: Those of the sources after it.
         watermark: The operator's watermark after it.
         idle_in_ms: In how much processing time the next of them becomes idle, ``None`` if none does.
+        idle: Whether all are idle.
     """
 
     channels: list[Channel]
     watermark: int
     idle_in_ms: int | None
+    idle: bool
 
 
-def counts_channels(strategies: Sequence[WatermarkStrategy]) -> bool:
-    """Tell whether there is more than one channel; a single one is silent when nothing could move the watermark."""
-    return len(strategies) > 1 or any(strategy.partition_by is not None for strategy in strategies)
+def counts_channels(strategies: Sequence[WatermarkStrategy | None]) -> bool:
+    """Tell whether more than the greatest timestamp counts: there are several channels, or one that may be idle."""
+    given = [each for each in strategies if each is not None]
+    return len(given) > 1 or any(each.partition_by or each.idleness_ms for each in given)
 
 
 def advance(
-    strategies: Sequence[WatermarkStrategy],
+    strategies: Sequence[WatermarkStrategy | None],
     channels: Sequence[Channel],
     highest: Mapping[ChannelId, int],
     watermark: int,
     elapsed_ms: int,
+    upstream: Collection[Upstream] = (),
 ) -> Advance:
     """Return what a batch makes of the channels and of the operator's watermark.
 
     Args:
-        strategies: The strategy of each input.
-        channels: The channels before the batch; none before the first one.
+        strategies: The strategy of each input; ``None`` for an output of another operator.
+        channels: Those of the sources before the batch; none before the first one.
         highest: Highest timestamp of the batch's rows by channel, for those that had rows.
         watermark: The operator's watermark before it.
         elapsed_ms: Processing time since the batch before, 0 if the query did not run meanwhile.
+        upstream: What is heard of the other operators whose outputs are read.
     """
+    sources = {index: strategy for index, strategy in enumerate(strategies) if strategy is not None}
+    highest = {place: time for place, time in highest.items() if place[0] in sources}
     known = {(channel.input, channel.partition): channel for channel in channels}
-    for index in range(len(strategies)):
+    for index in sources:
         # An input is a channel as long as no partition of it is known.
         if not any(number == index for number, _ in (*known, *highest)):
             known[index, ""] = Channel(index, "", watermark)
@@ -84,23 +105,24 @@ def advance(
     after = []
     for place, channel in known.items():
         if (time := highest.get(place)) is not None:
-            reached = max(channel.watermark, time - strategies[channel.input].delay_ms - 1)
+            reached = max(channel.watermark, time - sources[channel.input].delay_ms - 1)
             after.append(attrs.evolve(channel, watermark=reached, silent_ms=0))
         else:
             after.append(attrs.evolve(channel, silent_ms=channel.silent_ms + elapsed_ms))
-    active, idle_in = [], []
+    active, idle_in = [each.watermark for each in upstream if not each.idle], []
     for channel in after:
-        timeout = strategies[channel.input].idleness_ms
+        timeout = sources[channel.input].idleness_ms
         if timeout is None or channel.silent_ms < timeout:
             active.append(channel.watermark)
             if timeout is not None:
                 idle_in.append(timeout - channel.silent_ms)
     if not active:
-        reached = max(channel.watermark for channel in after)
+        reached = max(each.watermark for group in (after, upstream) for each in group)
     else:
         reached = min((each for each in active if each >= watermark), default=watermark)
     return Advance(
         sorted(after, key=lambda each: (each.input, each.partition)),
         max(watermark, reached),
         min(idle_in, default=None),
+        not active,
     )

@@ -121,11 +121,11 @@ class Driver:
         watermark = scope.watermark
         # How far behind a row's timestamp the watermark may be moved before it runs, and the limit of that.
         lag = 1
-        limit: Any = batch.upstream_watermark
+        # Several inputs move the watermark no further than the one that is least far in this batch.
+        limit = reached
+        moves = self._spec.delay_ms is not None or bool(batch.upstream) or batch.watermark is not None
         if self._spec.delay_ms is not None:
-            # Several inputs move the watermark no further than the one that is least far in this batch.
-            lag, limit = self._spec.delay_ms + 1, reached
-        moves = limit is not None
+            lag += self._spec.delay_ms
         by_time = self._spec.order == "event_time"
         late_until = scope.batch_watermark
         tracks = self._tracks

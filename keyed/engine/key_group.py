@@ -214,7 +214,7 @@ class KeyGroup:
         if old is not None:
             batch.initial = None
         changes = Changes(self._replica.store, spells_out=self._writer is not None)
-        reached, idle_at = self._batch_watermark(meta, before, batch)
+        reached, idle_at, idle = self._batch_watermark(meta, before, batch)
         done = work.run(batch, reached, changes)
         counters = meta.counters
         for name, amount in {
@@ -238,7 +238,7 @@ class KeyGroup:
         changed = changes.delta != Delta()
         self._idle_at = idle_at
         due = min((each for each in (done.due if meta.live else None, idle_at) if each is not None), default=None)
-        return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due, staged)
+        return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due, staged, idle)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
         """Append the segment, clean the oldest rows and write the meta record. Gives the attempt if it is staged."""
@@ -312,8 +312,8 @@ class KeyGroup:
         meta.ended = meta.ended or batch.end_of_input
         return meta
 
-    def _batch_watermark(self, meta: GroupMeta, before: int, batch: Batch) -> tuple[int, int | None]:
-        """Return the watermark after a batch, and the processing time at which silence moves it, if it does.
+    def _batch_watermark(self, meta: GroupMeta, before: int, batch: Batch) -> tuple[int, int | None, bool]:
+        """Return the watermark after a batch, the processing time at which silence moves it, and whether all is silent.
 
         Args:
             meta: The record that the batch will leave: it gets the channels.
@@ -322,18 +322,18 @@ class KeyGroup:
         """
         watermark, strategies = meta.watermark, self._spec.strategies
         if batch.end_of_input:
-            return MAX_TIMESTAMP, None
-        if batch.upstream_watermark is not None:
-            return max(watermark, batch.upstream_watermark), None
-        if counts_channels(strategies):
+            return MAX_TIMESTAMP, None, False
+        if batch.watermark is not None:
+            return max(watermark, batch.watermark), None, False
+        if batch.upstream or counts_channels(strategies):
             now = self._scope.processing_time
             elapsed = 0 if batch.starts_run or meta.commit == 1 else now - before
-            after = advance(strategies, meta.channels, batch.highest, watermark, elapsed)
+            after = advance(strategies, meta.channels, batch.highest, watermark, elapsed, batch.upstream)
             meta.channels = after.channels
-            return after.watermark, None if after.idle_in_ms is None else now + after.idle_in_ms
+            return after.watermark, None if after.idle_in_ms is None else now + after.idle_in_ms, after.idle
         if batch.highest and self._spec.delay_ms is not None:
-            return max(watermark, max(batch.highest.values()) - self._spec.delay_ms - 1), None
-        return watermark, None
+            watermark = max(watermark, max(batch.highest.values()) - self._spec.delay_ms - 1)
+        return watermark, None, False
 
     def _open(self, meta: GroupMeta) -> tuple[Work, Registry]:
         """Return the opened function and its states; opens a copy of it at the first batch of this task."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 
 #: Chunks of one input, and the side that it is on; ``None`` where the function has one side.
@@ -52,6 +53,7 @@ class _Head:
         self.chunks, self.side = chunks, side
         self._keys: Sequence[Any] = ()
         self._times: Sequence[Any] = ()
+        self._order: Sequence[int] = ()
         self._values: Sequence[Any] = ()
         self._start = 0
 
@@ -64,21 +66,27 @@ class _Head:
             keys, times, values, _ = chunk
             assert times is not None
             self._keys, self._times, self._values, self._start = keys, times, list(values), 0
+            self._order = _order_of(times)
         return True
 
     @property
     def last(self) -> int:
         """Return the time of the chunk's last row."""
-        return self._times[-1]  # type: ignore[no-any-return]
+        return self._order[-1]
 
     def take(self, until: int | None, *, inclusive: bool = True) -> Chunk:
         """Take the rows up to a time, or before it; all where there is none."""
         start, end = self._start, len(self._keys)
         if until is not None:
-            end = (bisect_right if inclusive else bisect_left)(self._times, until, start)
+            end = (bisect_right if inclusive else bisect_left)(self._order, until, start)
         self._start = end
         keys, times, values = self._keys[start:end], self._times[start:end], self._values[start:end]
         return keys, times, values, None if self.side is None else [self.side] * (end - start)
+
+
+def _order_of(times: Sequence[Any]) -> Sequence[int]:
+    """Return times as what they are sorted by: rows of processing-time timers, which have none, come first."""
+    return [MIN_TIMESTAMP if time is None else time for time in times] if None in times else times
 
 
 def _merged(taken: Sequence[Chunk]) -> Chunk:
@@ -91,6 +99,6 @@ def _merged(taken: Sequence[Chunk]) -> Chunk:
     sides = None if taken[0][3] is None else [side for chunk in taken for side in chunk[3] or ()]
     if len(keys) < 2:
         return keys, times, values, sides
-    order = np.argsort(np.array(times), kind="stable").tolist()
+    order = np.argsort(np.array(_order_of(times)), kind="stable").tolist()
     pick: Callable[[Any], tuple[Any, ...]] = itemgetter(*order)
     return pick(keys), pick(times), pick(values), None if sides is None else pick(sides)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from keyed.results import Progress
-from keyed.streams import BoundOutput, Stage
+from keyed.streams import BoundOutput, Output, Stage
 
 _log = logging.getLogger(__name__)
 
@@ -26,15 +26,15 @@ class Hints:
     """
 
     def __init__(self, last: Stage, outputs: Iterable[BoundOutput]) -> None:
-        sources = [each.source for each in last.inputs]
+        sources = last.sources
         self._source = source = sources[0]
         self._read: dict[str, set[str]] = defaultdict(set)
         for bound in outputs:
             if bound.output.tag is not None:
                 self._read[bound.output.stage.name].add(bound.output.tag.name)
-        for operator, tag in [stage.reads for stage in last.chain if stage.reads is not None]:
-            if tag is not None:
-                self._read[operator].add(tag.name)
+        for each in (each for stage in last.chain for each in stage.inputs):
+            if isinstance(each.origin, Output) and each.origin.tag is not None:
+                self._read[each.origin.stage.name].add(each.origin.tag.name)
         self._emitted: dict[str, set[str]] = defaultdict(set)
         self._units_told = source.time is None
         self._dropped_told = source.time is None or all(each.watermark_given for each in sources)

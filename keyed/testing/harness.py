@@ -689,7 +689,7 @@ class KeyedTestHarness(Shown):
             lambda: [(keys, timestamps, values, sides if any(sides) else None)],
             broadcast=lambda: [([None], [timestamp], [value], None) for value, timestamp, _ in broadcast],
             highest=highest or {},
-            upstream_watermark=watermark,
+            watermark=watermark,
             processing_time=self._processing_time,
             end_of_input=end,
             key_type=self._key_types.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
@@ -12,6 +12,7 @@ from typing import Any
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
+from keyed.engine.channels import Upstream
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_group import KeyGroup
@@ -82,8 +83,8 @@ class LocalOperator:
         self._initial: list[Callable[[], Iterable[InitialEntry]] | None] = [None] * self.spec.parallelism
         self._has_run = False
         self.metrics: dict[str, int] = {}
-        self._key_of = key_getter(stage.keys)
-        self._times_broadcast = any(each.is_broadcast and each.source.timestamp is not None for each in stage.inputs)
+        self._times_broadcast = any(each.is_broadcast and each.event_time for each in stage.inputs)
+        self._keys_of = [key_getter(each.keys) for each in stage.inputs]
         self._vectorized = isinstance(stage.function, VectorizedFunction)
 
     def load(
@@ -145,23 +146,30 @@ class LocalOperator:
             for group in self.groups:
                 group.flush()
 
-    def rows_after(self, output: Output, emitted: Emitted | EmittedTables, *, timed: bool) -> SourceRows:
-        """Return an output of a stage before as the rows of this one: tuples and dictionaries become rows.
+    def rows_after(self, number: int, output: Output, emitted: Emitted | EmittedTables) -> SourceRows:
+        """Return an output of a stage before as the rows of an input: tuples and dictionaries become rows.
 
         They are this stage's own, because a sink or another stage may take the same output.
         """
+        timed = self.spec.event_time
         if self._vectorized:
             from keyed.runtimes.local.table_rows import output_rows
 
             return output_rows(emitted, output, timed=timed)
         schema = output.schema
         values = as_rows(list(map(Taker(schema).take, emitted.values)), schema, output.stage.name)
-        return SourceRows.of(list(map(self._key_of, values)), emitted.timestamps() if timed else None, values)
+        return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
     def run(
-        self, rows: SourceRows, *, upstream_watermark: int | None, processing_time: int, end_of_input: bool
+        self, rows: SourceRows, *, upstream: Sequence[Upstream], processing_time: int, end_of_input: bool
     ) -> BatchResult:
         """Run a batch over all key groups.
+
+        Args:
+            rows: Its rows.
+            upstream: What is heard of the operators whose outputs are read.
+            processing_time: Its time, milliseconds.
+            end_of_input: Whether the input ends with it.
 
         Returns:
             The outputs of the groups one after the other, the least watermark, and the summed counters.
@@ -192,7 +200,7 @@ class LocalOperator:
                 **rows_of_group,
                 highest=channels,
                 starts_run=starts_run,
-                upstream_watermark=upstream_watermark,
+                upstream=upstream,
                 processing_time=processing_time,
                 end_of_input=end_of_input,
                 key_type=key_type,
@@ -309,7 +317,8 @@ def merge(results: list[BatchResult]) -> BatchResult:
         for tag, emitted in result.side.items():
             side.setdefault(tag, type(emitted)()).extend(emitted)
     watermark = min(result.watermark for result in results)
-    return BatchResult(main, side, watermark, _summed(result.metrics for result in results))
+    idle = all(result.idle for result in results)
+    return BatchResult(main, side, watermark, _summed(result.metrics for result in results), idle=idle)
 
 
 def _summed(counters: Iterable[dict[str, int]]) -> dict[str, int]:

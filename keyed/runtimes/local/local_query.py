@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
+from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
 from keyed.ids import random_id
@@ -38,7 +38,7 @@ from keyed.runtimes.local.local_position import (
 from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
-from keyed.runtimes.local.source import input_batches
+from keyed.runtimes.local.source import Arrivals, arrivals
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
@@ -133,7 +133,7 @@ class LocalQuery(Shown):
             self._thread.join()
 
     def _close_source(self) -> None:
-        for data in [each.source.data for each in self._last.inputs]:
+        for data in [source.data for source in self._last.sources]:
             if isinstance(data, SeekableSource) and callable(close := getattr(data, "close", None)):
                 close()
 
@@ -247,21 +247,19 @@ class LocalQuery(Shown):
     def _run_batches(
         self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, collector: Collector
     ) -> RunResult:
-        first = self._last.chain[0]
         keeps = self._checkpoint is not None or any(stage.changelog is not None for stage in self._last.chain)
-        limits = [self._limit(each.source) for each in first.inputs]
         again = self._begun(commits, position)
-        source = input_batches(
-            first,
+        source = arrivals(
+            self._last,
             position,
             self._rows_per_batch,
             keeps=keeps,
-            limits=limits,
+            limit_of=self._limit,
             first=None if again is None else again.rows,
         )
         before = position.batches
-        while not self._stopping.is_set() and (rows := self._next(source)) is not None:
-            if rows.waits and not any(operator.is_due(self._now()) for operator in operators):
+        while not self._stopping.is_set() and (arrived := self._next(source)) is not None:
+            if arrived.waits and not any(operator.is_due(self._now()) for operator in operators):
                 # Nothing will undo the last batch any more.
                 self._export(commits, operators, position)
                 collector.collect()
@@ -273,10 +271,10 @@ class LocalQuery(Shown):
                 )
             now = self._now() if again is None else again.processing_time
             again = None
-            self._batch(commits, operators, position, rows, now, end=False)
+            self._batch(commits, operators, position, arrived, now, end=False)
             collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
-            self._batch(commits, operators, position, SourceRows(), self._now(), end=True)
+            self._batch(commits, operators, position, Arrivals(), self._now(), end=True)
         self._export(commits, operators, position)
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
@@ -311,8 +309,8 @@ class LocalQuery(Shown):
         ahead = source.max_ahead_ms
         return None if ahead is None or self._has_own_clock else lambda: self._now() + ahead
 
-    def _next(self, source: Iterator[SourceRows]) -> SourceRows | None:
-        """Return the next batch of the source, ``None`` at its end."""
+    def _next(self, source: Iterator[Arrivals]) -> Arrivals | None:
+        """Return what the sources have for the next batch, ``None`` at their end."""
         self._is_reading = True
         try:
             return next(source, None)
@@ -330,43 +328,40 @@ class LocalQuery(Shown):
         commits: BufferedCommits,
         operators: list[LocalOperator],
         position: LocalPosition,
-        rows: SourceRows,
+        arrived: Arrivals,
         now: int,
         *,
         end: bool,
     ) -> None:
         """Run, write and commit one micro-batch."""
         try:
-            if self._logs_time and rows.read:
-                commits.write("begun", encode_begun(BegunBatch(position.batches, rows.read, now)))
+            if self._logs_time and arrived.read[0]:
+                commits.write("begun", encode_begun(BegunBatch(position.batches, arrived.read[0], now)))
                 commits.commit()
             _export_position(commits, operators, position)
             emitted: Outputs = {}
-            upstream: int | None = None
-            current = rows
+            reached: dict[str, Upstream] = {}
             for operator in operators:
-                result = operator.run(current, upstream_watermark=upstream, processing_time=now, end_of_input=end)
-                name = operator.stage.name
-                emitted[name, None] = result.main
-                emitted |= {(name, tag): side for tag, side in result.side.items()}
-                if operator is operators[0]:
-                    self._divert(operator, rows, emitted)
-                upstream = result.watermark
-                if operator is not operators[-1]:
-                    following = operators[operators.index(operator) + 1]
-                    output = _read_by(following, operators)
-                    found = emitted.get((output.stage.name, output.tag.name if output.tag else None))
-                    timed = operator.stage.source.timestamp is not None
-                    current = following.rows_after(output, found or Emitted(), timed=timed)
+                stage = operator.stage
+                rows = _rows_of(operator, arrived, emitted)
+                result = operator.run(
+                    rows,
+                    upstream=[reached[name] for name in stage.waits_for],
+                    processing_time=now,
+                    end_of_input=end,
+                )
+                reached[stage.name] = Upstream(result.watermark, result.idle)
+                emitted[stage.name, None] = result.main
+                emitted |= {(stage.name, tag): side for tag, side in result.side.items()}
+                _divert(stage, rows, emitted)
             for bound in self._outputs:
-                stage, tag = bound.output.stage, bound.output.tag
-                found = emitted.get((stage.name, tag.name if tag else None))
+                found = emitted.get(bound.output.address)
                 write(bound, found or Emitted(), position.batches)
             for (name, side), found in emitted.items():
                 if side is not None and found.values:
                     self._hints.emitted(name, [side])
             position.batches += 1
-            position.rows += rows.read
+            position.rows += arrived.read[0]
             position.ended = position.ended or end
             commits.write("run", encode_position(position))
             commits.commit()
@@ -375,24 +370,14 @@ class LocalQuery(Shown):
         except Exception as error:  # noqa: BLE001 - whatever a sink or source raises is named and raised again
             self._failed(error)
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
-        watermark = upstream if upstream is not None else MIN_TIMESTAMP
-        read = sum(each.read for each in rows.inputs or [rows])
-        self._progress = Progress(position.batches - 1, read, watermark, now, metrics)
-        self._hints.look(self._progress, rows.highest)
+        watermark = min(each.watermark for each in reached.values())
+        self._progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics)
+        self._hints.look(self._progress, arrived.highest)
         if self._on_progress is not None:
             self._on_progress(self._progress)
 
     def _failed(self, error: Exception) -> NoReturn:
         raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error
-
-    def _divert(self, first: LocalOperator, rows: SourceRows, emitted: Outputs) -> None:
-        """Put bad rows beside the first operator's side outputs."""
-        for each, found in zip(first.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
-            tag = each.source.on_bad_row
-            if tag is not None and found.bad:
-                beside = emitted.get((first.stage.name, tag.name))
-                diverted = emitted[first.stage.name, tag.name] = Emitted()
-                diverted.values = [*(beside.values if beside else ()), *found.bad]
 
     def _position(self, commits: BufferedCommits) -> LocalPosition | None:
         """Return where the checkpoint stands, ``None`` if it is new.
@@ -442,14 +427,26 @@ class LocalQuery(Shown):
         return loaders
 
 
-def _read_by(operator: LocalOperator, operators: list[LocalOperator]) -> Output:
-    """Return the output that an operator after the first one reads."""
+def _rows_of(operator: LocalOperator, arrived: Arrivals, emitted: Outputs) -> SourceRows:
+    """Return the rows that an operator reads in a batch."""
     stage = operator.stage
-    assert isinstance(stage.upstream, Stage)
-    if stage.reads is None:
-        return Output(stage.upstream, None)
-    name, tag = stage.reads
-    return Output(next(other.stage for other in operators if other.stage.name == name), tag)
+    inputs = []
+    for number, each in enumerate(stage.inputs):
+        if isinstance(each.origin, Source):
+            inputs.append(arrived.rows.get((stage.name, number)) or SourceRows())
+        else:
+            inputs.append(operator.rows_after(number, each.origin, emitted.get(each.origin.address) or Emitted()))
+    return inputs[0] if len(inputs) == 1 else SourceRows(inputs=inputs)
+
+
+def _divert(stage: Stage, rows: SourceRows, emitted: Outputs) -> None:
+    """Put bad rows beside an operator's side outputs."""
+    for number, each in stage.source_inputs.items():
+        tag, bad = each.source.on_bad_row, (rows.inputs or [rows])[number].bad
+        if tag is not None and bad:
+            beside = emitted.get((stage.name, tag.name))
+            diverted = emitted[stage.name, tag.name] = Emitted()
+            diverted.values = [*(beside.values if beside else ()), *bad]
 
 
 def _export_position(commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:

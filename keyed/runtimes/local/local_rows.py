@@ -211,6 +211,11 @@ def element_of(element: Any) -> Any:
     return _taken(element) if cls in _CONTAINERS else element
 
 
+def own_element(element: Any) -> Any:
+    """Return a copy of an element that another operator reads too; the element itself if it cannot be copied."""
+    return element if element.__class__ in UNCHANGING else _taken(element)
+
+
 def _taken(element: Any) -> Any:
     """Return what a container holds now; the container itself if that cannot be copied."""
     try:

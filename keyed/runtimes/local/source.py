@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any
 
@@ -28,86 +28,105 @@ from keyed.runtimes.local.local_rows import (
     checked,
     column_times,
     element_of,
+    own_element,
     without_unreadable,
 )
 from keyed.sources import PAUSE, SeekableSource
-from keyed.streams import Stage
+from keyed.streams import Source, Stage
 from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)
 
 
-def input_batches(
-    stage: Stage,
+@attrs.define(eq=False)
+class Arrivals:
+    """What the sources of a query have for a batch.
+
+    Attributes:
+        rows: The rows of each input that is a source, by operator and number of the input.
+        read: Number of rows read from each source, bad ones included.
+        waits: Whether no source has rows for now, so that no batch is needed.
+    """
+
+    rows: dict[tuple[str, int], SourceRows] = attrs.field(factory=dict)
+    read: list[int] = attrs.field(factory=lambda: [0])
+    waits: bool = False
+
+    @property
+    def highest(self) -> int | None:
+        """The highest timestamp, ``None`` if there is none."""
+        return max((rows.highest for rows in self.rows.values() if rows.highest is not None), default=None)
+
+
+def arrivals(
+    last: Stage,
     position: LocalPosition,
     size: int,
     *,
     keeps: bool,
-    limits: Sequence[Limit | None],
+    limit_of: Callable[[Source], Limit | None],
     first: int | None = None,
-) -> Iterator[SourceRows]:
-    """Yield the rows of all inputs of a stage: of each as many as of a single one (`batches`), while there are any.
+) -> Iterator[Arrivals]:
+    """Yield the rows of all sources of a query: of each as many as of a single one (`batches`), while there are any.
+
+    Each is read once, however many operators read it.
 
     Args:
-        stage: The first stage of the chain.
+        last: The last stage.
         position: What earlier runs have consumed.
-        size: Rows a batch of each input.
+        size: Rows a batch of each source.
         keeps: Whether a checkpoint or changelog keeps the position.
-        limits: What the timestamps of each input may not exceed.
-        first: Rows of the first batch, where a single input has begun it before.
+        limit_of: What the timestamps of a source may not exceed.
+        first: Rows of the first batch, where a single source has begun it before.
 
     Raises:
         CheckpointError: Earlier runs have read other sources, or another number of them.
     """
-    inputs = stage.inputs
+    sources = last.sources
     known = 1 + len(position.beside)
-    if position.batches > position.restored and known != len(inputs):
+    if position.batches > position.restored and known != len(sources):
         raise CheckpointError(
-            f"the checkpoint was written by a query over {known} sources, and this one has {len(inputs)}; give it the "
+            f"the checkpoint was written by a query over {known} sources, and this one has {len(sources)}; give it the "
             "same sources, or start from a new checkpoint, with restore_from= its changelog"
         )
-    if len(inputs) == 1:
-        yield from batches(stage, position, size, keeps=keeps, limit=limits[0], first=first)
-        return
-    position.beside += [SourcePosition() for _ in inputs[1 + len(position.beside) :]]
-    positions: list[LocalPosition | SourcePosition] = [position, *position.beside]
-    # The caller counts the rows of the first input, when it commits them.
-    readers = [
-        batches(stage.reading(index), place, size, keeps=keeps, limit=limit)
-        for index, (place, limit) in enumerate(zip(positions, limits, strict=True))
-    ]
-    ended = [False] * len(inputs)
+    position.beside += [SourcePosition() for _ in sources[1 + len(position.beside) :]]
+    places: list[LocalPosition | SourcePosition] = [position, *position.beside]
+    readers = [last.readers_of(source) for source in sources]
+    reading = []
+    for source, by, place in zip(sources, readers, places, strict=True):
+        alone = [stage.reading(number) for stage, number in by]
+        reading.append(batches(alone, place, size, keeps=keeps, limit=limit_of(source), first=first))
     while True:
-        found = []
-        for index, reader in enumerate(readers):
-            rows = None if ended[index] else next(reader, None)
-            ended[index] = rows is None
-            found.append(SourceRows(waits=True) if rows is None else rows)
-        if all(ended):
+        found = [next(each, None) for each in reading]
+        if all(each is None for each in found):
             return
-        for place, rows in zip(position.beside, found[1:], strict=True):
-            place.rows += rows.read
-        rows = SourceRows(read=found[0].read, waits=all(rows.waits for rows in found), inputs=found)
-        rows.highest = max(rows.channels.values(), default=None)
-        yield rows
+        arrived = Arrivals(read=[0 if each is None else each[0].read for each in found])
+        arrived.waits = all(each is None or each[0].waits for each in found)
+        for names, each in zip(readers, found, strict=True):
+            for (stage, number), rows in zip(names, each or (), strict=each is not None):
+                arrived.rows[stage.name, number] = rows
+        # The caller counts the rows of the first source, when it commits them.
+        for place, read in zip(position.beside, arrived.read[1:], strict=True):
+            place.rows += read
+        yield arrived
 
 
 def batches(
-    stage: Stage,
+    readers: Sequence[Stage],
     position: LocalPosition | SourcePosition,
     size: int,
     *,
     keeps: bool,
     limit: Limit | None = None,
     first: int | None = None,
-) -> Iterator[SourceRows]:
-    """Yield the source's rows after a position, in batches; one without rows where a source that waits has none.
+) -> Iterator[list[SourceRows]]:
+    """Yield a source's rows after a position, in batches; one without rows where a source that waits has none.
 
     The position of the source is brought up to a batch (`LocalPosition.consumed`, `LocalPosition.source`) when it is
     handed over; `LocalPosition.rows` is the caller's.
 
     Args:
-        stage: The first stage of the chain.
+        readers: The operators that read it, each as if it read nothing else. A batch is the rows for each of them.
         position: What earlier runs have consumed.
         size: Rows a batch.
         keeps: Whether a checkpoint or changelog keeps the position.
@@ -120,9 +139,10 @@ def batches(
         CheckpointError: The source is not the one that earlier runs have read.
         RowError: A bad row, where the stream does not divert them.
     """
-    data = stage.source.data
+    source = readers[0].source
+    data = source.data
     if isinstance(data, SeekableSource):
-        yield from _seekable_batches(stage, data, position, size, limit, first)
+        yield from _seekable_batches(readers, data, position, size, limit, first)
         return
     if position.source is not None:
         raise CheckpointError(
@@ -131,7 +151,7 @@ def batches(
         )
     table = _arrow(data)
     if table is not None:
-        yield from _table_batches(stage, table, position, size, keeps=keeps, limit=limit, first=first)
+        yield from _table_batches(readers, table, position, size, keeps=keeps, limit=limit, first=first)
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise DefinitionError(
@@ -145,17 +165,25 @@ def batches(
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        yield checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
+        yield _for_each(readers, taken, limit)
+
+
+def _for_each(readers: Sequence[Stage], taken: list[Any], limit: Limit | None) -> list[SourceRows]:
+    """Return elements for each reader, who may change its own."""
+    if not taken:
+        return [SourceRows(waits=True) for _ in readers]
+    own = [taken, *([own_element(element) for element in taken] for _ in readers[1:])]
+    return [checked(reader, elements, None, limit) for reader, elements in zip(readers, own, strict=True)]
 
 
 def _seekable_batches(
-    stage: Stage,
+    readers: Sequence[Stage],
     data: SeekableSource,
     position: LocalPosition | SourcePosition,
     size: int,
     limit: Limit | None,
     first: int | None,
-) -> Iterator[SourceRows]:
+) -> Iterator[list[SourceRows]]:
     if position.source is not None:
         data.seek(position.source)
     elif position.rows:
@@ -171,7 +199,7 @@ def _seekable_batches(
                 f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
                 "plain data: numbers, text, lists, dictionaries"
             )
-        yield checked(stage, taken, None, limit) if taken else SourceRows(waits=True)
+        yield _for_each(readers, taken, limit)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
@@ -289,7 +317,7 @@ def _arrow(data: Any) -> Any:
 
 
 def _table_batches(
-    stage: Stage,
+    readers: Sequence[Stage],
     table: Any,
     position: LocalPosition | SourcePosition,
     size: int,
@@ -297,11 +325,8 @@ def _table_batches(
     keeps: bool,
     limit: Limit | None,
     first: int | None,
-) -> Iterator[SourceRows]:
-    source, keys = stage.source, stage.keys
-    needed = () if callable(keys) else keys
-    needed += (source.timestamp,) if isinstance(source.timestamp, str) else ()
-    for name in needed:
+) -> Iterator[list[SourceRows]]:
+    for name in (name for stage in readers for name in _needed(stage)):
         check_column(name, table.column_names)
     count = position.rows
     _check_length(min(table.num_rows, count), count)
@@ -317,26 +342,37 @@ def _table_batches(
         if tracker is not None:
             tracker.add(batch.num_rows, lambda first, end, batch=batch: raw_rows(batch.slice(first, end - first)))  # type: ignore[misc]
             position.consumed = tracker.consumed()
-        read = batch.num_rows
-        batch, unreadable = without_unreadable(source, stage.name, batch)
-        if not batch.num_rows:
-            rows = SourceRows()
-        elif isinstance(stage.function, VectorizedFunction):
-            from keyed.runtimes.local.table_rows import source_rows
+        yield [_of_table(stage, batch, limit) for stage in readers]
 
-            rows = source_rows(stage, batch, limit)
-        elif (
-            callable(keys)
-            or callable(source.time)
-            or source.watermark.partition_by is not None
-            or any(batch.column(name).null_count for name in needed)
-        ):
+
+def _needed(stage: Stage) -> tuple[str, ...]:
+    """Return the columns that keys and timestamps are read from."""
+    timestamp = stage.source.timestamp
+    return stage.key_columns + ((timestamp,) if isinstance(timestamp, str) else ())
+
+
+def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
+    """Return a part of a table as the rows of a batch."""
+    source, keys, read = stage.source, stage.keys, batch.num_rows
+    batch, unreadable = without_unreadable(source, stage.name, batch)
+    if not batch.num_rows:
+        rows = SourceRows()
+    elif isinstance(stage.function, VectorizedFunction):
+        from keyed.runtimes.local.table_rows import source_rows
+
+        rows = source_rows(stage, batch, limit)
+    elif (
+        callable(keys)
+        or callable(source.time)
+        or source.watermark.partition_by is not None
+        or any(batch.column(name).null_count for name in _needed(stage))
+    ):
+        rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
+    else:
+        rows = _table_rows(stage, batch, keys, source.time)
+        if limit is not None and rows.highest is not None and rows.highest > limit():
             rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
-        else:
-            rows = _table_rows(stage, batch, keys, source.time)
-            if limit is not None and rows.highest is not None and rows.highest > limit():
-                rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
-        yield attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])
+    return attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])
 
 
 def _check_length(there: int, consumed: int) -> None:

@@ -21,8 +21,9 @@ def run(strategies, *steps, channels=(), watermark=MIN_TIMESTAMP):
     return found
 
 
-def test_one_input_without_partitions_is_no_matter_of_channels():
-    assert not counts_channels([IDLE])
+def test_one_input_without_partitions_is_no_matter_of_channels_unless_it_may_be_idle():
+    assert not counts_channels([PLAIN])
+    assert counts_channels([IDLE])
     assert counts_channels([PLAIN, PLAIN])
     assert counts_channels([PLAIN.with_partitions("p")])
 

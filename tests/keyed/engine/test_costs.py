@@ -101,11 +101,11 @@ def test_appending_to_a_list_does_not_read_it(group):
 def test_an_advance_costs_in_proportion_to_the_timers_that_fire(group):
     # Of those that are due one is read, and its entry once more when it is removed.
     for watermark in (1000, 1001):
-        assert calls(group, upstream_watermark=watermark) == {
+        assert calls(group, watermark=watermark) == {
             "due": 1 + 10 * (watermark == 1000),
             "get": 1 + 10 * (watermark == 1000),
         }
-    assert calls(group, upstream_watermark=1011) == {"due": 10, "get": 10}
+    assert calls(group, watermark=1011) == {"due": 10, "get": 10}
     assert calls(group, processing_time=10**6) == {}
     assert group.meta().counters["timers_fired"] == 12
 
@@ -153,9 +153,9 @@ def test_a_batch_reads_in_proportion_to_what_it_touches(group):
 
 
 def test_expiry_reads_what_expires(group):
-    group.run(upstream_watermark=500)
+    group.run(watermark=500)
     group.run(("b", lambda f, ctx: f.brief.put(1, 1)))
-    found = calls(group, upstream_watermark=600)
+    found = calls(group, watermark=600)
     assert found == {"due": 1, "get": 1}
     assert group.meta().counters["entries_expired"] == 11
 

@@ -139,9 +139,7 @@ def test_markers_say_what_is_live_and_its_hash(seed):
     random, subject = Random(seed), Subject()
     states = []
     for number in range(60):
-        subject.run(
-            *(random_element(random) for _ in range(random.choice([0, 1, 5, 40]))), upstream_watermark=number // 2
-        )
+        subject.run(*(random_element(random) for _ in range(random.choice([0, 1, 5, 40]))), watermark=number // 2)
         states.append(subject.entries())
         if random.random() < 0.2:
             subject.start()

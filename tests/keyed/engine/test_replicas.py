@@ -77,7 +77,7 @@ def test_a_store_of_any_age_catches_up_to_what_is_committed(random):
     for watermark in range(25):
         group.run(
             *[random_element(random) for _ in range(random.choice([0, 1, 1, 6]))],
-            upstream_watermark=watermark * 2 if random.random() < 0.3 else None,
+            watermark=watermark * 2 if random.random() < 0.3 else None,
             processing_time=watermark,
         )
         entries = group.entries()

@@ -160,7 +160,7 @@ def test_what_is_gone_takes_no_room() -> None:
         for start in range(0, 1200, 100):
             keys = range(start, start + 100)
             group.run(*((key, False) for key in keys))
-            result = group.run(*((key, True) for key in keys), upstream_watermark=start + 100)
+            result = group.run(*((key, True) for key in keys), watermark=start + 100)
             gc.collect()
             room.append(tracemalloc.get_traced_memory()[0])
     finally:
@@ -173,7 +173,7 @@ def test_timers_are_counted_as_where_they_are_stored() -> None:
     counted = []
     for group in (Group(Leaves()), UnreadGroup(Leaves())):
         group.run(*((key, False) for key in range(5)))
-        group.run((3, True), (4, True), upstream_watermark=2)
+        group.run((3, True), (4, True), watermark=2)
         metrics = group.run((1, False)).metrics
         counted.append({name: metrics[name] for name in ("timers_registered", "timers_fired", "timers_pending")})
     assert counted[0] == counted[1]

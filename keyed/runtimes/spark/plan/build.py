@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,7 +18,7 @@ from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import takes_two
-from keyed.outputs import OutputTag, Schema
+from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.spark.plan.inputs import (
     hash_expression,
@@ -36,11 +35,20 @@ from keyed.runtimes.spark.query.metrics import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import Parcel, carried, parcel_for
 from keyed.runtimes.spark.worker.emit import Emitter, unwired
-from keyed.runtimes.spark.worker.pack import Packer
+from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.processor import Operation, Processor
 from keyed.runtimes.spark.worker.settle import settle
 from keyed.runtimes.spark.worker.unpack import PackedInput
-from keyed.runtimes.spark.worker.wire import NOTE, PACKED, TIMESTAMP, chunk_prefix, output_id, read_chunk
+from keyed.runtimes.spark.worker.wire import (
+    NOTE,
+    PACKED,
+    TIMESTAMP,
+    chunk_prefix,
+    hash_column,
+    output_id,
+    read_chunk,
+    source_id,
+)
 from keyed.streams import Output, Source, Stage
 from keyed.vectorized import combines
 
@@ -135,43 +143,35 @@ def build(
         DefinitionError: Something about the chain is wrong; names it and the remedy.
     """
     chain = last.chain
-    schemas = _input_schemas(chain)
+    schemas = [
+        [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
+    ]
     observations: dict[str, Observation] = {}
     parcel = parcel_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_travels(stage.function, stage.name)
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     frame: DataFrame | None = None
-    emitters: list[Emitter] = []
+    emitter: Emitter | None = None
     for index, stage in enumerate(chain):
-        emitter = _emitter(chain, index, schemas[index], wanted)
-        if frame is None:
-            read = [_from_source(chain, number, wanted, parallelism) for number in range(len(stage.inputs))]
-        else:
-            read = [_from_stage(chain, index, frame, emitters[-1], schemas[index], wanted, parallelism)]
-        sided = takes_two(stage.function)
+        frames = [] if ticks_alone else _source_frames(chain, index, wanted, parallelism)
+        if frame is not None and emitter is not None:
+            frames.append(_stage_frame(chain, index, frame, emitter, schemas[index], wanted, parallelism))
+        emitter = _emitter(chain, index, schemas[index][0], wanted)
         operation = Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
-            inputs=tuple(
-                PackedInput(
-                    each.packer.keys,
-                    each.packer.time if each.packer.combiner is None else None,
-                    stage.inputs[each.packer.input].side if sided else None,
-                    each.packer.broadcast,
-                )
-                for each in read
-            ),
-            key_type=_key_type(stage, [each.key_type for each in read if not each.packer.broadcast]),
+            inputs=_packed_inputs(chain, index),
+            key_type=_key_type(stage, schemas[index]),
             emitter=emitter,
             store=stage.store,
             local_dir=local_dir,
-            upstream=parallelism if index else None,
             changelog_id=changelogs.get(stage.name, ""),
             cut=cut,
         )
-        packed = [each.frame.mapInArrow(carried(parcel, _packing(each.packer)), PACKED) for each in read]
-        if ticks is not None and frame is None:
-            packed = [ticks] if ticks_alone else [*packed, ticks]
+        packed = [each.mapInArrow(carried(parcel, _packing(packer)), PACKED) for each, packer in frames]
+        if ticks is not None and not index:
+            # They are the last of the query's sources: sources that later stages read stand before what those do.
+            packed.append(ticks)
         # The batch's time as Spark logs it, so that a batch that is run again sees the same. It is text because Spark
         # writes numbers into the code that it generates, which would be compiled anew for each batch.
         clock = "CAST(unix_millis(current_timestamp()) AS STRING) AS clock"
@@ -184,148 +184,210 @@ def build(
             initialState=packed_initial(stage, parallelism, parcel) if begins else None,
         )
         frame = _observed(worked, emitter, stage.name, observations)
-        emitters.append(emitter)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
 
 
-@attrs.frozen
-class _Read:
-    """What a stage reads, before it is packed.
+def _source_frames(
+    chain: list[Stage], index: int, wanted: Sequence[Output], parallelism: int
+) -> list[tuple[DataFrame, Packer]]:
+    """Return the sources that a stage is the first to read, each once, and what packs them.
 
-    Attributes:
-        frame: The columns of the user and the hidden ones.
-        packer: Packs it.
-        key_type: Type of the keys.
+    What reads one of them too gets its rows as chunks, or Spark would read it again.
     """
+    found = []
+    for number, source in enumerate(chain[-1].sources):
+        readers = _readers(chain, source)
+        if readers[0][0] != index:
+            continue
+        schema = schema_of_frame(source.data)
+        ahead = too_far_ahead(source, schema)
+        hashes = []
+        for place, position in readers:
+            stage = chain[place]
+            keys = key_columns(stage.inputs[position].keys, schema, stage.name)
+            hashed = (
+                no_hash(ahead)
+                if stage.inputs[position].is_broadcast
+                else hash_expression(keys, schema, stage.name, ahead)
+            )
+            hashes.append(f"{hashed} AS {hash_column(place, position)}")
+        readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place == index)
+        shared = source_id(number) if readers[-1][0] != index else None
+        frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
+        found.append((frame, Packer(parallelism, readings, forward=shared)))
+    return found
 
-    frame: DataFrame
-    packer: Packer
-    key_type: str
+
+def _stage_frame(
+    chain: list[Stage],
+    index: int,
+    frame: DataFrame,
+    before: Emitter,
+    schemas: list[Schema],
+    wanted: Sequence[Output],
+    parallelism: int,
+) -> tuple[DataFrame, Packer]:
+    """Return the output of the stage before, and what packs it: its rows, if the stage reads them, and chunks."""
+    stage, main = chain[index], (chain[index - 1].name, None)
+    readings, hashes = [], []
+    for number, each in enumerate(stage.inputs):
+        if isinstance(each.origin, Source):
+            if _readers(chain, each.origin)[0][0] == index:
+                continue
+        elif each.origin.address == main:
+            hashes.append(f"{_hash(stage, number, schemas[number], None)} AS {hash_column(index, number)}")
+        readings.append(_reading(chain, index, number, wanted))
+    # Rows that are there as columns are those of the stage before; what else is read comes in notes.
+    columns = before.main.names if before.main is not None else ()
+    return (
+        frame.selectExpr(*map(quoted, columns), *hashes, *([TIMESTAMP] if before.timestamps else []), NOTE),
+        Packer(
+            parallelism,
+            tuple(readings),
+            after_stage=True,
+            forward=output_id(index - 1, None) if _needed(chain, index, wanted, main) else None,
+        ),
+    )
 
 
-def _from_source(chain: list[Stage], number: int, wanted: Sequence[Output], parallelism: int) -> _Read:
-    """Return one input of the first stage.
+def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
+    """Return the SQL expression of the hash of the keys of an input, null for bad rows."""
+    each = stage.inputs[number]
+    if each.is_broadcast:
+        return no_hash(bad)
+    return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
+
+
+def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Output]) -> Reading:
+    """Return how an input of a stage is packed.
 
     Raises:
         DefinitionError: A column is missing or has a type that cannot be used.
     """
-    stage = chain[0]
+    stage = chain[index]
     each = stage.inputs[number]
-    source, schema = each.source, schema_of_frame(each.source.data)
-    keys, time = key_columns(each.keys, schema, stage.name), time_column(source, schema)
-    bad = too_far_ahead(source, schema)
-    hashed = no_hash(bad) if each.is_broadcast else hash_expression(keys, schema, stage.name, bad)
+    schema = _schema_of(chain, index, number)
+    # A union has the columns in the order of its first stream.
+    first = next(place for place, other in enumerate(stage.inputs) if other.side == each.side)
+    names = _schema_of(chain, index, first).names
+    keys = key_columns(each.keys, schema, stage.name)
+    combiner = stage.function if combines(stage.function) else None
+    if not isinstance(each.origin, Source):
+        address = each.origin.address
+        adjacent = address == (chain[index - 1].name, None)
+        return Reading(
+            operator=stage.name,
+            keys=keys,
+            columns=names,
+            time=TIMESTAMP if each.event_time else None,
+            of_source=False,
+            hash=hash_column(index, number),
+            combiner=combiner,
+            input=number,
+            chunks=None if adjacent else _id_of(chain, address),
+            last=not _needed(chain, index, wanted, address),
+            broadcast=each.is_broadcast,
+        )
+    source = each.origin
     partition_by = source.watermark.partition_by
     if partition_by is not None and partition_by not in schema.names:
         raise DefinitionError(
             f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(schema.names)}"
         )
-    # A union has the columns in the order of its first stream.
-    names = schema_of_frame(stage.source.data).names if each.side == 0 else schema.names
-    return _Read(
-        source.data.selectExpr(*map(quoted, names), hashed),
-        Packer(
-            operator=stage.name,
-            keys=keys,
-            columns=names,
-            parallelism=parallelism,
-            time=time,
-            from_source=True,
-            bad_rows=_bad_rows(source, wanted, chain),
-            # With ingestion time rows get their timestamps in the key group, and are combined there.
-            combiner=stage.function if combines(stage.function) and not source.ingests else None,
-            input=number,
-            partition_by=partition_by,
-            broadcast=each.is_broadcast,
-        ),
-        "" if each.is_broadcast else _type_of_keys(keys, schema),
+    readers = [place for place, _ in _readers(chain, source)]
+    return Reading(
+        operator=stage.name,
+        keys=keys,
+        columns=names,
+        time=time_column(source, schema),
+        of_source=True,
+        hash=hash_column(index, number),
+        bad_rows=_bad_rows(source, wanted, chain, index),
+        # With ingestion time rows get their timestamps in the key group, and are combined there.
+        combiner=None if source.ingests else combiner,
+        input=number,
+        partition_by=partition_by,
+        chunks=None if readers[0] == index else source_id(chain[-1].sources.index(source)),
+        last=readers[-1] == index,
+        broadcast=each.is_broadcast,
     )
 
 
-def _from_stage(
-    chain: list[Stage],
-    index: int,
-    frame: DataFrame,
-    before: Emitter,
-    schema: Schema,
-    wanted: Sequence[Output],
-    parallelism: int,
-) -> _Read:
-    """Return what a later stage reads: the main output of the one before, or chunks of another one."""
-    stage = chain[index]
-    keys = key_columns(stage.keys, schema, stage.name)
-    # Rows that are there as columns are those of the stage before; what else is read comes in notes.
-    columns = before.main.names if before.main is not None else ()
-    hashed = [hash_expression(keys, schema, stage.name)] if stage.reads is None else []
-    return _Read(
-        frame.selectExpr(*map(quoted, columns), *hashed, *([TIMESTAMP] if before.timestamps else []), NOTE),
-        Packer(
-            operator=stage.name,
-            keys=keys,
-            columns=schema.names,
-            parallelism=parallelism,
-            time=TIMESTAMP if stage.source.timestamp is not None else None,
-            from_source=False,
-            forward_rows=_forwarded(chain, index, wanted),
-            combiner=stage.function if combines(stage.function) else None,
-            reads=_id_of(chain, stage.reads) if stage.reads is not None else None,
-            reads_last=stage.reads is None or not _needed(chain[index + 1 :], wanted, chain, stage.reads),
-        ),
-        _type_of_keys(keys, schema),
-    )
+def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
+    """Return the indices of the stages that read a source, and which of their inputs it is."""
+    return [(chain.index(stage), number) for stage, number in chain[-1].readers_of(source)]
 
 
-def _type_of_keys(keys: tuple[str, ...], schema: Schema) -> str:
-    types = dict(schema.columns)
-    return spark_key_type([types[key] for key in keys])
+def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
+    """Return what a stage reads, as it unpacks it."""
+    stage, inputs = chain[index], []
+    sided = takes_two(stage.function)
+    for each in stage.inputs:
+        is_source = isinstance(each.origin, Source)
+        time: Any = each.source.time if is_source else TIMESTAMP if each.event_time else None
+        combined = combines(stage.function) and not (is_source and each.source.ingests)
+        inputs.append(
+            PackedInput(
+                () if callable(each.keys) else each.keys,
+                None if combined else time,
+                each.side if sided else None,
+                each.is_broadcast,
+                _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Output) and each.counts else None,
+            )
+        )
+    return tuple(inputs)
 
 
-def _key_type(stage: Stage, types: list[str]) -> str:
+def _key_type(stage: Stage, schemas: list[Schema]) -> str:
     """Return the type of a stage's keys.
 
     Raises:
         DefinitionError: The streams that it reads have keys of different types.
     """
-    if len(set(types)) > 1:
+    types = set()
+    for each, schema in zip(stage.inputs, schemas, strict=True):
+        if each.is_broadcast:
+            continue
+        columns = dict(schema.columns)
+        types.add(spark_key_type([columns[key] for key in key_columns(each.keys, schema, stage.name)]))
+    if len(types) > 1:
         raise DefinitionError(
-            f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted({*types}))}; "
+            f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted(types))}; "
             "cast them to one type"
         )
-    return types[0]
+    return next(iter(types))
 
 
-def _input_schemas(chain: list[Stage]) -> list[Schema]:
-    """Return the columns that each stage reads.
+def _index_of(chain: list[Stage], name: str) -> int:
+    return next(index for index, stage in enumerate(chain) if stage.name == name)
+
+
+def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
+    """Return the columns of an input of a stage.
 
     Raises:
-        OutputDefinitionError: A stage that is read by another one has no output type.
+        OutputDefinitionError: It is an output without a type.
     """
-    schemas = [schema_of_frame(chain[0].source.data)]
-    for before, stage in pairwise(chain):
-        name, tag = stage.reads or (before.name, None)
-        index = next(i for i, other in enumerate(chain) if other.name == name)
-        read = chain[index]
-        if tag is None:
-            schemas.append(_main_schema(read, f"operator {stage.name!r} reads it"))
-        else:
-            schemas.append(_side_schema(read, tag, schemas[index]))
-    return schemas
+    stage = chain[index]
+    origin = stage.inputs[number].origin
+    if isinstance(origin, Source):
+        return schema_of_frame(origin.data)
+    place = _index_of(chain, origin.stage.name)
+    if origin.tag is None:
+        return _main_schema(chain[place], f"operator {stage.name!r} reads it")
+    return _side_schema(chain[place], origin.tag, _schema_of(chain, place, 0))
 
 
-def _id_of(chain: list[Stage], output: tuple[str, OutputTag | None]) -> str:
+def _id_of(chain: list[Stage], address: tuple[str, str | None]) -> str:
     """Return the id under which an output travels in notes."""
-    index = next(i for i, stage in enumerate(chain) if stage.name == output[0])
-    return output_id(index, output[1].name if output[1] else None)
+    return output_id(_index_of(chain, address[0]), address[1])
 
 
-def _needed(
-    later: list[Stage], wanted: Sequence[Output], chain: list[Stage], output: tuple[str, OutputTag | None]
-) -> bool:
-    """Tell whether an output is read by later stages, from notes, or by a sink."""
-    wants = [(each.stage.name, each.tag) for each in wanted]
-    reads = [stage.reads for stage in later if stage.reads is not None]
-    return any(_id_of(chain, each) == _id_of(chain, output) for each in [*wants, *reads])
+def _needed(chain: list[Stage], index: int, wanted: Sequence[Output], address: tuple[str, str | None]) -> bool:
+    """Tell whether stages behind one, or a sink, read an output, which they do from notes."""
+    read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
+    return any(isinstance(each, Output) and each.address == address for each in [*wanted, *read])
 
 
 def _main_schema(stage: Stage, reason: str) -> Schema:
@@ -364,20 +426,20 @@ def _check(schema: Schema, where: str) -> None:
 def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Output]) -> Emitter:
     """Return the outputs of a stage that sinks or other stages read."""
     stage = chain[index]
-    own = [output for output in wanted if output.stage is stage]
-    later = chain[index + 1 :]
-    followed = any(each.reader_of((stage.name, None)) for each in later)
+    own = [output for output in wanted if output.stage.name == stage.name]
+    origins = [each.origin for other in chain[index + 1 :] for each in other.inputs]
+    read = [each for each in origins if isinstance(each, Output) and each.stage.name == stage.name]
+    followed = any(output.tag is None for output in read)
     main = None
     if followed or any(output.tag is None for output in own):
         main = _main_schema(stage, "its main output is read")
     side: dict[str, Schema] = {}
-    read = [each.reads[1] for each in later if each.reads is not None and each.reads[0] == stage.name]
-    tags = [tag for tag in read if tag is not None]
+    tags = [output.tag for output in read if output.tag is not None]
     for tag in [*(output.tag for output in own if output.tag is not None), *tags]:
         schema = _side_schema(stage, tag, columns)
         if side.setdefault(tag.name, schema) != schema:
             raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
-    timed = stage.source.timestamp is not None
+    timed = stage.event_time
     return Emitter(
         stage.name,
         index,
@@ -388,24 +450,18 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[O
     )
 
 
-def _bad_rows(source: Source, wanted: Sequence[Output], chain: list[Stage]) -> str | None:
+def _bad_rows(source: Source, wanted: Sequence[Output], chain: list[Stage], index: int) -> str | None:
     """Return the output for bad rows: ``None`` refuses them, an empty one drops them."""
     tag = source.on_bad_row
     if tag is None:
         return None
-    return output_id(0, tag.name) if _needed(chain[1:], wanted, chain, (chain[0].name, tag)) else ""
+    return output_id(index, tag.name) if _needed(chain, index, wanted, (chain[index].name, tag.name)) else ""
 
 
-def _forwarded(chain: list[Stage], index: int, wanted: Sequence[Output]) -> str | None:
-    """Return the id under which the main output of the stage before is passed on, if someone else reads it too."""
-    output = (chain[index - 1].name, None)
-    return _id_of(chain, output) if _needed(chain[index:], wanted, chain, output) else None
-
-
-def _route(chain: list[Stage], schemas: list[Schema], output: Output, parcel: Parcel | None) -> Route:
-    index = next(i for i, stage in enumerate(chain) if stage is output.stage)
+def _route(chain: list[Stage], schemas: list[list[Schema]], output: Output, parcel: Parcel | None) -> Route:
+    index = _index_of(chain, output.stage.name)
     if output.tag is not None:
-        schema = _side_schema(output.stage, output.tag, schemas[index])
+        schema = _side_schema(output.stage, output.tag, schemas[index][0])
         return Route(schema, output_id(index, output.tag.name), parcel)
     schema = _main_schema(output.stage, "its main output is read")
     return Route(schema, None if index + 1 == len(chain) else output_id(index, None), parcel)

@@ -16,7 +16,7 @@ from keyed.errors import DefinitionError, EncodingError
 from keyed.outputs import Schema
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.plan.group_ids import group_ids
-from keyed.runtimes.spark.worker.wire import HASH, TaskMark, encode_mark
+from keyed.runtimes.spark.worker.wire import TaskMark, encode_mark
 from keyed.streams import Keys, Source, Stage
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: s
     except EncodingError as error:
         raise DefinitionError(f"operator {operator!r}: {error}") from None
     null = " OR ".join([*(f"{quoted(key)} IS NULL" for key in keys), *([bad] if bad is not None else [])])
-    return f"CASE WHEN {null} THEN CAST(NULL AS BIGINT) ELSE {hashed} END AS {HASH}"
+    return f"CASE WHEN {null} THEN CAST(NULL AS BIGINT) ELSE {hashed} END"
 
 
 def no_hash(bad: str | None) -> str:
     """Return the SQL expression in the place of a hash where rows have no key: null for bad rows."""
-    return f"CASE WHEN {bad or 'false'} THEN CAST(NULL AS BIGINT) ELSE CAST(0 AS BIGINT) END AS {HASH}"
+    return f"CASE WHEN {bad or 'false'} THEN CAST(NULL AS BIGINT) ELSE CAST(0 AS BIGINT) END"
 
 
 def time_column(source: Source, schema: Schema) -> str | None:

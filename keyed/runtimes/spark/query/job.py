@@ -99,16 +99,18 @@ class Job:
         }
         if rows is None:
             rows = metrics[self._last.chain[0].name].get("rows_in", 0)
-        watermark, processing_time = clocks[self._last.name]
+        _, processing_time = clocks[self._last.name]
+        watermark = min(each for each, _ in clocks.values())
         return Progress(batch_id, rows, watermark, processing_time, metrics)
 
     def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
-        first = self._last.chain[0].name
         for operator, each in marks.items():
             self._hints.emitted(operator, {name for mark in each for name in mark["side_outputs"]})
-        if progress.metrics[first].get("rows_bad"):
-            self._hints.emitted(first, self._last.chain[0].bad_row_outputs)
+        for stage in self._last.chain:
+            if progress.metrics[stage.name].get("rows_bad"):
+                self._hints.emitted(stage.name, stage.bad_row_outputs)
+        first = self._last.chain[0].name
         found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
         self._hints.look(progress, max(found, default=None))
 

@@ -8,7 +8,8 @@ for a sink is passed on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
@@ -16,6 +17,7 @@ import attrs
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
 from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
+from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
 from keyed.runtimes.hints import unit_hint
 from keyed.runtimes.spark.plan.group_ids import group_ids
@@ -45,48 +47,64 @@ _MAX_BYTES = 32 << 20
 
 
 @attrs.frozen
-class Packer:
-    """What the tasks of one packing step share.
+class Reading:
+    """One input of an operator, as it is packed.
 
     Attributes:
-        operator: Name of the operator that is packed for.
+        operator: Name of the operator that it is packed for.
         keys: Key columns.
         columns: Columns of the rows, without the hidden ones.
-        parallelism: Number of key groups.
-        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none. After another stage it
-            is ``TIMESTAMP``.
-        from_source: Whether the rows come from a source, and not from the stage before.
+        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none. Of another stage's
+            rows it is ``TIMESTAMP``.
+        of_source: Whether the rows are those of a source, and not of another stage.
+        hash: Hidden column with the hash of the key, null where the key is or the timestamp is too far ahead.
         bad_rows: Id of the output that bad rows go to; empty drops and counts them, ``None`` refuses them.
-        forward_rows: Id of the output as which the rows are passed on as well; for a main output that has a sink.
         combiner: The function, if it combines rows before they are sent.
-        input: Number of the operator's input that is packed.
+        input: Number of the input.
         partition_by: Column that names the partition of a row, where the watermark follows partitions.
-        reads: Id of the output whose chunks are the rows, where they are not the main output of the stage before.
-        reads_last: Whether nobody behind reads those chunks.
+        chunks: Id of the output whose chunks the rows are, where they are not those of the frame that is packed.
+        last: Whether nobody behind reads those chunks.
         broadcast: Whether every key group gets all rows, which have no key.
     """
 
     operator: str
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    parallelism: int
     time: str | None
-    from_source: bool
+    of_source: bool
+    hash: str = HASH
     bad_rows: str | None = None
-    forward_rows: str | None = None
     combiner: VectorizedFunction | None = None
     input: int = 0
     partition_by: str | None = None
-    reads: str | None = None
-    reads_last: bool = True
+    chunks: str | None = None
+    last: bool = True
     broadcast: bool = False
+
+
+@attrs.frozen
+class Packer:
+    """What the tasks of one packing step share: it packs what an operator reads of one frame.
+
+    Attributes:
+        parallelism: Number of key groups.
+        readings: What the operator reads of the frame: one input, and of the frame of the stage before several or none.
+        after_stage: Whether the frame is that of the stage before, and has notes.
+        forward: Id of the output as which the rows are passed on as well; for a main output that has a sink, and rows
+            that operators behind read.
+    """
+
+    parallelism: int
+    readings: tuple[Reading, ...]
+    after_stage: bool = False
+    forward: str | None = None
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one task.
 
         Args:
-            batches: Columns of the user, then the hidden ones: ``HASH``, null where the key is or the timestamp is too
-                far ahead; after another stage ``TIMESTAMP`` if there is event time, and ``NOTE``.
+            batches: Columns of the user, then the hidden ones: the hashes of the readings that have them; after another
+                stage ``TIMESTAMP`` if there is event time, and ``NOTE``.
             partition: Number of the task's partition.
 
         Raises:
@@ -100,147 +118,187 @@ class _Task:
 
     def __init__(self, packer: Packer, partition: int) -> None:
         self._packer = packer
-        self._source = partition
-        self._position = 0
-        self._ids = group_ids(packer.parallelism)
-        self._buffer: list[Any] = []
-        self._rows = self._bytes = 0
-        self._packed: list[tuple[int, bytes]] = []
+        self._out = _Packed(packer.parallelism, partition)
         self._seen = False
-        self._max_timestamp: int | None = None
-        self._partitions: dict[str, int] = {}
-        self._end = False
-        self._rows_bad = self._rows_combined = 0
-        self._upstream: dict[int, int] = {}
-        self._wanted = None if packer.reads is None else chunk_prefix(packer.reads)
+        self._end = self._starts_run = False
+        self._upstream: dict[int, Upstream] = {}
+        self._passed: dict[int, Upstream] = {}
+        self._parts = [_Rows(reading, self._out) for reading in packer.readings]
+        self._own = {NOTE, *(reading.hash for reading in packer.readings)}
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        out = self._out
         for batch in batches:
             if batch.num_rows:
                 self._seen = True
                 self._take(batch)
-                if self._packed:
-                    yield self._flush()
-        self._cut()
+                if out.payloads:
+                    yield out.flush()
+        for part in self._parts:
+            part.cut()
         if self._seen:
-            packer = self._packer
-            mark = encode_mark(
-                TaskMark(
-                    self._max_timestamp,
-                    self._end,
-                    self._upstream,
-                    self._rows_bad,
-                    self._rows_combined,
-                    packer.input,
-                    None if packer.partition_by is None else self._partitions,
-                )
-            )
-            self._packed += [(group, mark) for group in self._ids]
-        if self._packed:
-            yield self._flush()
-
-    def _flush(self) -> Any:
-        """Return what has been packed so far, as rows for Spark."""
-        import pyarrow as pa
-
-        groups, payloads = zip(*self._packed, strict=True)
-        self._packed = []
-        arrays: list[Any] = [pa.array(groups, pa.int32()), pa.array(payloads, pa.binary())]
-        return pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])
+            mark = TaskMark(None, self._end, self._upstream, passed=self._passed, starts_run=self._starts_run)
+            for filled in [part.mark(mark) for part in self._parts] or [mark]:
+                out.to_all(encode_mark(filled))
+        if out.payloads:
+            yield out.flush()
 
     def _take(self, batch: Any) -> None:
-        """Take an Arrow batch from Spark: read its notes, check its rows, and keep them to be cut."""
+        """Take an Arrow batch from Spark: read its notes, pass on what others read, and keep its rows."""
         packer = self._packer
-        if not packer.from_source:
+        if packer.after_stage:
             notes = batch.column(NOTE)
             if notes.null_count < batch.num_rows:
                 for note in notes.drop_null().to_pylist():
                     self._read_note(note)
                 batch = batch.filter(notes.is_null())
-            if batch.num_rows and packer.forward_rows is not None:
-                names = [name for name in batch.schema.names if name not in (HASH, NOTE)]
-                self._forward(chunk_note(packer.forward_rows, batch.select(names)))
-            if self._wanted is not None:
-                return
-        self._keep(batch)
-
-    def _keep(self, batch: Any) -> None:
-        """Check rows, and keep them to be cut."""
-        packer = self._packer
-        if packer.from_source or batch.column(HASH).null_count:
-            batch = self._checked(batch)
         if not batch.num_rows:
             return
-        if packer.time is not None:
-            highest = _highest(batch.column(packer.time), packer.time)
-            if highest is not None and (self._max_timestamp is None or highest > self._max_timestamp):
-                self._max_timestamp = highest
-            if packer.partition_by is not None:
-                self._look_at_partitions(batch)
-        self._buffer.append(batch)
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        enough = packer.combiner is None and self._rows >= _ROWS_PER_GROUP * packer.parallelism
-        if enough or self._bytes >= _MAX_BYTES:
-            self._cut()
-
-    def _look_at_partitions(self, batch: Any) -> None:
-        from keyed.arrow.event_times import event_times, highest_by_partition
-
-        packer = self._packer
-        assert packer.time is not None
-        assert packer.partition_by is not None
-        times = event_times(batch.column(packer.time), packer.time)
-        for name, highest in highest_by_partition(batch.column(packer.partition_by), times).items():
-            self._partitions[name] = max(highest, self._partitions.get(name, highest))
+        if packer.forward is not None:
+            # With the hashes for other readers.
+            names = [name for name in batch.schema.names if name not in self._own]
+            self._out.forward(chunk_note(packer.forward, batch.select(names)))
+        for part in self._parts:
+            if part.chunks is None:
+                part.keep(batch)
 
     def _read_note(self, note: bytes) -> None:
         kind = note[:1]
         if kind == b"S":
-            is_read = self._wanted is not None and note.startswith(self._wanted)
-            if is_read:
-                self._keep_chunk(note)
-            if not (is_read and self._packer.reads_last):
-                self._forward(note)
+            readers = [part for part in self._parts if part.chunks is not None and note.startswith(part.chunks)]
+            for part in readers:
+                part.keep_chunk(note)
+            if not readers or not readers[0].reading.last:
+                self._out.forward(note)
         elif kind == b"M":
             mark = GroupMark.of_note(note)
-            self._upstream[mark.group] = mark.watermark
+            self._upstream[mark.group] = Upstream(mark.watermark, mark.idle)
+            self._passed = mark.passed
             self._end = self._end or mark.end
+            self._starts_run = self._starts_run or mark.starts_run
 
-    def _keep_chunk(self, note: bytes) -> None:
+
+class _Packed:
+    """What a task has packed, and not handed to Spark yet."""
+
+    def __init__(self, parallelism: int, partition: int) -> None:
+        self.parallelism = parallelism
+        self.payloads: list[tuple[int, bytes]] = []
+        self._source = partition
+        self._position = 0
+        self._ids = group_ids(parallelism)
+
+    def flush(self) -> Any:
+        """Return what has been packed so far, as rows for Spark."""
+        import pyarrow as pa
+
+        groups, payloads = zip(*self.payloads, strict=True)
+        self.payloads = []
+        arrays: list[Any] = [pa.array(groups, pa.int32()), pa.array(payloads, pa.binary())]
+        return pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])
+
+    def forward(self, note: bytes) -> None:
+        """Send a note through a key group; the groups share this work."""
+        group = self._ids[(self._source + self._position) % len(self._ids)]
+        self.payloads.append((group, encode_payload(b"N", self._source, self._position, note)))
+        self._position += 1
+
+    def rows(self, chunks: Iterable[tuple[int, Any]], number: int) -> None:
+        """Send rows of an input to their key groups, given by index."""
+        for index, chunk in chunks:
+            payload = encode_payload(b"R", self._source, self._position, chunk, number)
+            self.payloads.append((self._ids[index], payload))
+        self._position += 1
+
+    def to_all(self, payload: bytes) -> None:
+        """Send a payload to every key group."""
+        self.payloads += [(group, payload) for group in self._ids]
+
+
+class _Rows:
+    """The rows of one input that a task has not cut yet, and what it has seen of them."""
+
+    def __init__(self, reading: Reading, out: _Packed) -> None:
+        self.reading = reading
+        self.chunks = None if reading.chunks is None else chunk_prefix(reading.chunks)
+        self._out = out
+        self._buffer: list[Any] = []
+        self._rows = self._bytes = 0
+        self._max_timestamp: int | None = None
+        self._partitions: dict[str, int] = {}
+        self._rows_bad = self._rows_combined = 0
+
+    def mark(self, mark: TaskMark) -> TaskMark:
+        """Return a task's mark with what it has seen of this input."""
+        reading = self.reading
+        return attrs.evolve(
+            mark,
+            max_timestamp=self._max_timestamp,
+            rows_bad=self._rows_bad,
+            rows_combined=self._rows_combined,
+            input=reading.input,
+            partitions=None if reading.partition_by is None else self._partitions,
+        )
+
+    def keep(self, batch: Any) -> None:
+        """Check rows, and keep them to be cut."""
+        reading = self.reading
+        if reading.of_source or batch.column(reading.hash).null_count:
+            batch = self._checked(batch)
+        if not batch.num_rows:
+            return
+        if reading.time is not None:
+            highest = _highest(batch.column(reading.time), reading.time)
+            if highest is not None and (self._max_timestamp is None or highest > self._max_timestamp):
+                self._max_timestamp = highest
+            if reading.partition_by is not None:
+                self._look_at_partitions(batch)
+        self._buffer.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        enough = reading.combiner is None and self._rows >= _ROWS_PER_GROUP * self._out.parallelism
+        if enough or self._bytes >= _MAX_BYTES:
+            self.cut()
+
+    def keep_chunk(self, note: bytes) -> None:
         """Keep the rows of a chunk, with the hash of their keys and their timestamps."""
+        import numpy as np
         import pyarrow as pa
 
         from keyed.tables.batches import key_hashes
 
-        packer = self._packer
+        reading = self.reading
         table = read_chunk(note)
-        if packer.time is not None and TIMESTAMP not in table.column_names:
+        if reading.time == TIMESTAMP and TIMESTAMP not in table.column_names:
             table = table.append_column(TIMESTAMP, pa.nulls(table.num_rows, pa.int64()))
-        table = table.append_column(HASH, key_hashes(table, packer.keys))
-        for batch in table.to_batches():
-            self._keep(batch)
-
-    def _forward(self, note: bytes) -> None:
-        """Send a note through a key group; the groups share this work."""
-        self._packed.append(
-            (
-                self._ids[(self._source + self._position) % len(self._ids)],
-                encode_payload(b"N", self._source, self._position, note),
+        if reading.hash not in table.column_names:
+            hashes = (
+                pa.array(np.zeros(table.num_rows, "int64")) if reading.broadcast else key_hashes(table, reading.keys)
             )
-        )
-        self._position += 1
+            table = table.append_column(reading.hash, hashes)
+        for batch in table.to_batches():
+            self.keep(batch)
+
+    def _look_at_partitions(self, batch: Any) -> None:
+        from keyed.arrow.event_times import event_times, highest_by_partition
+
+        reading = self.reading
+        assert reading.time is not None
+        assert reading.partition_by is not None
+        times = event_times(batch.column(reading.time), reading.time)
+        for name, highest in highest_by_partition(batch.column(reading.partition_by), times).items():
+            self._partitions[name] = max(highest, self._partitions.get(name, highest))
 
     def _checked(self, batch: Any) -> Any:
         """Return the rows that are not bad; the others are refused or diverted."""
         import numpy as np
         import pyarrow as pa
 
-        packer = self._packer
-        needed = [HASH, packer.time] if packer.time is not None and packer.from_source else [HASH]
+        reading = self.reading
+        needed = [reading.hash, reading.time] if reading.time is not None and reading.of_source else [reading.hash]
         nulls = [column for column in map(batch.column, needed) if column.null_count]
         # What comes from a stage before was written by it.
-        unreadable = unreadable_rows(batch.select(packer.columns)) if packer.from_source else []
+        unreadable = unreadable_rows(batch.select(reading.columns)) if reading.of_source else []
         if not nulls and not unreadable:
             return batch
         good: Any = np.ones(batch.num_rows, dtype="bool")
@@ -248,52 +306,50 @@ class _Task:
         for column in nulls:
             good &= column.is_valid().to_numpy(zero_copy_only=False)
         bad = batch.filter(pa.array(~good))
-        if packer.bad_rows is None:
+        if reading.bad_rows is None:
             self._refuse(bad.slice(0, 1))
         self._rows_bad += bad.num_rows
-        if packer.bad_rows:
-            self._forward(chunk_note(packer.bad_rows, bad.select(packer.columns)))
+        if reading.bad_rows:
+            self._out.forward(chunk_note(reading.bad_rows, bad.select(reading.columns)))
         return batch.filter(pa.array(good))
 
     def _refuse(self, row: Any) -> NoReturn:
         """Raise for a bad row."""
-        packer = self._packer
-        columns = row.select(packer.columns)
+        reading = self.reading
+        columns = row.select(reading.columns)
         element = raw_rows(columns)[0]
-        where, of_row, remedy = f"operator {packer.operator!r}: ", f"in row {shown(element)}", BAD_ROW_REMEDY
-        key = tuple(raw_rows(row.select(packer.keys))[0]) if packer.keys else ()
+        where, of_row, remedy = f"operator {reading.operator!r}: ", f"in row {shown(element)}", BAD_ROW_REMEDY
+        key = tuple(raw_rows(row.select(reading.keys))[0]) if reading.keys else ()
         if is_null(key):
-            raise null_key(packer.operator, key if len(key) > 1 else None, element, of_source=packer.from_source)
-        if packer.time is not None and row.column(packer.time).null_count:
+            raise null_key(reading.operator, key if len(key) > 1 else None, element, of_source=reading.of_source)
+        if reading.time is not None and row.column(reading.time).null_count:
             raise TimestampError(f"{where}the timestamp is null {of_row}; {remedy}")
         if (name := unreadable_column(columns)) is not None:
             raise RowError(f"{where}column {name!r} {UNREADABLE} {of_row}; {remedy}")
-        said = unit_hint(_highest(row.column(packer.time), packer.time)) if packer.time is not None else ""
+        said = unit_hint(_highest(row.column(reading.time), reading.time)) if reading.time is not None else ""
         raise TimestampError(
             f"{where}the timestamp {of_row} is further ahead of the batch's processing time than max_ahead= "
             f"allows{said}; {remedy}, or give another max_ahead="
         )
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
         """Cut the rows that were kept into one chunk per key group."""
         import numpy as np
         import pyarrow as pa
 
         if not self._buffer:
             return
-        packer = self._packer
-        names = [*packer.columns, TIMESTAMP] if packer.time == TIMESTAMP else list(packer.columns)
+        reading = self.reading
+        names = [*reading.columns, TIMESTAMP] if reading.time == TIMESTAMP else list(reading.columns)
         table = pa.Table.from_batches(self._buffer)
         self._buffer, self._rows, self._bytes = [], 0, 0
-        if packer.broadcast:
-            chunk = table.select(names).combine_chunks().to_batches()[0]
-            payload = encode_payload(b"R", self._source, self._position, chunk, packer.input)
-            self._packed += [(group, payload) for group in self._ids]
-            self._position += 1
+        parallelism = self._out.parallelism
+        if reading.broadcast:
+            [chunk] = table.select(names).combine_chunks().to_batches()
+            self._out.rows(((group, chunk) for group in range(parallelism)), reading.input)
             return
-        hashes = table.column(HASH).to_numpy().view("uint64")
+        hashes = table.column(reading.hash).to_numpy().view("uint64")
         batch = table.select(names).combine_chunks().to_batches()[0]
-        parallelism = packer.parallelism
         if parallelism == 1:
             bounds = [0, batch.num_rows]
         else:
@@ -302,26 +358,23 @@ class _Task:
             order: Any = np.argsort(groups, kind="stable")
             batch = batch.take(pa.array(order))
             bounds = [0, *np.cumsum(np.bincount(groups, minlength=parallelism)).tolist()]
-        for index, group in enumerate(self._ids):
-            start, end = bounds[index], bounds[index + 1]
-            if end > start:
-                chunk = self._combined(batch.slice(start, end - start))
-                if chunk.num_rows:
-                    self._packed.append(
-                        (group, encode_payload(b"R", self._source, self._position, chunk, packer.input))
-                    )
-        self._position += 1
+        chunks = (
+            (index, self._combined(batch.slice(start, end - start)))
+            for index, (start, end) in enumerate(pairwise(bounds))
+            if end > start
+        )
+        self._out.rows(((index, chunk) for index, chunk in chunks if chunk.num_rows), reading.input)
 
     def _combined(self, rows: Any) -> Any:
-        packer = self._packer
-        if packer.combiner is None:
+        reading = self.reading
+        if reading.combiner is None:
             return rows
         import pyarrow as pa
 
         from keyed.tables.batches import combined, with_times
 
-        table = with_times(pa.Table.from_batches([rows]), packer.time)
-        table = combined(packer.combiner, table, packer.keys, packer.operator)
+        table = with_times(pa.Table.from_batches([rows]), reading.time)
+        table = combined(reading.combiner, table, reading.keys, reading.operator)
         self._rows_combined += rows.num_rows - table.num_rows
         return table.combine_chunks().to_batches(max_chunksize=None)[0] if table.num_rows else table
 

@@ -29,7 +29,7 @@ from keyed.runtimes.spark.worker.emit import Emitter
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.settle import settle
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, read_payloads
+from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, reached_before, read_payloads
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.vectorized import VectorizedFunction
@@ -55,7 +55,6 @@ class Operation:
         emitter: Its outputs.
         store: Kind of local store.
         local_dir: Folder for stores on disk; ``None`` for a folder of the worker's choice.
-        upstream: Number of key groups of the stage before, ``None`` after a source.
         changelog_id: Identity of the changelog, if there is one.
         cut: What a new query is restored from, if it is.
     """
@@ -66,7 +65,6 @@ class Operation:
     emitter: Emitter
     store: Store
     local_dir: str | None
-    upstream: int | None
     changelog_id: str = ""
     cut: Cut | None = None
 
@@ -109,11 +107,12 @@ class Processor(StatefulProcessor):
         # The columns are the group, the clock and the payload.
         payloads = (payload for frame in frames for payload in frame.iloc[:, -1])
         incoming = read_payloads(payloads, int(frames[0].iloc[0, -2]))
+        reached = reached_before(incoming, operation.emitter.stage, spec.parallelism)
         batch = batch_of(
             incoming,
             operation.inputs,
             by_time=spec.order == "event_time",
-            upstream=operation.upstream,
+            reached=reached,
             vectorized=isinstance(spec.function, VectorizedFunction),
         )
         batch.key_type = operation.key_type
@@ -145,6 +144,9 @@ class Processor(StatefulProcessor):
             max(incoming.highest.values(), default=None),
             tuple(sorted(result.side)),
             result.staged,
+            result.idle,
+            incoming.starts_run,
+            reached,
         )
         return list(operation.emitter.frames(result, rows_out, incoming.notes, mark))
 

@@ -7,7 +7,7 @@ become Python objects in chunks while the batch runs (`keyed.arrow.read.table_ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from struct import error as struct_error
 from typing import Any
@@ -17,7 +17,7 @@ import attrs
 from keyed.arrow.read import column_values, table_chunks
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk
-from keyed.engine.channels import ChannelId
+from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
 from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
@@ -32,12 +32,14 @@ class PackedInput:
         time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none, or rows are combined.
         side: The side of a function of two streams; ``None`` for a function of one.
         broadcast: Whether every key group gets the rows, which have no key.
+        stage: Index of the stage that it is an output of, and that has a part in the watermark.
     """
 
     keys: tuple[str, ...]
     time: str | None
     side: int | None = None
     broadcast: bool = False
+    stage: int | None = None
 
 
 @attrs.define(eq=False)
@@ -51,7 +53,8 @@ class Incoming:
         clock: Processing time, milliseconds.
         end: Whether the input ends with this batch.
         starts_run: Whether the query did not run since the batch before.
-        upstream: Watermark of each key group of the stage before, by index; empty after a source.
+        upstream: What each key group of the stage before says of the watermark, by index; empty if there is none.
+        passed: What the stages before that one say, by index.
         rows_bad: Rows that all tasks together diverted.
         rows_combined: How many fewer rows combining has made of those of all tasks.
     """
@@ -62,7 +65,8 @@ class Incoming:
     highest: dict[ChannelId, int] = attrs.field(factory=dict)
     end: bool = False
     starts_run: bool = False
-    upstream: dict[int, int] = attrs.field(factory=dict)
+    upstream: dict[int, Upstream] = attrs.field(factory=dict)
+    passed: dict[int, Upstream] = attrs.field(factory=dict)
     rows_bad: int = 0
     rows_combined: int = 0
 
@@ -92,6 +96,7 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
             incoming.end = incoming.end or mark.end
             incoming.starts_run = incoming.starts_run or mark.starts_run
             incoming.upstream.update(mark.upstream)
+            incoming.passed.update(mark.passed)
             incoming.rows_bad += mark.rows_bad
             incoming.rows_combined += mark.rows_combined
             continue
@@ -109,12 +114,29 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
     return incoming
 
 
+def reached_before(incoming: Incoming, stage: int, parallelism: int) -> dict[int, Upstream]:
+    """Return what the stages before one say of the watermark, by index.
+
+    Args:
+        incoming: What reached a key group of it.
+        stage: Its index.
+        parallelism: Number of key groups of a stage.
+    """
+    if not stage:
+        return {}
+    groups = incoming.upstream
+    # A missing mark would let the watermark run ahead of rows that are still to come.
+    assert len(groups) == parallelism, f"marks of {sorted(groups)} of {parallelism} key groups came"
+    least = min(each.watermark for each in groups.values())
+    return {**incoming.passed, stage - 1: Upstream(least, all(each.idle for each in groups.values()))}
+
+
 def batch_of(
     incoming: Incoming,
     inputs: Sequence[PackedInput],
     *,
     by_time: bool,
-    upstream: int | None,
+    reached: Mapping[int, Upstream],
     vectorized: bool = False,
 ) -> Batch:
     """Return the engine's batch.
@@ -123,18 +145,13 @@ def batch_of(
         incoming: What reached the group.
         inputs: What the stage reads.
         by_time: Whether rows run in the order of their timestamps.
-        upstream: Number of key groups of the stage before, ``None`` after a source.
+        reached: What the stages before say of the watermark, by index.
         vectorized: Whether the function takes the rows as one table.
     """
-    watermark: int | None = None
-    if upstream is not None:
-        # A missing mark would let the watermark run ahead of rows that are still to come.
-        assert len(incoming.upstream) == upstream, f"marks of {sorted(incoming.upstream)} of {upstream} key groups came"
-        watermark = min(incoming.upstream.values())
     batch = Batch(
         highest=incoming.highest,
         starts_run=incoming.starts_run,
-        upstream_watermark=watermark,
+        upstream=[reached[stage] for stage in dict.fromkeys(each.stage for each in inputs) if stage is not None],
         processing_time=incoming.clock,
         end_of_input=incoming.end,
     )
@@ -171,7 +188,9 @@ def _table(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> A
 
     from keyed.tables.batches import in_time_order, with_times
 
-    table = pa.concat_tables([with_times(_read(chunks), each.time) for chunks, each in read])
+    tables = [with_times(_read(chunks), each.time) for chunks, each in read]
+    # A source and an output may have times in different zones.
+    table = pa.concat_tables([table.select(tables[0].column_names).cast(tables[0].schema) for table in tables])
     return in_time_order(table) if by_time else table
 
 

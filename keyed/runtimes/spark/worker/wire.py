@@ -19,7 +19,8 @@ data.
     M | JSON of `GroupMark`                                         once per key group and batch
     S | length of the id (u16) | id of an output | Arrow IPC stream, lz4      rows of an output that leaves as a chunk
 
-The id of an output is the index of its stage and the tag, ``0/late``, with an empty tag for the main output.
+The id of an output is the index of its stage and the tag, ``0/late``, with an empty tag for the main output; that of a
+source which several inputs read is its number, ``s0``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
+
+from keyed.engine.channels import Upstream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,22 +53,24 @@ class TaskMark:
     Attributes:
         max_timestamp: Highest timestamp of its rows, ``None`` if there is none.
         end: Whether the input ends with this batch.
-        upstream: Watermark of each key group of the stage before whose mark the task has seen, by index.
+        upstream: What each key group of the stage before says of the watermark whose mark the task has seen, by index.
         rows_bad: Rows that were diverted because of a null key or timestamp.
         rows_combined: How many fewer rows combining has made of its rows.
         input: Number of the input that it packs.
         partitions: Highest timestamp of its rows by partition, where the input's strategy tells partitions apart.
         starts_run: Whether the query did not run since the batch before.
+        passed: What the stages before that one say, by index.
     """
 
     max_timestamp: int | None
     end: bool
-    upstream: dict[int, int]
+    upstream: dict[int, Upstream]
     rows_bad: int = 0
     rows_combined: int = 0
     input: int = 0
     partitions: dict[str, int] | None = None
     starts_run: bool = False
+    passed: dict[int, Upstream] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -84,6 +89,9 @@ class GroupMark:
         highest: Highest timestamp of all rows of the batch, ``None`` if there is none.
         side_outputs: Side outputs to which the group has emitted in the batch, those that nobody reads as well.
         staged: The attempt, if the group's changelog has the batch staged; otherwise empty.
+        idle: Whether nothing that the operator reads holds the watermark back.
+        starts_run: Whether the query did not run since the batch before.
+        passed: What the stages before this one say of the watermark, by index.
     """
 
     group: int
@@ -97,6 +105,9 @@ class GroupMark:
     highest: int | None = None
     side_outputs: tuple[str, ...] = ()
     staged: str = ""
+    idle: bool = False
+    starts_run: bool = False
+    passed: dict[int, Upstream] = attrs.field(factory=dict)
 
     def note(self) -> bytes:
         return b"M" + json.dumps(attrs.asdict(self)).encode()
@@ -104,8 +115,9 @@ class GroupMark:
     @classmethod
     def of_note(cls, note: bytes) -> GroupMark:
         fields = json.loads(note[1:])
-        # JSON has lists alone.
-        return cls(**fields | {"side_outputs": tuple(fields["side_outputs"])})
+        # JSON has lists alone, and texts as keys.
+        passed = {int(stage): Upstream(**each) for stage, each in fields["passed"].items()}
+        return cls(**fields | {"side_outputs": tuple(fields["side_outputs"]), "passed": passed})
 
 
 def encode_mark(mark: TaskMark) -> bytes:
@@ -132,6 +144,16 @@ def encode_payload(
 def output_id(stage: int, tag: str | None) -> str:
     """Return the id of an output of a stage."""
     return f"{stage}/{tag or ''}"
+
+
+def source_id(number: int) -> str:
+    """Return the id of the rows of a source that several inputs read."""
+    return f"s{number}"
+
+
+def hash_column(stage: int, number: int) -> str:
+    """Return the hidden column with the hashes of the keys of a stage's input."""
+    return f"{HASH}_{stage}_{number}"
 
 
 def chunk_prefix(output: str) -> bytes:

@@ -67,6 +67,10 @@ def rows_of(values):
     return [{"k": f"k{v % 3}", "v": v, "t": t} for t, v in enumerate(values)]
 
 
+def dict_of(row):
+    return {name: getattr(row, name) for name in ("k", "v", "t")}
+
+
 def split(source, **options):
     stream = keyed.stream(source, timestamp="t", watermark=bounded_out_of_orderness(3))
     return stream.key_by("k").process(Split(), ROW, name="split", **options)
@@ -161,15 +165,82 @@ def test_bad_rows_can_be_keyed_and_processed_too():
     assert list(map(tuple, result.values)) == [(None, 1, 1)]
 
 
-def test_what_would_be_computed_twice_is_refused_with_the_reason():
-    stream = keyed.stream(rows_of([1]), timestamp="t")
-    one = stream.key_by("k").process(Running(), ROW, name="one").to(collect_sink())
-    two = stream.key_by("v").process(Running(), ROW, name="two").to(collect_sink())
-    with pytest.raises(DefinitionError, match="'one' and 'two' read one stream, and a query begins with one operator"):
-        keyed.run(one, two)
-    other = keyed.stream([]).key_by("k").process(Running(), ROW, name="two").to(collect_sink())
-    with pytest.raises(DefinitionError, match="have different sources"):
-        keyed.run(one, other)
+def test_a_source_feeds_two_operators_and_is_read_once():
+    read = []
+
+    def rows():
+        for row in rows_of(range(8)):
+            read.append(row)
+            yield {**row, "l": [row["v"]]}
+
+    class Spoils(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            value.l.append(value.k)
+            yield ctx.get_current_key(), *value.l
+
+    stream = keyed.stream(rows(), timestamp="t")
+    sinks = [collect_sink(), collect_sink()]
+    outputs = [stream.key_by(key).process(Spoils(), name=key) for key in ("k", "v")]
+    keyed.run(*(output.to(sink) for output, sink in zip(outputs, sinks, strict=True)), rows_per_batch=3)
+    assert len(read) == 8
+    assert sinks[0].values == [(f"k{v % 3}", v, f"k{v % 3}") for v in range(8)]
+    assert sinks[1].values == [(v, v, f"k{v % 3}") for v in range(8)]
+
+
+def test_bad_rows_of_a_shared_source_are_those_of_each_operator():
+    bad = OutputTag("bad")
+    rows = [{"k": None, "v": 1, "t": 1}, {"k": "a", "v": None, "t": 2}, {"k": "a", "v": 2, "t": None}]
+    stream = keyed.stream(rows, timestamp="t", on_bad_row=bad)
+
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield ctx.get_current_key()
+
+    sinks = {key: collect_sink() for key in "kv"}
+    outputs = [stream.key_by(key).process(Keys(), name=key).side_output(bad).to(sinks[key]) for key in sinks]
+    keyed.run(*outputs)
+    assert {key: [(row.k, row.v, row.t) for row in sink.values] for key, sink in sinks.items()} == {
+        "k": [(None, 1, 1), ("a", 2, None)],
+        "v": [("a", None, 2), ("a", 2, None)],
+    }
+
+
+def test_an_output_and_its_own_result_meet_again():
+    first = split(rows_of(range(20)))
+    sums = first.key_by("k").process(Running(), ROW, name="sums")
+
+    class Both(keyed.KeyedCoProcessFunction):
+        def process_element1(self, value, ctx):
+            yield "row", tuple(value)
+
+        def process_element2(self, value, ctx):
+            yield "sum", tuple(value)
+
+    met = first.connect(sums).key_by("k").process(Both()).run(rows_per_batch=4).values
+    rows = [value for kind, value in met if kind == "row"]
+    assert rows == [(f"k{v % 3}", v, v) for v in range(0, 20, 2)]
+    # Rows of one time run in the order of the sides.
+    firsts = [kind for kind, value in met if value[2] == 0]
+    assert firsts == ["row", "sum"]
+
+
+def test_an_operator_behind_an_idle_one_does_not_wait_for_it():
+    clock = [0]
+
+    def left():
+        for t in range(0, 60, 10):
+            clock[0] += 100
+            yield {"k": "a", "v": 0, "t": t}
+            yield keyed.PAUSE
+
+    idle = keyed.ascending_timestamps().with_idleness(250)
+    one = keyed.stream(left(), timestamp="t").key_by("k").process(Split(), ROW, name="one")
+    other = keyed.stream([], timestamp="t", watermark=idle).key_by("k").process(Split(), ROW, name="other")
+    seen = []
+    one.union(other).key_by("k").process(Running(), ROW).run(
+        processing_time=lambda: clock[0], drain=False, on_progress=lambda each: seen.append(each.metrics)
+    )
+    assert seen[-1]["Running"]["timers_pending"] < 6
 
 
 def test_names_and_changelogs_are_one_operators_over_the_whole_graph(tmp_path):

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.runtimes.local import local_query as query
-from keyed.runtimes.local.local_rows import SourceRows
-from keyed.runtimes.local.source import batches
+from keyed.runtimes.local.source import Arrivals, batches
 from keyed.testing import strategies
 
 LATE = OutputTag("late")
@@ -142,19 +141,24 @@ def follow_chain(stream: Any, parallelism: int) -> list[Any]:
 def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: int, *, drain: bool) -> list[Any]:
     """The values of each output when the rows come in batches of the given sizes, and the rest in one batch."""
 
-    def cut(stage: Any, position: Any, _: int, *, keeps: bool, limits: Any, first: Any) -> Iterator[Any]:
+    def cut(last: Any, position: Any, _: int, *, keeps: bool, limit_of: Any, first: Any) -> Iterator[Any]:
+        stage = last.chain[0]
         start = 0
         for size in (*sizes, len(rows)):
             size = min(size, len(rows) - start)
             at = attrs.evolve(position, rows=start)
-            yield next(batches(stage, at, size, keeps=keeps, limit=limits[0])) if size else SourceRows()
+            arrived = Arrivals()
+            if size:
+                [found] = next(batches([stage], at, size, keeps=keeps, limit=limit_of(stage.source)))
+                arrived = Arrivals({(stage.name, 0): found}, [found.read])
+            yield arrived
             start += size
 
     stream = keyed.stream(rows, timestamp="ts", watermark=keyed.bounded_out_of_orderness(delay))
     outputs = build(stream, parallelism)
     sinks = [keyed.collect_sink() for _ in outputs]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "input_batches", cut)
+        patch.setattr(query, "arrivals", cut)
         keyed.run(*(output.to(sink) for output, sink in zip(outputs, sinks, strict=True)), drain=drain)
     return [sink.values for sink in sinks]
 

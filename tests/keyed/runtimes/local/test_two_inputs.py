@@ -197,8 +197,8 @@ def test_what_cannot_be_connected_is_refused_before_the_first_row():
         stream.connect(keyed.stream([]))
     with pytest.raises(DefinitionError, match=r"key both streams"):
         stream.key_by("k").connect(stream)  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="is an operator of a query"):
-        stream.key_by("k").connect(stream.key_by("k").process(Count(), "k string").key_by("k"))
+    with pytest.raises(DefinitionError, match="key column 'v' is not in the output of 'Count': k"):
+        stream.connect(stream.key_by("k").process(Count(), "k string")).key_by("k", "v").process(Both())
     with pytest.raises(DefinitionError, match="one of these is connected"):
         stream.connect(stream).key_by("k").connect(stream.key_by("k"))
     numbers = keyed.stream(pa.table({"k": [1], "t": [1]}), timestamp="t")

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from keyed import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.codec.key_hash import group_of, key_hash
+from keyed.engine.channels import Upstream
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
 from keyed.runtimes.spark.plan.group_ids import group_ids
-from keyed.runtimes.spark.worker.pack import Packer
-from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, read_payloads
+from keyed.runtimes.spark.worker.pack import Packer, Reading
+from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, reached_before, read_payloads
 from keyed.runtimes.spark.worker.wire import (
     HASH,
     NOTE,
@@ -31,25 +32,20 @@ CLOCK_NOW = 1_700_000_000_000
 
 
 def packer(**changes):
-    settings = {
-        "operator": "op",
-        "keys": ("k",),
-        "columns": ("k", "v", "t"),
-        "parallelism": 3,
-        "time": "t",
-        "from_source": True,
-    }
-    return Packer(**{**settings, **changes})
+    settings = {"operator": "op", "keys": ("k",), "columns": ("k", "v", "t"), "time": "t", "of_source": True}
+    of_frame = {name: changes.pop(name) for name in ("parallelism", "forward") if name in changes}
+    reading = Reading(**{**settings, **changes})
+    return Packer(of_frame.get("parallelism", 3), (reading,), not reading.of_source, of_frame.get("forward"))
 
 
 def later(**changes):
     """A packer behind another stage: timestamps in a hidden column, and notes."""
-    return packer(**{"columns": ("k", "v"), "time": TIMESTAMP, "from_source": False, **changes})
+    return packer(**{"columns": ("k", "v"), "time": TIMESTAMP, "of_source": False, **changes})
 
 
 def arrow_batch(settings, rows, time_type):
     """An Arrow batch as Spark hands it to the packer; a row is (key, value, timestamp) or a note."""
-    time_name = "t" if settings.from_source else TIMESTAMP
+    time_name = TIMESTAMP if settings.after_stage else "t"
     columns: dict[str, list] = {"k": [], "v": [], time_name: [], HASH: [], NOTE: []}
     for row in rows:
         if isinstance(row, bytes):
@@ -63,7 +59,7 @@ def arrow_batch(settings, rows, time_type):
     arrays = [pa.array(column, type_) for column, type_ in zip(columns.values(), types, strict=True)]
     arrays[2] = arrays[2].cast(pa.timestamp("ms")).cast(time_type) if time_type else arrays[2]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
-    return batch.drop_columns([NOTE]) if settings.from_source else batch
+    return batch.drop_columns([NOTE]) if not settings.after_stage else batch
 
 
 def pack(settings, tasks, time_type=None):
@@ -77,10 +73,12 @@ def pack(settings, tasks, time_type=None):
     return groups
 
 
-def unpack(settings, payloads, *, by_time=False, upstream=None):
+def unpack(settings, payloads, *, by_time=False, stage=0):
     """The engine's batch, and its rows as (key, timestamp, the first two columns)."""
     incoming = read_payloads(payloads, CLOCK_NOW)
-    batch = batch_of(incoming, [PackedInput(settings.keys, settings.time)], by_time=by_time, upstream=upstream)
+    reached = reached_before(incoming, stage, settings.parallelism)
+    packed = PackedInput(settings.readings[0].keys, settings.readings[0].time, stage=stage - 1 if stage else None)
+    batch = batch_of(incoming, [packed], by_time=by_time, reached=reached)
     return batch, [
         (key, timestamp, (value.k, value.v))
         for keys, timestamps, values, _ in batch.chunks()
@@ -169,8 +167,8 @@ def test_marks_of_the_stage_before_reach_every_group_as_the_least_watermark():
     marks = [GroupMark(i, 100 * i + 2**60, CLOCK_NOW + i, end=i == 1, metrics={"rows_in": 1}) for i in range(3)]
     tasks = [[[("a", 1, 5), marks[0].note()]], [[marks[1].note()]], [[marks[2].note()]]]
     for payloads in pack(settings, tasks).values():
-        batch, _ = unpack(settings, payloads, upstream=3)
-        assert (batch.upstream_watermark, batch.processing_time) == (2**60, CLOCK_NOW)
+        batch, _ = unpack(settings, payloads, stage=1)
+        assert (batch.upstream, batch.processing_time) == ([Upstream(2**60)], CLOCK_NOW)
         assert batch.end_of_input
 
 
@@ -178,7 +176,7 @@ def test_a_missing_mark_of_the_stage_before_is_noticed():
     settings = later()
     tasks = [[[GroupMark(0, 5, 1, end=False, metrics={}).note()]]]
     with pytest.raises(AssertionError, match="of 3 key groups"):
-        unpack(settings, next(iter(pack(settings, tasks).values())), upstream=3)
+        unpack(settings, next(iter(pack(settings, tasks).values())), stage=1)
 
 
 def test_rows_without_a_timestamp_come_first_in_a_later_stage():
@@ -190,7 +188,7 @@ def test_rows_without_a_timestamp_come_first_in_a_later_stage():
 
 
 def test_outputs_of_the_stage_before_pass_through_one_group_each():
-    settings = later(forward_rows=output_id(0, None))
+    settings = later(forward=output_id(0, None))
     side = chunk_note(output_id(0, "late"), pa.RecordBatch.from_pydict({"x": [1, 2]}))
     tasks = [[[("a", 1, 5), side], [("b", 2, 6)]]]
     notes = [note for payloads in pack(settings, tasks).values() for note in read_payloads(payloads, CLOCK_NOW).notes]
@@ -260,11 +258,12 @@ class Sums(VectorizedFunction):
         return sums.rename_columns(names)
 
 
-def unpack_table(settings, payloads, *, by_time=True, upstream=None):
+def unpack_table(settings, payloads, *, by_time=True):
     """The table that a vectorized function gets; ``None`` without rows."""
-    time = settings.time if settings.combiner is None else None
+    [reading] = settings.readings
+    time = reading.time if reading.combiner is None else None
     incoming = read_payloads(payloads, CLOCK_NOW)
-    batch = batch_of(incoming, [PackedInput(settings.keys, time)], by_time=by_time, upstream=upstream, vectorized=True)
+    batch = batch_of(incoming, [PackedInput(reading.keys, time)], by_time=by_time, reached={}, vectorized=True)
     assert not list(batch.chunks())
     return batch.table()
 
@@ -332,13 +331,13 @@ def test_rows_are_combined_once_a_task_and_group_up_to_a_number_of_bytes(monkeyp
     tasks = [[[(f"k{i % 7}", i, i) for i in range(5000)] for _ in range(4)]]
     once = packer(parallelism=2, combiner=Sums())
     pack(once, tasks)
-    assert len(once.combiner.calls) == 2
-    assert sum(once.combiner.calls) == 20_000
+    assert len(once.readings[0].combiner.calls) == 2
+    assert sum(once.readings[0].combiner.calls) == 20_000
     monkeypatch.setattr("keyed.runtimes.spark.worker.pack._MAX_BYTES", 100_000)
     bounded = packer(parallelism=2, combiner=Sums())
     pack(bounded, tasks)
-    assert len(bounded.combiner.calls) > 4
-    assert sum(bounded.combiner.calls) == 20_000
+    assert len(bounded.readings[0].combiner.calls) > 4
+    assert sum(bounded.readings[0].combiner.calls) == 20_000
 
 
 def test_what_combine_drops_is_not_sent_but_the_mark_is():
@@ -394,7 +393,7 @@ def test_two_inputs_are_merged_by_time_whatever_order_their_chunks_come_in():
     payloads += [encode_payload(b"R", 0, position, batch, 1) for position, batch in enumerate(right)]
     inputs = [PackedInput(("k",), "t", 0), PackedInput(("other",), "u", 1)]
     for order in (payloads, payloads[::-1]):
-        batch = batch_of(read_payloads(order, 0), inputs, by_time=True, upstream=None)
+        batch = batch_of(read_payloads(order, 0), inputs, by_time=True, reached={})
         assert [
             row
             for keys, times, values, sides in batch.chunks()
