@@ -262,6 +262,7 @@ def test_commands_in_the_docs_exist():
     from examples.top_n.__main__ import _parser as top_n
     from tests.benchmarks.__main__ import _parser as benchmarks
     from tests.benchmarks.freshness import _parser as freshness
+    from tests.benchmarks.joins import _parser as joins
     from tests.benchmarks.table_states import _parser as table_states
     from tests.benchmarks.tables import _parser as tables
     from tests.benchmarks.versus_bytewax import _parser as versus_bytewax
@@ -272,6 +273,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.freshness": flags(freshness()),
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.table_states": flags(table_states()),
+        "tests.benchmarks.joins": flags(joins()),
         "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
         "tests.benchmarks.crowded": set(),
         "tests.benchmarks.delay": set(),

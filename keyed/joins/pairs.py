@@ -85,7 +85,7 @@ class TimedJoin(KeyedCoProcessFunction):
         """Return the join over whole columns where it can be that, else this one, which says why."""
         if len(stream.sides) < 2:
             return self
-        reason = "of path='row'" if self._path == "row" else row_reason(stream, output, order)
+        reason = "of path='row'" if self._path == "row" else self.row_reason() or row_reason(stream, output, order)
         if reason is None and max(map(abs, self.spans_ms())) > MOST_SPAN:
             reason = f"it reaches further than {MOST_SPAN} ms"
         if reason is None:
@@ -98,6 +98,10 @@ class TimedJoin(KeyedCoProcessFunction):
         planned = copy.copy(self)
         planned.path_reason = reason
         return planned
+
+    def row_reason(self) -> str | None:
+        """Say why the join itself has to be run row by row, if it has."""
+        return None
 
     def spans_ms(self) -> Collection[int]:
         """Return the durations that times are added to."""

@@ -12,8 +12,10 @@ from keyed import (
     Context,
     DefinitionError,
     ListState,
+    MapState,
     OnTimerContext,
     OutputTag,
+    TimerService,
     VectorizedFunction,
     milliseconds_of,
 )
@@ -46,11 +48,15 @@ class WindowCoGroup(TimedJoin):
     the time ``end - 1``. An element is late for a window whose end the watermark has passed; one that is late for all
     its windows is dropped.
 
+    With ``gap`` windows are sessions of both sides together: elements of a key, whatever their side, that are no
+    further apart than the gap.
+
     Args:
         cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty.
         size: Size of the windows: milliseconds or a `timedelta`.
         slide: Time from one start to the next; by default the size, so that windows do not overlap.
         offset: Shifts the starts, which are multiples of the slide.
+        gap: In place of the size: how long a session waits for its next element.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
         path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
@@ -67,9 +73,10 @@ class WindowCoGroup(TimedJoin):
         self,
         cogroup: CoGroup,
         *,
-        size: int | timedelta,
+        size: int | timedelta | None = None,
         slide: int | timedelta | None = None,
         offset: int | timedelta = 0,
+        gap: int | timedelta | None = None,
         late_left: OutputTag | None = None,
         late_right: OutputTag | None = None,
         path: Path = "auto",
@@ -78,12 +85,27 @@ class WindowCoGroup(TimedJoin):
             raise DefinitionError(f"cogroup={cogroup!r}: give a function cogroup(start, end, lefts, rights)")
         super().__init__(late_left, late_right, path)
         self.cogroup = cogroup
-        self.windows = _Windows(size, slide, offset)
+        if (size is None) == (gap is None) or (gap is not None and (slide is not None or offset)):
+            raise DefinitionError(
+                f"{type(self).__name__}: size={size!r}, slide={slide!r}, offset={offset!r}, gap={gap!r}: give a size "
+                "(with a slide and offset), or a gap alone"
+            )
+        self._gap_ms = None if gap is None else milliseconds_of(gap, "gap", least=1)
+        self.windows = None if size is None else _Windows(size, slide, offset)
+        if gap is not None:
+            #: The end of each open session by its start.
+            self.sessions = MapState(int, int, name="sessions")
 
     def __repr__(self) -> str:
+        if self.windows is None:
+            return f"{type(self).__name__}(gap={self._gap_ms} ms)"
         return f"{type(self).__name__}({self.windows.size} ms every {self.windows.slide} ms)"
 
+    def row_reason(self) -> str | None:
+        return "windows are sessions" if self.windows is None else None
+
     def spans_ms(self) -> tuple[int, int, int]:
+        assert self.windows is not None
         return self.windows.size, self.windows.slide, self.windows.offset
 
     def over_columns(self, **planned: Any) -> VectorizedFunction:
@@ -99,7 +121,11 @@ class WindowCoGroup(TimedJoin):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         end = timestamp + 1
-        start = end - self.windows.size
+        if self.windows is not None:
+            start = end - self.windows.size
+        else:
+            start = next(start for start, until in self.sessions.items() if until == end)
+            self.sessions.remove(start)
         lefts, rights = self.lefts.namespace(start), self.rights.namespace(start)
         yield from self.cogroup(start, end, list(lefts.get()), list(rights.get()))
         lefts.clear()
@@ -108,15 +134,34 @@ class WindowCoGroup(TimedJoin):
     def _keep(self, side: int, state: ListState[Any], value: Any, ctx: Context) -> None:
         time, service = time_of(ctx), ctx.timer_service()
         watermark, is_late = service.current_watermark(), True
-        starts = self.windows.starts(time)
-        for start in starts:
-            last = start + self.windows.size - 1
-            if last > watermark:
+        if self.windows is None:
+            windows = [self._session(time, service)]
+        else:
+            windows = [(start, start + self.windows.size) for start in self.windows.starts(time)]
+        for start, end in windows:
+            if end - 1 > watermark:
                 is_late = False
                 state.namespace(start).add(value)
-                service.register_event_time_timer(last)
-        if is_late and starts:
+                service.register_event_time_timer(end - 1)
+        if is_late and windows:
             self.drop_late(side, value, ctx)
+
+    def _session(self, time: int, service: TimerService) -> tuple[int, int]:
+        """Return the session of an element: those that it meets become one with it, unless it is late."""
+        assert self._gap_ms is not None
+        end = time + self._gap_ms
+        met = [(start, until) for start, until in self.sessions.items() if start <= end and until >= time]
+        first = min([time, *(start for start, _ in met)])
+        last = max([end, *(until for _, until in met)])
+        if last - 1 > service.current_watermark():
+            for start, until in met:
+                self.sessions.remove(start)
+                service.delete_event_time_timer(until - 1)
+                for state in (self.lefts, self.rights) if start != first else ():
+                    state.namespace(first).add_all(list(state.namespace(start).get()))
+                    state.namespace(start).clear()
+            self.sessions.put(first, last)
+        return first, last
 
 
 class WindowJoin(WindowCoGroup):
@@ -127,6 +172,7 @@ class WindowJoin(WindowCoGroup):
         size: As in `WindowCoGroup`, and so the others that are not described here.
         slide: Time from one start to the next.
         offset: Shifts the starts.
+        gap: As in `WindowCoGroup`.
         how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
         late_left: Side output of late left elements.
         late_right: Side output of late right elements.
@@ -140,16 +186,24 @@ class WindowJoin(WindowCoGroup):
         self,
         join: Join,
         *,
-        size: int | timedelta,
+        size: int | timedelta | None = None,
         slide: int | timedelta | None = None,
         offset: int | timedelta = 0,
+        gap: int | timedelta | None = None,
         how: How = "inner",
         late_left: OutputTag | None = None,
         late_right: OutputTag | None = None,
         path: Path = "auto",
     ) -> None:
         super().__init__(
-            self._joined, size=size, slide=slide, offset=offset, late_left=late_left, late_right=late_right, path=path
+            self._joined,
+            size=size,
+            slide=slide,
+            offset=offset,
+            gap=gap,
+            late_left=late_left,
+            late_right=late_right,
+            path=path,
         )
         self._pairs = Pairing(join, how)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integer
 SIZES = st.integers(1, 25)
 BOUNDS = st.tuples(st.integers(-8, 8), st.integers(-8, 8), st.booleans(), st.booleans())
 TOLERANCES = st.none() | st.integers(0, 9)
-LATES = {"late_left": LATE, "late_right": LATE2}
+LATES: dict[str, Any] = {"late_left": LATE, "late_right": LATE2}
 
 
 def table(rows, key):

@@ -105,6 +105,24 @@ def test_window_join(how, left, right, window, size):
     assert sorted(joined(function, left, right, size), key=str) == sorted(expected, key=str)
 
 
+@given(left=ROWS, right=ROWS, gap=st.integers(1, 6), size=SIZES)
+def test_sessions_are_of_both_sides(left, right, gap, size):
+    def cogroup(start, end, lefts, rights):
+        yield start, end, sorted(row.id for row in lefts), sorted(row.id for row in rights)
+
+    rows = sorted(
+        (key, time, side, i) for side, each in enumerate((left, right)) for i, (key, time, _) in enumerate(each)
+    )
+    expected: list[Any] = []
+    for before, (key, time, side, i) in zip([None, *rows], rows, strict=False):
+        if before is None or before[0] != key or time > before[1] + gap:
+            expected.append([time, 0, [], []])
+        expected[-1][1] = time + gap
+        expected[-1][2 + side].append(i)
+    found = joined(WindowCoGroup(cogroup, gap=gap), left, right, size)
+    assert sorted(found) == sorted((start, end, sorted(mine), sorted(theirs)) for start, end, mine, theirs in expected)
+
+
 @given(left=ROWS, right=ROWS, size=SIZES)
 def test_cogroup_gives_each_row_to_its_window_once(left, right, size):
     def cogroup(start, end, lefts, rights):

@@ -1,21 +1,25 @@
 """Random programs of joins through the harness, against models without state that is freed.
 
 A program is elements of either side, late ones among them, watermarks of either side, crashes, and restores at another
-parallelism. More of them: ``KEYED_HYPOTHESIS_PROFILE=thorough``, 2,000 a test.
+parallelism, by row and over whole columns. More of them: ``KEYED_HYPOTHESIS_PROFILE=thorough``, 2,000 a test.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import keyed
+from keyed.arrow.write import arrow_schema
 from keyed.durations import MIN_TIMESTAMP
 from keyed.joins import AsOfJoin, IntervalJoin, WindowJoin
 from keyed.testing import KeyedTestHarness
 
+PATHS = pytest.mark.parametrize("path", ["row", "vectorized"])
 TIMES = st.integers(0, 20)
 STEPS = st.lists(
     st.one_of(
@@ -28,16 +32,34 @@ STEPS = st.lists(
 )
 
 
-def run(function: Any, steps: list[Any]) -> list[Any]:
+SIDE = arrow_schema(keyed.schema_of("k string, n bigint, t bigint"))
+
+
+def on_columns(function: Any) -> Any:
+    """Return the same join over whole columns."""
+    streams = [keyed.stream(SIDE.empty_table(), timestamp="t") for _ in range(2)]
+    out = streams[0].connect(streams[1]).key_by("k").process(function, "l bigint, r bigint", name="join")
+    return out.operators["join"]
+
+
+def run(function: Any, steps: list[Any], path: str) -> list[Any]:
     """Return (value, timestamp) of all outputs; an element is (key, number of its step, time)."""
-    harness = KeyedTestHarness(function, key=lambda value: value[0])
+    is_as_of, key = isinstance(function, AsOfJoin), "k"
+    if path == "vectorized":
+        function = on_columns(function)
+    harness = KeyedTestHarness(function, key=key)
     found = []
     try:
         for number, (what, *rest) in enumerate(steps):
-            if what == "left":
-                harness.process_element1((rest[0], number, rest[1]), rest[1])
-            elif what == "right":
-                harness.process_element2((rest[0], number, rest[1]), rest[1])
+            if what in ("left", "right"):
+                element = {"k": rest[0], "n": number, "t": rest[1]}
+                if path == "vectorized":
+                    table = pa.Table.from_pylist([element], SIDE)
+                    left, right = (table, None) if what == "left" else (None, table)
+                    harness.process_batches(left, right, "t")
+                else:
+                    process = harness.process_element1 if what == "left" else harness.process_element2
+                    process(element, rest[1])
             elif what == "watermark1":
                 harness.advance_watermark1(rest[0])
             elif what == "watermark2":
@@ -49,14 +71,14 @@ def run(function: Any, steps: list[Any]) -> list[Any]:
                 # A snapshot has one watermark for both sides, as a changelog has.
                 snapshot, clocks = harness.snapshot(), list(harness._watermarks)
                 harness.close()
-                harness = KeyedTestHarness.restore(function, snapshot, key=lambda value: value[0], parallelism=rest[0])
+                harness = KeyedTestHarness.restore(function, snapshot, key=key, parallelism=rest[0])
                 harness.advance_watermark1(clocks[0])
                 harness.advance_watermark2(clocks[1])
         harness.end_of_input()
         found += harness.take_output()
-        if not isinstance(function, AsOfJoin):
+        if not is_as_of:
             assert harness.state_entries() == 0
-        return [(record.value, record.timestamp) for record in found]
+        return [(tuple(record.value), record.timestamp) for record in found]
     finally:
         harness.close()
 
@@ -85,7 +107,7 @@ class Model:
 
 
 def pair(left, right):
-    return left and left[1], right and right[1]
+    return left and left.n, right and right.n
 
 
 class Intervals(Model):
@@ -125,11 +147,12 @@ class Intervals(Model):
         return self.__dict__.setdefault("_told", {})
 
 
+@PATHS
 @pytest.mark.parametrize("how", ["inner", "full"])
 @given(steps=STEPS, bounds=st.tuples(st.integers(-6, 6), st.integers(-6, 6)))
-def test_interval_join(how, steps, bounds):
+def test_interval_join(how, path, steps, bounds):
     lower, upper = sorted(bounds)
-    found = run(IntervalJoin(pair, lower=lower, upper=upper, how=how), steps)
+    found = run(IntervalJoin(pair, lower=lower, upper=upper, how=how), steps, path)
     assert sorted(found, key=str) == sorted(Intervals(steps, lower, upper, how).outputs, key=str)
 
 
@@ -153,9 +176,10 @@ class AsOf(Model):
         self.watermark = max(self.watermark, watermark)
 
 
+@PATHS
 @given(steps=STEPS, tolerance=st.none() | st.integers(0, 8))
-def test_as_of_join(steps, tolerance):
-    found = run(AsOfJoin(pair, tolerance=tolerance), steps)
+def test_as_of_join(path, steps, tolerance):
+    found = run(AsOfJoin(pair, tolerance=tolerance), steps, path)
     assert sorted(found, key=str) == sorted(AsOf(steps, tolerance).outputs, key=str)
 
 
@@ -176,7 +200,8 @@ class Windows(Model):
         self.watermark = max(self.watermark, watermark)
 
 
+@PATHS
 @given(steps=STEPS)
-def test_window_join(steps):
-    found = run(WindowJoin(pair, size=5, slide=2), steps)
+def test_window_join(path, steps):
+    found = run(WindowJoin(pair, size=5, slide=2), steps, path)
     assert sorted(found, key=str) == sorted(Windows(steps).outputs, key=str)

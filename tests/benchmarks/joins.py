@@ -1,0 +1,180 @@
+"""Interval and as-of joins of two streams: ``python -m tests.benchmarks.joins``.
+
+Two streams of events with 100,000 keys are joined by key where their times are ten seconds apart at most, and the
+events of the first as of those of the second. Beside keyed, over whole columns and by row, run a stateless
+pass-through, Spark's own stream-stream join, and Flink SQL's interval join, in an environment of its own into which the
+package ``apache-flink`` is installed. Flink reads the same rows as CSV, which it can without further connectors; what
+reading them costs is measured by itself, ``flink-pass``.
+
+Rounds are interleaved. Figures are CPU-seconds of all processes for a million events of both streams, start-up of the
+processes left out: a run of all files less a run of the first. The pairs are counted and have to agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+import keyed
+from keyed.joins import AsOfJoin, IntervalJoin
+from tests.benchmarks.events import EVENTS, Events, event_files
+from tests.benchmarks.functions import pass_through
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FOLDER = _ROOT / ".bench"
+_FLINK = "apache-flink==2.0.0"
+_SCHEMA = "user_id string, ts timestamp, amount long"
+_PAIRS = "user_id string, first bigint, second bigint"
+_BOUND_MS = 10_000
+_CHOICES = ("pass", "interval", "interval-row", "spark-interval", "as-of", "as-of-row", "flink-pass", "flink")
+_FLINK_FLOW = Path(__file__).with_name("flink_flow.py")
+
+
+def pair(left: Any, right: Any) -> tuple[str, int, int | None]:
+    """Return the row of a pair."""
+    return left.user_id, left.amount, None if right is None else right.amount
+
+
+def keyed_join(variant: str, left: Any, right: Any) -> Any:
+    """Return a join of keyed as a DataFrame."""
+    path: Any = "row" if variant.endswith("-row") else "vectorized"
+    delay = keyed.bounded_out_of_orderness(seconds=10)
+    first, second = (keyed.stream(each, timestamp="ts", watermark=delay) for each in (left, right))
+    join: Any = AsOfJoin(pair, path=path)
+    if variant.startswith("interval"):
+        join = IntervalJoin(pair, lower=-_BOUND_MS, upper=_BOUND_MS, path=path)
+    return first.connect(second).key_by("user_id").process(join, _PAIRS, name="join").df
+
+
+def spark_join(left: Any, right: Any) -> Any:
+    """Return Spark's own interval join as a DataFrame."""
+    first = left.withWatermark("ts", "10 seconds").alias("l")
+    second = right.withWatermark("ts", "10 seconds").alias("r")
+    near = "l.user_id = r.user_id AND r.ts BETWEEN l.ts - INTERVAL 10 SECONDS AND l.ts + INTERVAL 10 SECONDS"
+    from pyspark.sql.functions import expr
+
+    return first.join(second, expr(near)).selectExpr("l.user_id", "l.amount AS first", "r.amount AS second")
+
+
+def run(variant: str, folder: Path) -> int:
+    """Run a variant on Spark to the end of its input, two files a batch. How many rows came out."""
+    config = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
+    spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=config)
+    left, right = (
+        spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / side))
+        for side in ("left", "right")
+    )
+    if variant == "pass":
+        frame = left.unionAll(right).mapInArrow(pass_through, _SCHEMA)
+    elif variant == "spark-interval":
+        frame = spark_join(left, right)
+    else:
+        frame = keyed_join(variant, left, right)
+    found = [0]
+
+    def count(batch: Any, _: int) -> None:
+        found[0] += batch.count()
+
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = frame.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint)
+        query.outputMode("append").trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+    return found[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure. Returns 1 where the pairs of the interval joins differ."""
+    options = _parser().parse_args(arguments)
+    if options.run is not None:
+        print("found", run(options.only[0], options.run))
+        return 0
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    (_FOLDER / ".gitignore").write_text("*\n")
+    with tempfile.TemporaryDirectory(dir=_FOLDER) as scratch:
+        whole, start = (_inputs(Path(scratch) / str(files), files, options.rows) for files in (options.files, 1))
+        million = 2 * (options.files - 1) * options.rows / 1e6
+        figures: dict[str, list[float]] = {}
+        pairs: dict[str, int] = {}
+        for _ in range(options.rounds):
+            for variant in options.only:
+                all_files, found = _measured(variant, whole)
+                one_file, _ = _measured(variant, start)
+                figures.setdefault(variant, []).append((all_files - one_file) / million)
+                pairs[variant] = found
+                print(f"# {variant}: {figures[variant][-1]:.2f}", file=sys.stderr, flush=True)
+    print("| what | CPU-s per million rows | rows out |\n|---|--:|--:|")
+    for variant, found_figures in figures.items():
+        print(f"| {variant} | {median(found_figures):.2f} | {pairs[variant]:,} |")
+    interval = {count for variant, count in pairs.items() if variant in ("interval", "interval-row", "flink")}
+    return 0 if len(interval) <= 1 else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.joins", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--files", type=int, default=5, help="files of either stream, each a batch")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows of a file")
+    parser.add_argument("--only", nargs="+", choices=_CHOICES, default=_CHOICES)
+    parser.add_argument("--run", metavar="FOLDER", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _inputs(folder: Path, files: int, rows: int) -> Path:
+    """Make the two streams as Parquet, and as CSV for Flink."""
+    for side, seed in (("left", 0), ("right", 1)):
+        events = Events(f"join-{side}-{rows}", keys=100_000 + seed, rows=rows)
+        EVENTS.setdefault(events.name, events)
+        for path in event_files(events, files, _FOLDER / "events"):
+            (folder / side).mkdir(parents=True, exist_ok=True)
+            (folder / side / path.name).symlink_to(path)
+            text = folder / f"{side}-csv" / f"{path.stem}.csv"
+            text.parent.mkdir(exist_ok=True)
+            table = pq.read_table(path)
+            stamps: Any = table.column("ts")
+            millis = stamps.cast("timestamp[ms]").cast("int64")
+            header = pyarrow.csv.WriteOptions(include_header=False)
+            pyarrow.csv.write_csv(table.set_column(1, "ts", millis), text, header)
+    return folder
+
+
+def _measured(variant: str, folder: Path) -> tuple[float, int]:
+    """Return the CPU-seconds of a process with its children, and how many rows came out."""
+    command = [sys.executable, "-m", __spec__.name, "--only", variant, "--run", str(folder)]
+    if variant.startswith("flink"):
+        command = [_environment(), str(_FLINK_FLOW), variant, str(folder)]
+    spent: Callable[[], float] = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # noqa: E731
+    before = spent()
+    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
+    found = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("found"))
+    return spent() - before, int(found.split()[1])
+
+
+def _environment() -> str:
+    """The Python of an environment with PyFlink, which is made the first time."""
+    folder = _FOLDER / "flink" / "environment"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        try:
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", _FLINK], check=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(folder)
+            raise
+    return str(python)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
