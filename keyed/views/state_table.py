@@ -349,11 +349,15 @@ class StateTable:
     def _check_key(self, key: Any) -> None:
         """Check the type of a key that was not found against those of the keys that are there."""
         first = self.first()
-        if first is not None and _kinds(first.key) != _kinds(key):
-            raise KeyTypeError(
-                f"state {self.name!r} of operator {self.operator!r}: key {key!r} has type {_kinds(key)!r}, the keys "
-                f"that are there have {_kinds(first.key)!r}, as in {first.key!r}"
-            )
+        if first is None or _kinds(first.key) == _kinds(key):
+            return
+        where = f"state {self.name!r} of operator {self.operator!r}"
+        if first.key is None:
+            raise KeyTypeError(f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r})")
+        raise KeyTypeError(
+            f"{where}: key {key!r} has type {_kinds(key)!r}, the keys that are there have {_kinds(first.key)!r}, as in "
+            f"{first.key!r}"
+        )
 
 
 class TimersTable:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, OutputTag
+from keyed import DefinitionError, KeyTypeError, OutputTag
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
 from keyed.recovery import verify_changelog, verify_checkpoint
@@ -115,6 +115,8 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
         assert {entry.entry: entry.value for entry in table.scan()} == known
         name = next(iter(known))
         assert table.get(None, name) == known[name]
+        with pytest.raises(KeyTypeError, match=r"get\(None, "):
+            table.get(name)
         assert tables.sql("SELECT entry, value FROM rules").to_pylist() == [
             {"entry": name, "value": known[name]} for name in sorted(known)
         ]
