@@ -96,8 +96,10 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
                     {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
                 )
             elif here == wanted and reader is not None:
-                entry = reader.entry(prefix, sub, value)
-                found.append({"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace})
+                found += [
+                    {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
+                    for entry in reader.entries(prefix, sub, value)
+                ]
     return Inspected(
         operator=meta.operator,
         groups=1,

@@ -25,4 +25,6 @@ def print_rows(rows: Iterable[dict[str, Any]]) -> None:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else as_json(value).decode()
+    text = value if isinstance(value, str) else as_json(value).decode()
+    # Keys and values are anybody's: none may move the cursor or break a line.
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -136,7 +136,13 @@ def _history(arguments: argparse.Namespace) -> int:
 
 def _sql(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables, tables.snapshot(until_of(arguments.as_of)) as snapshot:
-        _print(arguments, snapshot.sql(arguments.query).to_pylist())
+        found = snapshot.sql(arguments.query)
+        # Of a join two columns may have one name.
+        names: list[str] = []
+        for name in found.column_names:
+            free = (name, *(f"{name}_{number}" for number in range(1, found.num_columns)))
+            names.append(next(new for new in free if new not in names))
+        _print(arguments, found.rename_columns(names).to_pylist())
     return 0
 
 

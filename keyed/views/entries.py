@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
@@ -258,6 +258,11 @@ class EntryReader:
         if value is None:
             return Entry(key, namespace, self.decode_sub(sub), None)
         return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
+
+    def entries(self, prefix: bytes, sub: bytes, value: bytes) -> Iterator[Entry]:
+        """Decode what is stored at an address: an entry, or the rows of a list."""
+        rows = {sub: value} if self.schema.rows is None else self.rows(value)
+        return (self.entry(prefix, row, stored) for row, stored in rows.items())
 
     def decode_sub(self, sub: bytes) -> Any:
         """Tell which entry of the state a sub is."""

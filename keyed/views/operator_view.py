@@ -60,7 +60,7 @@ class Operator:
         self.name = name
         self.source = source
         self.types = types
-        self._readers: dict[str, tuple[Any, EntryReader]] = {}
+        self._readers: dict[tuple[str, bool], tuple[Any, EntryReader]] = {}
         #: What commits changed in states, by store, commit and state: a few of the newest.
         self.changes: dict[tuple[VersionStore, int, str], list[Changed]] = {}
 
@@ -147,12 +147,12 @@ class Operator:
             f"({_shown(store.batch(extent.oldest).processing_time)})"
         )
 
-    def reader(self, state: str, states: Mapping[str, Any]) -> EntryReader:
-        """Return what reads a state as a batch describes it."""
-        described = states[state]
-        known = self._readers.get(state)
+    def reader(self, state: str, states: Mapping[str, Any], *, as_stored: bool) -> EntryReader:
+        """Return what reads a state as a batch describes it, in the user's types or as it is stored."""
+        described, type_ = states[state], None if as_stored else self.types.get(state)
+        known = self._readers.get((state, as_stored))
         if known is None or known[0] != described:
-            known = self._readers[state] = (described, EntryReader(described, self.types.get(state)))
+            known = self._readers[state, as_stored] = (described, EntryReader(described, type_))
         return known[1]
 
 
@@ -198,15 +198,20 @@ class View:
             self.operator.name, at.batch, at.watermark, at.processing_time, at.log_id, at.entries, hash_text(total)
         )
 
-    def reader(self, state: str) -> EntryReader:
-        """Return what reads a state."""
+    def reader(self, state: str, *, as_stored: bool = False) -> EntryReader:
+        """Return what reads a state.
+
+        Args:
+            state: Its name.
+            as_stored: Whether values are given as they are stored, and not in the user's types.
+        """
         states = self.at.states
         if state not in states:
             raise TableNotFound(
                 f"there is no state {state!r} in batch {self.at.batch} of operator {self.operator.name!r}; there are: "
                 f"{', '.join(states) or 'none'}"
             )
-        return self.operator.reader(state, states)
+        return self.operator.reader(state, states, as_stored=as_stored)
 
     def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
         """Return a stored value, unless it has expired by the clocks of the batch."""

@@ -75,6 +75,8 @@ class StateDataset(pyarrow.dataset.Dataset):
     state has its own columns, and of a versioned state deletions are no rows. Types that Arrow lacks, and values
     without a declared type, are JSON.
 
+    Values are as they are stored, whatever ``types=`` the tables have: accumulators, and the values of enums.
+
     Each scan is of one batch: the newest one when it begins, or that of the snapshot.
 
     Args:
@@ -87,7 +89,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         self._view = view
         self._scans: WeakSet[_Scan] = WeakSet()
         with view(None) as opened:
-            self._columns = _Columns(opened, opened.reader(state))
+            self._columns = _Columns(opened, opened.reader(state, as_stored=True))
 
     @property
     def schema(self) -> pa.Schema:

@@ -153,6 +153,8 @@ def _percentiles(what: str, times: list[float], goal: str) -> None:
 def _get(tables: StateTables, options: argparse.Namespace, write: _Write) -> None:
     table = tables["count"]
     _percentiles("get", _times(table.get, _keys(options, 20_000), time.thread_time), "0.05")
+    hot = _keys(options, 1_000) * 20
+    _percentiles("get of 1,000 hot keys", _times(table.get, hot, time.thread_time), "0.05")
 
 
 def _get_many(tables: StateTables, options: argparse.Namespace, write: _Write) -> None:
@@ -161,6 +163,10 @@ def _get_many(tables: StateTables, options: argparse.Namespace, write: _Write) -
     before = time.process_time()
     table.get_many(keys)
     _tell("get_many", len(keys) / (time.process_time() - before), "keys/s", "300,000")
+    hot = _keys(options, 1_000) * 100
+    before = time.process_time()
+    table.get_many(hot)
+    _tell("get_many of 1,000 hot keys", len(hot) / (time.process_time() - before), "keys/s", "300,000")
 
 
 def _as_of(tables: StateTables, options: argparse.Namespace, write: _Write) -> None:

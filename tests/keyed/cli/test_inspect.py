@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import keyed
+import windows as w
 from keyed.cli.main import main
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 
@@ -71,6 +72,17 @@ def test_one_key_is_shown_whole(checkpoint, capsys):
     states = {("sold", None, 7), ("titles", "a", 2), ("titles", "c", 5), ("window", None, 7)}
     assert entries == {*states, ("timers", "soon", 1_000)}
     assert found["Total"]["entries"] == [{"state": "totals", "entry": None, "value": {"n": 7}, "about": None}]
+
+
+def test_windows_that_are_kept_in_a_list_are_shown_one_by_one(tmp_path, capsys):
+    late = keyed.bounded_out_of_orderness(milliseconds=9)
+    keyed_rows = keyed.stream(ROWS, timestamp="n", watermark=late).key_by("shop")
+    windowed = keyed_rows.window(w.TumblingEventTimeWindows.of(4)).path("row")
+    output = windowed.aggregate({"sum": w.Sum("n")}, output="shop bigint, sum bigint")
+    output.run(lambda rows, batch: None, checkpoint=tmp_path / "checkpoint", drain=False)
+    (found,) = inspected(capsys, tmp_path / "checkpoint", "--key", "1").values()
+    windows = [(each["entry"], each["value"]) for each in found["entries"] if each["state"] == "panes_1"]
+    assert windows == [([0], {"sum": 2}), ([4], {"sum": 5})]
 
 
 def test_it_is_shown_to_people(checkpoint, capsys):

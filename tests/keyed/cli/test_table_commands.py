@@ -60,6 +60,15 @@ def test_tables_are_printed_for_people_and_for_machines(log, capsys):
     ]
 
 
+def test_columns_of_one_name_are_all_printed_and_no_text_reaches_the_terminal_as_more_than_text(log, capsys):
+    query = "select a.key, b.key, a.value as key from sold a join sold b on a.value < b.value"
+    assert json.loads(said(capsys, "sql", log, query, "--json")) == {"key": "Heat", "key_1": "Die Hard", "key_2": 1}
+    assert said(capsys, "sql", log, "select 'a' || chr(27) || '[2J' || chr(10) || 'ü' as text").splitlines() == [
+        "text",
+        r"a\x1b[2J\nü",
+    ]
+
+
 def test_changes_are_printed_as_they_come(log, capsys):
     lines = [
         json.loads(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import random
 from decimal import Decimal
 from typing import Any
@@ -271,3 +272,45 @@ class Many(keyed.KeyedProcessFunction):
     def process_element(self, value, ctx):
         for number in range(value[1]):
             self.many.put(number, number)
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Car:
+    color: Color
+
+
+class Average:
+    def create_accumulator(self):
+        return [0, 0]
+
+    def add(self, value, accumulator):
+        return [accumulator[0] + value, accumulator[1] + 1]
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, a, b):
+        return [a[0] + b[0], a[1] + b[1]]
+
+
+class Cars(keyed.KeyedProcessFunction):
+    car = keyed.ValueState(Car)
+    speed = keyed.AggregatingState(Average(), list[int])
+
+    def process_element(self, value, ctx):
+        self.car.update(Car(Color.RED))
+        self.speed.add(value)
+        return ()
+
+
+def test_sql_has_what_is_stored_whatever_types_the_user_reads_it_in(tmp_path):
+    result = keyed.stream([1, 4]).key_by(lambda value: "a").process(Cars()).run(tables=tmp_path / "tables")
+    with result.tables as tables:
+        assert (tables["car"].get("a"), tables["speed"].get("a")) == (Car(Color.RED), 2.5)
+        assert tables.sql("select color from car").to_pylist() == [{"color": "red"}]
+        assert tables.sql("select value from speed").to_pylist() == [{"value": [5, 2]}]
+        assert tables["car"].get("a") == Car(Color.RED)
