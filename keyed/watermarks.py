@@ -19,11 +19,15 @@ class WatermarkStrategy:
         delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
         idleness_ms: After so much silence a source (or partition) does not hold the watermark back; ``None`` for never.
         partition_by: Column that names the partition of a row; ``None`` takes the source for one partition.
+        alignment_group: Name of the sources that are read in step with this one; ``None`` for none.
+        max_drift_ms: How far its watermark may be ahead of theirs before it is held back.
     """
 
     delay_ms: int
     idleness_ms: int | None = None
     partition_by: str | None = None
+    alignment_group: str | None = None
+    max_drift_ms: int | None = None
 
     def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
         """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
@@ -57,6 +61,25 @@ class WatermarkStrategy:
         if not isinstance(column, str) or not column:
             raise DefinitionError(f"with_partitions({column!r}): give the name of the column with the partition")
         return attrs.evolve(self, partition_by=column)
+
+    def with_watermark_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy:
+        """Return the strategy for a source that is read in step with others (Flink's ``withWatermarkAlignment``).
+
+        A source whose watermark is further ahead of the least in its group than ``max_drift`` is not read until that
+        has caught up, so that state does not fill with what waits for the slowest. One that has ended or is idle is not
+        waited for. In the local runtime only: on Spark the rate limits of the sources do this.
+
+        Args:
+            group: Name of the group: all sources of the query with this name.
+            max_drift: Milliseconds or a `timedelta`, above 0.
+
+        Raises:
+            DefinitionError: The group is no name, or the drift not above 0 or not whole milliseconds.
+        """
+        if not isinstance(group, str) or not group:
+            raise DefinitionError(f"with_watermark_alignment({group!r}, ...): give the group a name")
+        drift = milliseconds_of(max_drift, "with_watermark_alignment", least=1)
+        return attrs.evolve(self, alignment_group=group, max_drift_ms=drift)
 
 
 def bounded_out_of_orderness(

@@ -255,6 +255,7 @@ class LocalQuery(Shown):
             self._rows_per_batch,
             keeps=keeps,
             limit_of=self._limit,
+            now=self._now,
             first=None if again is None else again.rows,
         )
         before = position.batches

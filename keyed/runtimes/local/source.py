@@ -19,6 +19,7 @@ from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError
+from keyed.runtimes.local.alignment import Alignment
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition, SourcePosition
 from keyed.runtimes.local.local_rows import (
@@ -65,6 +66,7 @@ def arrivals(
     *,
     keeps: bool,
     limit_of: Callable[[Source], Limit | None],
+    now: Callable[[], int],
     first: int | None = None,
 ) -> Iterator[Arrivals]:
     """Yield the rows of all sources of a query: of each as many as of a single one (`batches`), while there are any.
@@ -77,6 +79,7 @@ def arrivals(
         size: Rows a batch of each source.
         keeps: Whether a checkpoint or changelog keeps the position.
         limit_of: What the timestamps of a source may not exceed.
+        now: Processing time, for sources that are read in step.
         first: Rows of the first batch, where a single source has begun it before.
 
     Raises:
@@ -96,8 +99,16 @@ def arrivals(
     for source, by, place in zip(sources, readers, places, strict=True):
         alone = [stage.reading(number) for stage, number in by]
         reading.append(batches(alone, place, size, keeps=keeps, limit=limit_of(source), first=first))
+    alignment = Alignment(sources, now)
     while True:
-        found = [next(each, None) for each in reading]
+        found: list[list[SourceRows] | None] = []
+        for number, reader in enumerate(reading):
+            if alignment.holds(number):
+                found.append([SourceRows(waits=True) for _ in readers[number]])
+                continue
+            taken = next(reader, None)
+            alignment.took(number, None if taken is None else taken[0].highest, ended=taken is None)
+            found.append(taken)
         if all(each is None for each in found):
             return
         arrived = Arrivals(read=[0 if each is None else each[0].read for each in found])

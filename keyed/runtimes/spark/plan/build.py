@@ -290,6 +290,12 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Outpu
             broadcast=each.is_broadcast,
         )
     source = each.origin
+    if source.watermark.alignment_group is not None:
+        raise DefinitionError(
+            "with_watermark_alignment: Spark decides before a batch what it reads of each source, and no source can be "
+            "held back by how far others are; limit what a batch reads of each, with maxOffsetsPerTrigger, "
+            "maxFilesPerTrigger and so on"
+        )
     partition_by = source.watermark.partition_by
     if partition_by is not None and partition_by not in schema.names:
         raise DefinitionError(

@@ -1,0 +1,62 @@
+"""Watermark alignment: sources that run ahead are held back, and nothing is lost by it."""
+
+import pytest
+
+import keyed
+from keyed import DefinitionError, ascending_timestamps
+from tests.keyed.runtimes.spark.functions import Both
+
+ALIGNED = ascending_timestamps().with_watermark_alignment("group", 20)
+
+
+def run(fast, slow, *, aligned=True, idleness=None, clock=lambda: 0):
+    """Run two sources. Returns how far the fast one was ahead at most."""
+    ahead, times = [], {"fast": 0, "slow": 0}
+
+    def seen(name, source):
+        for t in source:
+            if t is not keyed.PAUSE:
+                times[name] = t
+                ahead.append(times["fast"] - times["slow"])
+            yield t if t is keyed.PAUSE else {"k": "a", "t": t, "v": 0}
+
+    strategy = ALIGNED if aligned else ascending_timestamps()
+    other = strategy if idleness is None else strategy.with_idleness(idleness)
+    first = keyed.stream(seen("fast", fast), timestamp="t", watermark=strategy)
+    second = keyed.stream(seen("slow", slow), timestamp="t", watermark=other)
+    connected = first.connect(second).key_by("k").process(Both())
+    result = connected.run(rows_per_batch=10, processing_time=clock)
+    return max(ahead), result.values[-1]
+
+
+def test_a_source_is_held_back_by_the_one_that_lags():
+    fast, slow = range(0, 1000, 10), range(1000)
+    free, counted = run(fast, slow, aligned=False)
+    held, the_same = run(fast, slow)
+    assert free > 800
+    # The drift and a batch.
+    assert held <= 20 + 100
+    assert counted == the_same == ("a", 100, 1000)
+
+
+def test_one_that_has_ended_is_not_waited_for():
+    assert run(range(0, 1000, 10), [1]) == (989, ("a", 100, 1))
+
+
+def test_one_that_is_idle_is_not_waited_for():
+    clock = [0]
+
+    def silent():
+        yield 1
+        for _ in range(20):
+            clock[0] += 10
+            yield keyed.PAUSE
+        yield 2
+
+    assert run(range(0, 1000, 10), silent(), idleness=50, clock=lambda: clock[0])[1] == ("a", 100, 2)
+
+
+@pytest.mark.parametrize(("group", "drift"), [("", 5), (None, 5), ("group", 0), ("group", -1)])
+def test_a_group_has_a_name_and_a_drift(group, drift):
+    with pytest.raises(DefinitionError, match="with_watermark_alignment"):
+        ascending_timestamps().with_watermark_alignment(group, drift)
