@@ -85,27 +85,56 @@ class KafkaSource:
         Raises:
             CheckpointError: They are those of another topic.
         """
-        if not isinstance(position, dict) or position.get("topic") != self.topic:
-            raise CheckpointError(
-                f"the checkpoint stands at {position!r}, and the source is the topic {self.topic!r}; give the source "
-                "that it has read, or start from a new checkpoint"
-            )
+        self._check_topic(position)
         self._offsets = {int(partition): at for partition, at in position["offsets"].items()}
         self._sought = True
+
+    def between(self, before: Any, after: Any) -> Iterator[Any]:
+        """Return the records between two positions that `position` gave, for replay.
+
+        Args:
+            before: Where to begin; ``None`` for the start of the topic.
+            after: Where to end.
+
+        Raises:
+            CheckpointError: They are those of another topic.
+            SourceError: The records are gone, or cannot be read.
+        """
+        self._check_topic(after)
+        self._offsets, self._sought = {}, False
+        if before is not None:
+            self.seek(before)
+        ends = {int(partition): at for partition, at in after["offsets"].items()}
+        return (element for element in self._records(ends) if element is not PAUSE)
 
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
         self._closed = True
 
+    def _check_topic(self, position: Any) -> None:
+        if not isinstance(position, dict) or position.get("topic") != self.topic:
+            raise CheckpointError(
+                f"the checkpoint stands at {position!r}, and the source is the topic {self.topic!r}; give the source "
+                "that it has read, or start from a new checkpoint"
+            )
+
     def __iter__(self) -> Iterator[Any]:
         """Return the records from where the source stands, and `keyed.PAUSE` where batches end."""
+        return self._records(None)
+
+    def _records(self, given_ends: dict[int, int] | None) -> Iterator[Any]:
+        """Read up to some offsets, or to those where the source ends, if it does."""
         self._closed = False
         consumer: Any = self._cluster.consumer()
+        bounded = self._bounded or given_ends is not None
         try:
             ends = self._assign(consumer)
+            if given_ends is not None:
+                # A partition that the job did not know yet has nothing of its batch.
+                ends = {partition: given_ends.get(partition, self._offsets[partition]) for partition in ends}
             make = self._decode or (lambda record: record)
             began: float | None = None
-            while not self._closed and not (self._bounded and self._is_past(ends)):
+            while not self._closed and not (bounded and self._is_past(ends)):
                 wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
                 first = consumer.poll(wait)
                 # A consume() that may wait would wait until it has all that it is asked for.
@@ -118,7 +147,7 @@ class KafkaSource:
                             # Markers of transactions have offsets too, and are no records.
                             self._offsets[partition] = max(self._offsets[partition], offset)
                         continue
-                    if self._bounded and offset >= ends[partition]:
+                    if bounded and offset >= ends[partition]:
                         continue
                     element = make(_record(message))
                     self._offsets[partition] = offset + 1

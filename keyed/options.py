@@ -23,6 +23,7 @@ class RunOptions(TypedDict, total=False):
     local_dir: str | os.PathLike[str] | None
     group_access: bool
     tables: str | os.PathLike[str] | None
+    record: str | os.PathLike[str] | None
     query_name: str | None
     rows_per_batch: int | None
     processing_time: Callable[[], int] | None
@@ -49,6 +50,7 @@ class Options:
     trigger: str | Mapping[str, Any] | None = None
     query_name: str | None = None
     tables: str | os.PathLike[str] | None = None
+    record: str | os.PathLike[str] | None = None
 
     def refuse(self, remedies: Mapping[str, str]) -> None:
         """Refuse options that a runtime does not have.

@@ -711,6 +711,8 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         tables: Folder in which the query keeps state tables of its operators, for `RunResult.tables`,
             `keyed.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The folder
             belongs to this query: run with the same ``checkpoint`` it goes on in it.
+        record: Folder in which the query records the rows of each batch, for `keyed.testing.Recording` and ``keyed
+            replay``. The first operator needs a changelog; on Spark all executors have to reach the folder.
         query_name: Name of the query in Spark's progress; on Spark only.
         rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
@@ -742,6 +744,7 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
         local_dir: Folder of local stores on disk.
         group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
         tables: Folder for state tables of the operators, as in `run`, which `Query.tables` gives.
+        record: Folder in which the rows of each batch are recorded, as in `run`.
         query_name: On Spark only.
         rows_per_batch: In the local runtime only.
         processing_time: In the local runtime only.

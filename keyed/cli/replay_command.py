@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function
 from keyed.watermarks import WatermarkStrategy
 
+if TYPE_CHECKING:
+    from keyed.testing import Recording
+
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("changelog", help=f"the job's changelog: {CHANGELOG}")
     parser.add_argument("function", metavar="MODULE:NAME", help="the job's function: its class, or an object")
     parser.add_argument("changed", metavar="MODULE:CHANGED", help="the changed function")
-    parser.add_argument("rows", help="what the job has read: a Parquet file or folder, or a file of JSON lines")
+    parser.add_argument(
+        "rows", help="folder of record=; or what the job has read: a Parquet file or folder, or a file of JSON lines"
+    )
     parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
+    parser.add_argument("--key2", action="append", help="key column of the second side; may be given more than once")
     parser.add_argument("--timestamp", help="column with the event time")
     parser.add_argument("--delay-ms", type=int, default=0, help="delay of the job's watermark in milliseconds (0)")
     parser.add_argument("--first", type=int, default=1, help="number of the first batch (1)")
@@ -39,6 +46,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         _function(arguments.changed),
         _rows(Path(arguments.rows)),
         key=arguments.key,
+        key2=arguments.key2,
         timestamp=arguments.timestamp,
         watermark=WatermarkStrategy(arguments.delay_ms),
         first=arguments.first,
@@ -65,8 +73,8 @@ def _function(name: str) -> Function:
     return function
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file.
+def _rows(path: Path) -> Recording | list[dict[str, Any]]:
+    """Return what was recorded in a folder, or the rows of a file.
 
     Raises:
         DefinitionError: It is not there.
@@ -75,6 +83,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     import pyarrow.json
     import pyarrow.parquet
 
+    from keyed.testing import Recording
+
+    with suppress(DefinitionError):
+        return Recording(path)
     try:
         is_json = path.suffix in (".json", ".jsonl", ".ndjson")
         table = pa.json.read_json(path) if is_json else pa.parquet.read_table(path)
@@ -87,9 +99,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 COMMANDS = (
     Command(
         "replay",
-        "Print what a changed function would have done differently over the batches of a job of the local runtime.",
+        "Print what a changed function would have done differently over the batches of a job.",
         _add_replay,
         _replay,
-        ("keyed replay changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",),
+        (
+            "keyed replay changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",
+            "keyed replay changelogs/sales app:Sales app:NewSales records/sales --key shop",
+        ),
     ),
 )

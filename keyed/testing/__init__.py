@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         assert_runtimes_agree,
         assert_state_bounded,
     )
+    from keyed.testing.recordings import Recording
     from keyed.testing.replaying import Replayed, replay
     from keyed.testing.simulator import Simulation, SimulationFailed, simulate
     from keyed.testing.state_machine import KeyedStateMachine
@@ -43,6 +44,7 @@ _PROPERTIES = dict.fromkeys(
 )
 _ON_DEMAND = _PROPERTIES | dict.fromkeys(("Simulation", "SimulationFailed", "simulate"), "simulator")
 _ON_DEMAND |= {"KeyedStateMachine": "state_machine", "Replayed": "replaying", "replay": "replaying"}
+_ON_DEMAND |= {"Recording": "recordings"}
 
 __all__ = [
     "Falsified",
@@ -51,6 +53,7 @@ __all__ = [
     "MemoryChangelog",
     "PropertyOptions",
     "Record",
+    "Recording",
     "Replayed",
     "Second",
     "Simulation",

@@ -120,6 +120,8 @@ class KeyedTestHarness(Shown):
             sides each follows its own, and that of the function is the least of both.
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
+        ingestion_time: Whether each element has the processing time of its batch as its timestamp, and the watermark
+            follows the processing time, as with `keyed.INGESTION_TIME`.
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
@@ -140,13 +142,15 @@ class KeyedTestHarness(Shown):
         watermark: WatermarkStrategy | None = None,
         order: Order = "event_time",
         broadcast: Sequence[MapState[Any, Any]] = (),
+        ingestion_time: bool = False,
     ) -> None:
         check_function(function)
         check_order(order)
         if backend not in ("memory", "rocksdb"):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
-        delay = None if watermark is None else watermark.delay_ms
+        delay = 0 if ingestion_time else None
+        delay = delay if watermark is None else watermark.delay_ms
         key2 = key if key2 is None else key2
         if isinstance(function, KeyedBroadcastProcessFunction):
             check_descriptors(tuple(broadcast))
@@ -165,6 +169,7 @@ class KeyedTestHarness(Shown):
             strategies=(watermark, watermark) if watermark is not None and sided else (),
             keys2=_key_columns(function, key2),
             broadcast=tuple(broadcast),
+            ingestion_delay_ms=delay if ingestion_time else None,
         )
         self._keys = [_key_of(function, each) for each in (key, key2)]
         self._backend = backend
@@ -235,6 +240,10 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"{call}: for {type(function).__name__} use {calls}")
         if timestamp is not None and not _is_time(timestamp):
             raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
+        if timestamp is not None and self._spec.ingests:
+            raise DefinitionError(
+                f"timestamp {timestamp!r}: with ingestion_time=True each element has that of its batch"
+            )
         element = element_of(value)
         if self._collecting is not None:
             self._collecting.append((element, timestamp, side))
@@ -557,12 +566,15 @@ class KeyedTestHarness(Shown):
         function: Function,
         *,
         key: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        key2: Callable[[Any], Any] | str | Sequence[str] | None = None,
         as_of: int | datetime | None = None,
         keys: Iterable[Any] | None = None,
         backend: Backend = "memory",
         parallelism: int = 1,
         watermark: WatermarkStrategy | None = None,
+        order: Order = "event_time",
         broadcast: Sequence[MapState[Any, Any]] = (),
+        ingestion_time: bool = False,
     ) -> Self:
         """Make a harness with the real state of a job: of what went wrong in production comes a unit test.
 
@@ -572,12 +584,15 @@ class KeyedTestHarness(Shown):
             changelog: The job's changelog.
             function: The job's function, or a changed one.
             key: As in the constructor.
+            key2: As in the constructor.
             as_of: Number of the batch, or a time; the newest batch by default.
             keys: The keys whose state and timers are taken, as they were given to ``key_by``; all by default.
             backend: As in the constructor.
             parallelism: As in the constructor.
             watermark: As in the constructor.
+            order: As in the constructor.
             broadcast: As in the constructor.
+            ingestion_time: As in the constructor.
 
         Raises:
             ChangelogError: There is no such batch.
@@ -587,11 +602,14 @@ class KeyedTestHarness(Shown):
         harness = cls(
             function,
             key=key,
+            key2=key2,
             backend=backend,
             parallelism=parallelism,
             watermark=watermark,
+            order=order,
             restore_from=RestorePoint(changelog, until=as_of),
             broadcast=broadcast,
+            ingestion_time=ingestion_time,
         )
         if keys is not None:
             harness._keep_only({encode_key(each) for each in keys})

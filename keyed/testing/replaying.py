@@ -1,13 +1,15 @@
 """Replay: what a changed function would have done differently with the batches that a job has run.
 
-A changelog holds states and clocks, and no rows. Those come from the source that the job has read, from its start
-again; the changelog knows how many of them were in each batch.
+A changelog holds states and clocks, and no rows. Those come from what the job has recorded, or from its source: one
+that is read from its start again, or one that goes on from the positions that the changelog has of each batch.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -15,11 +17,19 @@ import attrs
 from keyed.changelog.model import Changelog
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.functions import Function
+from keyed.kafka_source import KafkaSource
+from keyed.operators import Order
 from keyed.recovery.cut import header_of, newest_sequence
 from keyed.runtimes.local.local_position import LocalPosition, decode_position
+from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
+from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
+from keyed.sources import PAUSE, IngestionTime, SeekableSource
 from keyed.testing.harness import KeyedTestHarness, Record
-from keyed.testing.scripts import Key
+from keyed.testing.recordings import Recording
+from keyed.testing.scripts import Key, Rows
 from keyed.watermarks import WatermarkStrategy
+
+_Position = LocalPosition | SparkPosition
 
 
 @attrs.frozen
@@ -43,106 +53,221 @@ def replay(
     changelog: Changelog,
     function: Function,
     changed: Function,
-    rows: Iterable[Any],
+    rows: Recording | SeekableSource | Iterable[Any],
     *,
     key: Key,
-    timestamp: str | Callable[[Any], int] | None = None,
+    key2: Key = None,
+    timestamp: str | Callable[[Any], int] | IngestionTime | None = None,
     watermark: WatermarkStrategy | None = None,
+    order: Order = "event_time",
     first: int = 1,
     last: int | None = None,
 ) -> Replayed:
-    """Run the batches of a job of the local runtime again, with its function and with a changed one.
+    """Run the batches of a job again, with its function and with a changed one.
 
     Args:
-        changelog: The job's changelog. It is only read.
+        changelog: The changelog of the job's first operator. It is only read.
         function: The job's function. What it leaves has to be what the changelog holds, or the rows are not the job's.
         changed: The changed function.
-        rows: The rows of the job's source, from its start.
+        rows: What the job has recorded (`Recording`). Or its source: the rows from its start, of a job of the local
+            runtime; one that goes on from positions; a `keyed.KafkaSource` of the topic, of a job on Spark too.
         key: Key of a row, as the job has it.
-        timestamp: Column or function that gives a row's event time in milliseconds, as the job has it.
+        key2: Key of a row of the second side.
+        timestamp: Column or function that gives a row's event time in milliseconds, as the job has it; a recording has
+            that already. `keyed.INGESTION_TIME` if the job has that.
         watermark: As the job has it.
+        order: As the job has it.
         first: Number of the first batch; the state before it is taken from the changelog.
         last: Number of the last one; the newest by default.
 
     Raises:
         DefinitionError: There are no such batches, or the rows are not those of the job.
-        ChangelogError: The changelog has no positions by which rows belong to batches.
+        ChangelogError: The changelog has no positions by which rows belong to batches, or others than the rows have.
         HistoryCompacted: It does not go back so far.
     """
-    newest = newest_sequence(changelog.reader(group) for group in range(header_of(changelog).parallelism))
+    header = header_of(changelog)
+    newest = newest_sequence(changelog.reader(group) for group in range(header.parallelism))
     last = newest if last is None else last
     if not 1 <= first <= last <= newest:
         raise DefinitionError(f"batches {first} to {last}: the changelog has batches 1 to {newest}")
+    if isinstance(rows, Recording) and rows.operator != header.operator:
+        raise DefinitionError(
+            f"{rows!r} has the rows of operator {rows.operator!r}, and the changelog is that of {header.operator!r}: "
+            "give the changelog of the first operator, whose input was recorded"
+        )
     positions = _positions(changelog, first, last)
-    clocks = {commit.sequence: commit.processing_time for commit, _ in changelog.reader(0).commits(first - 1, last)}
-    given = list(rows)
-    if len(given) < positions[last].rows:
-        raise DefinitionError(f"rows: {len(given)} are given, and the job had read {positions[last].rows}")
+    commits = {commit.sequence: commit for commit, _ in changelog.reader(0).commits(first - 1, last)}
+    batches = _batches(changelog, rows, positions, range(first, last + 1), timestamp)
+    options: dict[str, Any] = {"key": key, "key2": key2, "watermark": watermark or WatermarkStrategy(0)}
+    options |= {"order": order, "ingestion_time": isinstance(timestamp, IngestionTime)}
     runs = []
     for each in (function, changed):
-        harness = _begin(changelog, each, key, watermark, first - 1)
-        with harness:
-            for batch in range(first, last + 1):
-                before = positions[batch - 1].rows if batch - 1 in positions else 0
-                taken = [Record(row, _time(row, timestamp)) for row in given[before : positions[batch].rows]]
-                _run(harness, taken, clocks[batch], positions[batch].ended)
+        with _begin(changelog, each, first - 1, options) as harness:
+            for number, taken in zip(range(first, last + 1), batches, strict=True):
+                harness.advance_processing_time(commits[number].processing_time)
+                if taken:
+                    Rows(taken).do(harness, each)
+                if commits[number].ended:
+                    harness.end_of_input()
             runs.append((harness.take_output(), {name: harness.state(name) for name in harness.state_names}))
-    with KeyedTestHarness.from_changelog(changelog, function, key=key, as_of=last) as harness:
+    with _begin(changelog, function, last, options) as harness:
         for name, state in runs[0][1].items():
             if harness.state(name) != state:
                 raise DefinitionError(
                     f"rows: with them {type(function).__name__} leaves another state {name!r} than the changelog has "
-                    f"after batch {last}; give the rows, key, timestamp and watermark that the job had"
+                    f"after batch {last}; give the rows, key, timestamp, watermark and order that the job had"
                 )
-    start = positions[first - 1].rows if first - 1 in positions else 0
-    return Replayed(first, last, positions[last].rows - start, tuple(_diff(*runs)))
+    return Replayed(first, last, sum(map(len, batches)), tuple(_diff(*runs)))
 
 
-def _positions(changelog: Changelog, first: int, last: int) -> dict[int, LocalPosition]:
+def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Position]:
     """Return where the job stood after each batch, and before the first one.
 
     Raises:
-        ChangelogError: It says nothing of it, or says it of a source that cannot be read from its start.
+        ChangelogError: It says nothing of it.
     """
-    found: dict[int, LocalPosition] = {}
+    found: dict[int, _Position] = {}
     for number, record in changelog.positions(max(first - 2, 0)):
         if number <= last:
-            if not record.startswith(b"KRUN"):
-                raise ChangelogError(f"{changelog} is that of a query on Spark: only the local runtime's are replayed")
-            found[number] = decode_position(record, f"position of batch {number} in {changelog}")
+            where = f"position of batch {number} in {changelog}"
+            found[number] = decode_spark(record) or decode_position(record, where)
     missing = [batch for batch in range(max(first - 1, 1), last + 1) if batch not in found]
     if missing:
         raise ChangelogError(f"{changelog} has no position of batch {missing[0]}: its rows are not known; begin later")
-    if any(position.source is not None for position in found.values()):
-        raise ChangelogError(f"{changelog}: the job's source goes on from positions of its own; its rows are not known")
     return found
 
 
-def _begin(
-    changelog: Changelog, function: Function, key: Key, watermark: WatermarkStrategy | None, batch: int
-) -> KeyedTestHarness:
-    strategy = watermark or WatermarkStrategy(0)
+def _batches(
+    changelog: Changelog,
+    rows: Any,
+    positions: dict[int, _Position],
+    numbers: range,
+    timestamp: Any,
+) -> list[list[Record]]:
+    """Return the rows of each batch.
+
+    Raises:
+        ChangelogError: The job has read otherwise than ``rows`` can be read.
+        DefinitionError: There are fewer rows than it has read.
+    """
+    ends = [positions.get(number - 1) for number in numbers[:1]] + [positions[number] for number in numbers]
+    pairs = list(pairwise(ends))
+    if isinstance(rows, Recording):
+        return [rows.between(_batch_of(before), _batch_of(after)) for before, after in pairs]
+    if isinstance(rows, SeekableSource):
+        read: list[Any] = [
+            _read(rows, _source_of(before, changelog), _source_of(after, changelog)) for before, after in pairs
+        ]
+    else:
+        counts = [0 if position is None else _rows_of(position, changelog) for position in ends]
+        given = list(rows)
+        if len(given) < counts[-1]:
+            raise DefinitionError(f"rows: {len(given)} are given, and the job had read {counts[-1]}")
+        read = [given[start:end] for start, end in pairwise(counts)]
+    return [[Record(row, _time(row, timestamp)) for row in each] for each in read]
+
+
+def _batch_of(position: _Position | None) -> int:
+    """Return the id of the batch that ended at a position."""
+    if position is None:
+        return -1
+    return position.batch if isinstance(position, SparkPosition) else position.batches - 1
+
+
+def _rows_of(position: _Position, changelog: Changelog) -> int:
+    """Return how many rows a job had read of a source that is read from its start.
+
+    Raises:
+        ChangelogError: It is read otherwise.
+    """
+    if isinstance(position, SparkPosition):
+        raise ChangelogError(
+            f"{changelog} is that of a query on Spark, whose sources are not lists of rows: run it with record=folder "
+            "and give Recording(folder), or give a KafkaSource of its topic"
+        )
+    if position.source is not None:
+        raise ChangelogError(
+            f"{changelog}: the job's source goes on from positions of its own, as {position.source!r}: give that "
+            "source as rows, or run the job with record=folder and give Recording(folder)"
+        )
+    _check_single(position, changelog)
+    return position.rows
+
+
+def _check_single(position: LocalPosition, changelog: Changelog) -> None:
+    if position.beside:
+        raise ChangelogError(
+            f"{changelog}: the job reads {1 + len(position.beside)} sources: run it with record=folder and give "
+            "Recording(folder)"
+        )
+
+
+def _source_of(position: _Position | None, changelog: Changelog) -> Any:
+    """Return where a source with positions of its own stood; of a query on Spark, where in the one topic it reads.
+
+    Raises:
+        ChangelogError: The job's source has no such positions.
+    """
+    if position is None:
+        return None
+    if isinstance(position, LocalPosition):
+        _check_single(position, changelog)
+        if position.source is not None:
+            return position.source
+        raise ChangelogError(f"{changelog}: the job's source is read from its start: give its rows from there")
+    try:
+        ((topic, offsets),) = json.loads(position.sources[0]).items()
+        if len(position.sources) == 1 and all(part.isdigit() and type(at) is int for part, at in offsets.items()):
+            return {"topic": topic, "offsets": offsets}
+    except (ValueError, AttributeError):
+        pass
+    raise ChangelogError(
+        f"{changelog}: the query on Spark does not read one topic of Kafka alone, and stands at "
+        f"{position.sources!r:.200}: run it with record=folder and give Recording(folder)"
+    )
+
+
+def _read(source: SeekableSource, before: Any, after: Any) -> list[Any]:
+    """Read a source from one position to another.
+
+    Raises:
+        DefinitionError: It does not come to that position.
+    """
+    if isinstance(source, KafkaSource):
+        return list(source.between(before, after))
+    if before is not None:
+        source.seek(before)
+    found: list[Any] = []
+    if before == after:
+        return found
+    pauses = 0
+    for element in source:
+        pauses = pauses + 1 if element is PAUSE else 0
+        if element is not PAUSE:
+            found.append(element)
+        if source.position() == after:
+            return found
+        if pauses > 1:
+            break
+    raise DefinitionError(
+        f"rows: {source!r} does not come to {after!r}, where the job's source stood; give that source"
+    )
+
+
+def _begin(changelog: Changelog, function: Function, batch: int, options: dict[str, Any]) -> KeyedTestHarness:
     if not batch:
-        return KeyedTestHarness(function, key=key, watermark=strategy)
-    return KeyedTestHarness.from_changelog(changelog, function, key=key, as_of=batch, watermark=strategy)
+        return KeyedTestHarness(function, **options)
+    return KeyedTestHarness.from_changelog(changelog, function, as_of=batch, **options)
 
 
-def _time(row: Any, timestamp: str | Callable[[Any], int] | None) -> int | None:
-    if timestamp is None or callable(timestamp):
-        return None if timestamp is None else timestamp(row)
+def _time(row: Any, timestamp: Any) -> int | None:
+    if timestamp is None or isinstance(timestamp, IngestionTime):
+        return None
+    if callable(timestamp):
+        return int(timestamp(row))
     value = row[timestamp] if isinstance(row, dict) else getattr(row, timestamp)
     time = value if isinstance(value, int) else round(value.timestamp() * 1000)
     return int(time)
-
-
-def _run(harness: KeyedTestHarness, rows: Sequence[Record], clock: int, ended: bool) -> None:
-    harness.advance_processing_time(clock)
-    if rows:
-        with harness.batch():
-            for row in rows:
-                harness.process(*row)
-    if ended:
-        harness.end_of_input()
 
 
 def _diff(before: Any, after: Any) -> Iterable[str]:

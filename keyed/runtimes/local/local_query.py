@@ -39,6 +39,7 @@ from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import write
 from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals
+from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
@@ -46,6 +47,7 @@ from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.streams import BoundOutput, Output, Source, Stage
+from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.views.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class LocalQuery(Shown):
         for bound in outputs:
             if isinstance(bound.sink, ParquetSink):
                 folder_path(bound.sink.path, "Parquet sink")
+        self._recorder = recorder(options.record, last.chain[0])
         self._stopping = threading.Event()
         self._signal: int | None = None
         self._is_reading = False
@@ -236,6 +239,8 @@ class LocalQuery(Shown):
             if isinstance(bound.sink, ParquetSink):
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
+        if self._recorder is not None:
+            self._recorder.claim(position.queries, position.batches - position.restored, position.batches)
 
     def _loop(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> RunResult:
         try:
@@ -339,6 +344,8 @@ class LocalQuery(Shown):
             if self._logs_time and arrived.read[0]:
                 commits.write("begun", encode_begun(BegunBatch(position.batches, arrived.read[0], now)))
                 commits.commit()
+            if self._recorder is not None:
+                self._record(self._recorder, arrived, position.batches)
             _export_position(commits, operators, position)
             emitted: Outputs = {}
             reached: dict[str, Upstream] = {}
@@ -376,6 +383,19 @@ class LocalQuery(Shown):
         self._hints.look(self._progress, arrived.highest)
         if self._on_progress is not None:
             self._on_progress(self._progress)
+
+    def _record(self, to: Recorder, arrived: Arrivals, batch: int) -> None:
+        """Record the rows of the first operator: those of vectorized functions in their columns, others as elements."""
+        to.begin(batch)
+        first = self._last.chain[0]
+        for number, each in first.source_inputs.items():
+            rows = arrived.rows.get((first.name, number), SourceRows())
+            table = None if rows.table is None else rows.table()
+            if table is not None:
+                tables = [table if TIMESTAMP_COLUMN in table.column_names else with_timestamps(table, None)]
+            else:
+                tables = [table_of_elements([*values], times) for _, times, values, _ in rows.chunks()]
+            to.write(batch, number, each.side, tables)
 
     def _failed(self, error: Exception) -> NoReturn:
         raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, MapState, ValueState
 from keyed.cli.main import main
-from keyed.errors import ChangelogError, DefinitionError
-from keyed.testing import replay
+from keyed.errors import ChangelogError, DefinitionError, KeyedError, SinkError
+from keyed.testing import KeyedTestHarness, Recording, replay
 
 ROWS = [{"shop": shop, "amount": n, "time": n * 1000} for n, shop in enumerate("aababbcab")]
 
@@ -77,26 +79,163 @@ def test_rows_that_are_not_those_of_the_job_are_refused(job):
         replay(job, Sales(), WithoutSevens(), ROWS, key="shop", last=7)
 
 
-def test_a_source_with_positions_of_its_own_is_refused(tmp_path):
-    class Source:
-        def __init__(self):
-            self.at = 0
+class Numbered:
+    """A source that goes on from a position of its own."""
 
-        def __iter__(self):
-            for self.at in range(1, 5):
-                yield {"shop": "a", "amount": self.at, "time": self.at}
+    def __init__(self, rows):
+        self.rows, self.at = rows, 0
 
-        def position(self):
-            return {"at": self.at}
+    def __iter__(self):
+        while self.at < len(self.rows):
+            self.at += 1
+            yield self.rows[self.at - 1]
+            if self.at % 2 == 0:
+                yield keyed.PAUSE
 
-        def seek(self, position):
-            self.at = position["at"]
+    def position(self):
+        return {"at": self.at}
+
+    def seek(self, position):
+        self.at = position["at"]
+
+
+def ran(tmp_path, source, **options):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    stream = keyed.stream(source, timestamp="time").key_by("shop").process(Sales(), changelog=changelog, parallelism=2)
+    clock = iter(range(10_000, 90_000, 1000))
+    stream.run(rows_per_batch=3, processing_time=lambda: next(clock), **options)
+    return changelog
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_source_is_read_again_at_the_positions_of_the_batches(tmp_path, first):
+    changelog = ran(tmp_path, Numbered(ROWS))
+    done = replay(changelog, Sales(), WithoutSevens(), Numbered(ROWS), key="shop", timestamp="time", first=first)
+    assert done.lines == DIFFERS
+    with pytest.raises(ChangelogError, match=r"give that source as rows, or run the job with record=folder"):
+        replay(changelog, Sales(), Sales(), ROWS, key="shop", timestamp="time")
+    with pytest.raises(DefinitionError, match="does not come to"):
+        replay(changelog, Sales(), Sales(), Numbered(ROWS[:5]), key="shop", timestamp="time")
+
+
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("source", [list, pa.Table.from_pylist, Numbered])
+def test_what_was_recorded_is_replayed(tmp_path, source, first):
+    changelog = ran(tmp_path, source(ROWS), record=tmp_path / "record")
+    recording = Recording(tmp_path / "record")
+    done = replay(changelog, Sales(), WithoutSevens(), recording, key="shop", first=first)
+    assert done.lines == DIFFERS
+    assert [row.value._asdict() for row in recording.between(-1, 99)] == ROWS
+    assert [row.timestamp for row in recording.batch(0)][:2] == [0, 1000]
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "record").glob("part-*")}
+    assert (modes, (tmp_path / "record").stat().st_mode & 0o777) == ({0o600}, 0o700)
+
+
+def test_recorded_rows_go_on_from_a_changelog_in_a_harness(tmp_path):
+    changelog = ran(tmp_path, ROWS, record=tmp_path / "record")
+    with KeyedTestHarness.from_changelog(
+        changelog, Sales(), key="shop", as_of=1, watermark=keyed.ascending_timestamps()
+    ) as harness:
+        for row in Recording(tmp_path / "record").batch(1):
+            harness.process(*row)
+        assert harness.state("total") == {"a": 4, "b": 11}
+
+
+class Dies(RuntimeError):
+    pass
+
+
+def test_a_batch_that_runs_again_is_recorded_in_the_same_place(tmp_path):
+    died: list[int] = []
+
+    def sink(values, batch):
+        if batch == 1 and not died:
+            died.append(batch)
+            raise Dies
+
+    def job():
+        stream = keyed.stream(ROWS, timestamp="time").key_by("shop")
+        return stream.process(Sales(), changelog=changelog, parallelism=2)
 
     changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
-    stream = keyed.stream(Source(), timestamp="time").key_by("shop")
-    stream.process(Sales(), changelog=changelog).run(processing_time=lambda: 1)
-    with pytest.raises(ChangelogError, match="positions of its own"):
-        replay(changelog, Sales(), Sales(), ROWS, key="shop", timestamp="time")
+    options: Any = {"checkpoint": tmp_path / "ck", "record": tmp_path / "record", "processing_time": lambda: 1}
+    with pytest.raises(KeyedError):
+        job().run(sink, rows_per_batch=2, **options)
+    assert len(Recording(tmp_path / "record").between(-1, 99)) == 4
+    job().run(sink, rows_per_batch=3, drain=True, **options)
+    recording = Recording(tmp_path / "record")
+    assert [len(recording.batch(number)) for number in range(4)] == [2, 3, 3, 1]
+    assert replay(changelog, Sales(), Sales(), recording, key="shop").lines == ()
+    other = keyed.DirectoryChangelog(tmp_path / "other", auto_compact=False)
+    stream = keyed.stream(ROWS, timestamp="time").key_by("shop").process(Sales(), changelog=other)
+    with pytest.raises(SinkError, match="record="):
+        stream.run(record=tmp_path / "record")
+
+
+def test_both_sides_are_recorded(tmp_path):
+    class Both(keyed.KeyedCoProcessFunction):
+        total = ValueState(int, default=0)
+
+        def process_element1(self, value, ctx):
+            self.total.update(self.total.value() + value["amount"])
+
+        def process_element2(self, value, ctx):
+            yield value["shop"], self.total.value()
+
+    class Negative(Both):
+        def process_element1(self, value, ctx):
+            self.total.update(self.total.value() - value["amount"])
+
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    streams = [keyed.stream(rows, timestamp="time").key_by("shop") for rows in (ROWS[:4], ROWS[4:])]
+    both = streams[0].connect(streams[1]).process(Both(), changelog=changelog)
+    both.run(rows_per_batch=2, record=tmp_path / "record", processing_time=lambda: 1)
+    recording = Recording(tmp_path / "record")
+    assert [row.input for row in recording.batch(0)] == [1, 1, 2, 2]
+    assert replay(changelog, Both(), Both(), recording, key="shop").lines == ()
+    assert "+ state total['a'] = -4" in replay(changelog, Both(), Negative(), recording, key="shop").lines
+    with pytest.raises(ChangelogError, match=r"the job reads 2 sources: run it with record=folder"):
+        replay(changelog, Both(), Both(), ROWS, key="shop")
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path):
+    stream = keyed.stream(ROWS).key_by("shop")
+    with pytest.raises(DefinitionError, match="has no changelog, which tells"):
+        stream.process(Sales()).run(record=tmp_path / "record")
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    objects = keyed.stream([Dies()]).key_by(str).process(Sales(), changelog=changelog)
+    with pytest.raises(DefinitionError, match="record=: an element cannot be recorded"):
+        objects.run(record=tmp_path / "record")
+    with pytest.raises(DefinitionError, match="no job has recorded rows in"):
+        Recording(tmp_path / "nothing")
+
+
+def test_with_ingestion_time_rows_have_the_time_of_their_batch(tmp_path):
+    class Times(KeyedProcessFunction):
+        last = ValueState(int)
+
+        def process_element(self, value, ctx):
+            self.last.update(ctx.timestamp())
+
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    stream = keyed.stream(ROWS, timestamp=keyed.INGESTION_TIME).key_by("shop").process(Times(), changelog=changelog)
+    clock = iter(range(10_000, 90_000, 1000))
+    stream.run(rows_per_batch=2, processing_time=lambda: next(clock), record=tmp_path / "record")
+    recording = Recording(tmp_path / "record")
+    assert replay(changelog, Times(), Times(), recording, key="shop", timestamp=keyed.INGESTION_TIME).lines == ()
+    with KeyedTestHarness(Times(), key="shop", ingestion_time=True) as harness:
+        harness.advance_processing_time(5_000)
+        harness.process({"shop": "a"})
+        assert (harness.state("last"), harness.current_watermark) == ({"a": 5_000}, 4_999)
+        with pytest.raises(DefinitionError, match="ingestion_time=True"):
+            harness.process({"shop": "a"}, 1)
+
+
+def test_the_command_takes_what_was_recorded(tmp_path, capsys):
+    ran(tmp_path, ROWS, record=tmp_path / "record")
+    names = [f"{__name__}:Sales", f"{__name__}:WithoutSevens"]
+    assert main(["replay", str(tmp_path / "log"), *names, str(tmp_path / "record"), "--key", "shop"]) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == [*DIFFERS]
 
 
 @pytest.mark.usefixtures("job")

@@ -20,6 +20,7 @@ from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import takes_two
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
+from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.plan.inputs import (
     hash_expression,
     key_columns,
@@ -124,6 +125,7 @@ def build(
     ticks_alone: bool = False,
     tick_files: DataFrame | None = None,
     begins: bool = True,
+    recorder: Recorder | None = None,
 ) -> Plan:
     """Build the DataFrame of a chain.
 
@@ -138,6 +140,7 @@ def build(
         ticks_alone: Whether the source is left out: the batch does nothing but wake the key groups.
         tick_files: The ticks, where they are written when they are due.
         begins: Whether the query may have no batch yet, with which it would take its initial state.
+        recorder: What records the rows that the first operator reads, if anything does.
 
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
@@ -168,6 +171,8 @@ def build(
             changelog_id=changelogs.get(stage.name, ""),
             cut=cut,
         )
+        if recorder is not None and not index:
+            frames = [(each, _recorded(packer, stage, recorder)) for each, packer in frames]
         packed = [each.mapInArrow(carried(parcel, _packing(packer)), PACKED) for each, packer in frames]
         if ticks is not None and not index:
             # They are the last of the query's sources: sources that later stages read stand before what those do.
@@ -186,6 +191,12 @@ def build(
         frame = _observed(worked, emitter, stage.name, observations)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
+
+
+def _recorded(packer: Packer, stage: Stage, recorder: Recorder) -> Packer:
+    """Return a packer that has its rows recorded."""
+    readings = (attrs.evolve(each, recorder=recorder, side=stage.inputs[each.input].side) for each in packer.readings)
+    return attrs.evolve(packer, readings=tuple(readings))
 
 
 def _source_frames(
@@ -500,7 +511,11 @@ def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        yield from packer.pack(batches, context.partitionId() if context is not None else 0)
+        partition, batch = 0, 0
+        if context is not None:
+            # A stream's jobs know their batch; a batch DataFrame has but one.
+            partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        yield from packer.pack(batches, partition, batch)
         settle()
 
     return pack

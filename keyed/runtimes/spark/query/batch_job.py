@@ -34,6 +34,7 @@ class BatchJob(Job):
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
         super().__init__(last, outputs, options)
+        options.refuse({"record": "is for a stream: a batch DataFrame has no changelog to replay over; leave it out"})
         if self._changelogs:
             given = f"changelog={next(iter(self._changelogs.values()))!r}"
             if options.tables is not None:

@@ -19,6 +19,7 @@ import attrs
 
 from keyed.arrow.unreadable import raw_rows
 from keyed.errors import DefinitionError, SinkError
+from keyed.runtimes.recording import Recorder
 from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
 from keyed.runtimes.spark.plan.build import Route
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
@@ -47,6 +48,7 @@ class Writer:
             reach the checkpoint, where Spark's own id then stands for it.
         first_batch: What sinks get as the id of Spark's batch 0.
         restores: Whether the key groups load their state with Spark's batch 0.
+        recorder: What records the input, if anything does.
         before: What is called with Spark's id of each batch before it runs.
         error: What the last write failed with.
         place: What was being written when it did, for a message.
@@ -62,6 +64,7 @@ class Writer:
     first_batch: int = 0
     restores: bool = False
     before: Sequence[Callable[[int], object]] = ()
+    recorder: Recorder | None = None
     error: BaseException | None = None
     place: str = ""
     batches: set[int] = attrs.field(factory=set)
@@ -88,6 +91,11 @@ class Writer:
 
     def write(self, whole: DataFrame, batch_id: int) -> None:
         """Write one batch."""
+        if self.recorder is not None:
+            # Tasks record rows as soon as anything of the batch is computed.
+            queries = self.queries or [_spark_id(whole.sparkSession, self.checkpoint)]
+            self.recorder.claim(queries, batch_id, self.first_batch + batch_id)
+            self.recorder.begin(batch_id)
         # Each action would run the stateful operators anew: a batch that is read more than once is kept.
         restores = self.restores and batch_id == 0
         kept = restores or len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink)

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from keyed.errors import DefinitionError
 from keyed.options import Options
 from keyed.private_files import make_private
 from keyed.recovery.cut import Cut
 from keyed.results import Progress, Restored
+from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_parallelism
@@ -55,6 +58,7 @@ class StreamJob(Job):
             )
         self._checkpoint = os.fspath(options.checkpoint)
         self._query_name = options.query_name
+        self._record = recorder(options.record, last.chain[0])
         self._here = is_here(self._session)
         self.points = restore_points(last)
         if self._changelogs:
@@ -139,7 +143,14 @@ class StreamJob(Job):
         parallelism = asked or partitions_of(self._session)
         tick_files = None if ticks is None else ticks.frame()
         last = self._folder.last_commit() if self._folder is not None else None
-        plan = self._built(parallelism, end=end, ticks_alone=ticks_alone, tick_files=tick_files, begins=last is None)
+        plan = self._built(
+            parallelism,
+            end=end,
+            ticks_alone=ticks_alone,
+            tick_files=tick_files,
+            begins=last is None,
+            recorder=self._recorder,
+        )
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
         # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
         if self._here and self._folder is not None and not writer.restores:
@@ -193,6 +204,10 @@ class StreamJob(Job):
                 self.progress(report)
         self._hints.end()
 
+    @property
+    def _recorder(self) -> Recorder | None:
+        return None if self._record is None else attrs.evolve(self._record, first_batch=self.first_batch)
+
     def _writer(self, plan: Plan, ticks: Ticks | None, *, restores: bool) -> Writer:
         sinks: list[Sink | FolderSink] = [bound.sink for bound in self._outputs]
         before: list[Callable[[int], object]] = []
@@ -213,6 +228,7 @@ class StreamJob(Job):
             self.first_batch,
             restores,
             before,
+            self._recorder,
         )
 
     def _collecting(self, number: int) -> str:

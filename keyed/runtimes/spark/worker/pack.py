@@ -9,6 +9,7 @@ for a sink is passed on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +21,7 @@ from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
 from keyed.runtimes.hints import unit_hint
+from keyed.runtimes.recording import Recorder, with_timestamps
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
@@ -65,6 +67,8 @@ class Reading:
         chunks: Id of the output whose chunks the rows are, where they are not those of the frame that is packed.
         last: Whether nobody behind reads those chunks.
         broadcast: Whether every key group gets all rows, which have no key.
+        recorder: What records the rows, if anything does.
+        side: Which side of the operator they are for.
     """
 
     operator: str
@@ -80,6 +84,8 @@ class Reading:
     chunks: str | None = None
     last: bool = True
     broadcast: bool = False
+    recorder: Recorder | None = None
+    side: int = 0
 
 
 @attrs.frozen
@@ -99,18 +105,25 @@ class Packer:
     after_stage: bool = False
     forward: str | None = None
 
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, batch: int = 0) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one task.
 
         Args:
             batches: Columns of the user, then the hidden ones: the hashes of the readings that have them; after another
                 stage ``TIMESTAMP`` if there is event time, and ``NOTE``.
             partition: Number of the task's partition.
+            batch: Spark's id of the micro-batch.
 
         Raises:
             RowError: A row is bad, and such rows are refused.
         """
-        return _Task(self, partition).run(batches)
+        task = _Task(self, partition)
+        with ExitStack() as stack:
+            for part in task.parts:
+                each = part.reading
+                if each.recorder is not None:
+                    part.record = stack.enter_context(each.recorder.writer(batch, each.input, partition, each.side))
+            yield from task.run(batches)
 
 
 class _Task:
@@ -123,7 +136,7 @@ class _Task:
         self._end = self._starts_run = False
         self._upstream: dict[int, Upstream] = {}
         self._passed: dict[int, Upstream] = {}
-        self._parts = [_Rows(reading, self._out) for reading in packer.readings]
+        self.parts = [_Rows(reading, self._out) for reading in packer.readings]
         self._own = {NOTE, *(reading.hash for reading in packer.readings)}
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -134,11 +147,11 @@ class _Task:
                 self._take(batch)
                 if out.payloads:
                     yield out.flush()
-        for part in self._parts:
+        for part in self.parts:
             part.cut()
         if self._seen:
             mark = TaskMark(None, self._end, self._upstream, passed=self._passed, starts_run=self._starts_run)
-            for filled in [part.mark(mark) for part in self._parts] or [mark]:
+            for filled in [part.mark(mark) for part in self.parts] or [mark]:
                 out.to_all(encode_mark(filled))
         if out.payloads:
             yield out.flush()
@@ -158,14 +171,14 @@ class _Task:
             # With the hashes for other readers.
             names = [name for name in batch.schema.names if name not in self._own]
             self._out.forward(chunk_note(packer.forward, batch.select(names)))
-        for part in self._parts:
+        for part in self.parts:
             if part.chunks is None:
                 part.keep(batch)
 
     def _read_note(self, note: bytes) -> None:
         kind = note[:1]
         if kind == b"S":
-            readers = [part for part in self._parts if part.chunks is not None and note.startswith(part.chunks)]
+            readers = [part for part in self.parts if part.chunks is not None and note.startswith(part.chunks)]
             for part in readers:
                 part.keep_chunk(note)
             if not readers or not readers[0].reading.last:
@@ -220,6 +233,8 @@ class _Rows:
 
     def __init__(self, reading: Reading, out: _Packed) -> None:
         self.reading = reading
+        #: Takes the rows as a table, where they are recorded.
+        self.record: Any = None
         self.chunks = None if reading.chunks is None else chunk_prefix(reading.chunks)
         self._out = out
         self._buffer: list[Any] = []
@@ -253,6 +268,8 @@ class _Rows:
                 self._max_timestamp = highest
             if reading.partition_by is not None:
                 self._look_at_partitions(batch)
+        if self.record is not None:
+            self._record(batch)
         self._buffer.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -278,6 +295,15 @@ class _Rows:
             table = table.append_column(reading.hash, hashes)
         for batch in table.to_batches():
             self.keep(batch)
+
+    def _record(self, batch: Any) -> None:
+        import pyarrow as pa
+
+        from keyed.arrow.event_times import event_times
+
+        reading = self.reading
+        times = None if reading.time is None else event_times(batch.column(reading.time), reading.time)
+        self.record(with_timestamps(pa.Table.from_batches([batch.select(reading.columns)]), times))
 
     def _look_at_partitions(self, batch: Any) -> None:
         from keyed.arrow.event_times import event_times, highest_by_partition

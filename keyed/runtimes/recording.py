@@ -1,0 +1,154 @@
+"""The record of a job's input: the rows that each batch gave its first operator, in a folder, for replay.
+
+The folder holds Parquet files ``part-<batch id>-<number>.parquet``, as a sink's folder does, and the mark of the query
+(`keyed.runtimes.sink_folder`). The number is two digits of the input and six of the partition. Rows of tables and of
+Spark are there in their columns; other elements in a column ``__keyed_element``, as `keyed.codec.tagged` encodes them.
+A column ``__keyed_timestamp`` has their event time. The schema's metadata has under ``keyed.record`` the name of the
+operator and, as JSON, which side of it the input is.
+
+A batch is written before it is committed, and again in the same place if it runs again: of a batch that is in the job's
+changelog the record is whole. Rows that are bad are not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.codec.tagged import encode_tagged
+from keyed.errors import DefinitionError, EncodingError, SinkError
+from keyed.ids import random_id
+from keyed.private_files import file_mode, folder_path, make_private
+from keyed.runtimes.sink_folder import LocalFolder, claim
+from keyed.sinks import ParquetSink
+from keyed.streams import Stage
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ELEMENT_COLUMN = "__keyed_element"
+METADATA = b"keyed.record"
+
+
+@attrs.frozen
+class Recorder:
+    """Where a job records its input. It travels to the tasks that do so.
+
+    Attributes:
+        path: The folder, which all of them reach.
+        operator: Name of the first operator.
+        first_batch: What is added to the ids of batches.
+    """
+
+    path: str
+    operator: str
+    first_batch: int = 0
+
+    def claim(self, queries: Sequence[str], batches: int, next_batch: int) -> None:
+        """Make the folder this query's. See `keyed.runtimes.sink_folder.claim`.
+
+        Raises:
+            SinkError: It is another query's, or cannot be used.
+        """
+        try:
+            make_private(Path(self.path))
+            claim(ParquetSink(self.path), LocalFolder(self.path), queries, batches, next_batch)
+        except (OSError, SinkError) as error:
+            raise SinkError(
+                f"record={self.path!r}: {error.__cause__ or error}; give the folder of this query, or another one"
+            ) from error
+
+    def begin(self, batch: int) -> None:
+        """Remove what an earlier attempt has recorded of a batch, which had other partitions perhaps."""
+        folder = Path(self.path)
+        number = self.first_batch + batch
+        for old in (*folder.glob(f"part-{number:010d}-*.parquet"), *folder.glob(f".part-{number:010d}-*.tmp")):
+            old.unlink(missing_ok=True)
+
+    def write(self, batch: int, number: int, side: int, tables: Iterable[pa.Table]) -> None:
+        """Write rows of one input of a batch, if there are any."""
+        with self.writer(batch, number, 0, side) as add:
+            for table in tables:
+                add(table)
+
+    @contextmanager
+    def writer(self, batch: int, number: int, partition: int, side: int) -> Iterator[Any]:
+        """Give what takes the rows of one partition of an input, a table at a time; they are there at the end."""
+        import pyarrow.parquet as pq
+
+        name = f"part-{self.first_batch + batch:010d}-{number:02d}{partition:06d}.parquet"
+        target = Path(self.path, name)
+        staged = target.with_name(f".{name}.{random_id()}.tmp")
+        said = json.dumps({"operator": self.operator, "side": side}).encode()
+        file = writer = schema = None
+
+        def add(table: pa.Table) -> None:
+            nonlocal file, writer, schema
+            if file is None or writer is None:
+                descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                file = os.fdopen(descriptor, "wb")
+                os.fchmod(descriptor, file_mode(target.parent))
+                metadata = {**(table.schema.metadata or {}), METADATA: said}
+                schema = table.schema.with_metadata(metadata)
+                writer = pq.ParquetWriter(file, schema)
+            writer.write_table(table.cast(schema))
+
+        try:
+            yield add
+            if file is not None and writer is not None:
+                writer.close()
+                file.flush()
+                os.fsync(file.fileno())
+                staged.replace(target)
+        finally:
+            if file is not None:
+                file.close()
+                staged.unlink(missing_ok=True)
+
+
+def recorder(path: Any, first: Stage, first_batch: int = 0) -> Recorder | None:
+    """Return what records the input of a job's first operator; ``None`` if nothing does.
+
+    Raises:
+        DefinitionError: It is no path of a folder, or the operator has no changelog, without which nothing is replayed.
+    """
+    if path is None:
+        return None
+    if first.changelog is None:
+        raise DefinitionError(
+            f"record={path!r}: operator {first.name!r} has no changelog, which tells the state before each batch and "
+            "which batches were committed; give process(..., changelog=...)"
+        )
+    return Recorder(folder_path(path, "record"), first.name, first_batch)
+
+
+def table_of_elements(values: Sequence[Any], timestamps: Sequence[int | None] | None) -> pa.Table:
+    """Return elements of any type as a table.
+
+    Raises:
+        DefinitionError: One is an object of a class.
+    """
+    import pyarrow as pa
+
+    try:
+        encoded = pa.array([encode_tagged(value) for value in values], pa.binary())
+    except EncodingError as error:
+        raise DefinitionError(
+            f"record=: an element cannot be recorded: {error}; let the source give rows: dictionaries, tuples, a table"
+        ) from error
+    return with_timestamps(pa.table({ELEMENT_COLUMN: encoded}), timestamps)
+
+
+def with_timestamps(table: pa.Table, timestamps: Any) -> pa.Table:
+    """Return a table with the column of timestamps."""
+    import pyarrow as pa
+
+    times = pa.nulls(table.num_rows, pa.int64()) if timestamps is None else pa.array(timestamps, pa.int64())
+    return table.append_column(TIMESTAMP_COLUMN, times)
