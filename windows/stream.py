@@ -194,6 +194,11 @@ class WindowedStream:
             DefinitionError: Both or neither form is used, or parts do not fit each other.
             OutputDefinitionError: On Spark, the columns cannot be derived and are not given.
         """
+        if "initial_state" in named and not hasattr(named["initial_state"], "create_accumulator"):
+            raise DefinitionError(
+                "aggregate: windows take no initial_state, because they keep their state in a form of their own, with "
+                "its timers; restore_from= the changelog of a query, or read the elements of open windows again"
+            )
         if aggregate is not None:
             wrong = [name for name in named if name not in _OPTIONS]
             if wrong:

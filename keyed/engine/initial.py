@@ -65,7 +65,7 @@ class _Writing:
         self._timers = timers
         self._key_type = key_type_
         self._seen: set[tuple[str, bytes, Any]] = set()
-        self._lists: dict[tuple[str, bytes], list[InitialEntry]] = {}
+        self._lists: dict[tuple[str, bytes, bytes], list[InitialEntry]] = {}
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._now = scope.processing_time
 
@@ -89,6 +89,10 @@ class _Writing:
             raise RowError(
                 f"{entry.state!r} is a broadcast state, which belongs to no key; broadcast a stream of its entries"
             )
+        if entry.namespace is not None:
+            if state is None or isinstance(state, BoundTableState):
+                raise RowError("timers and table states have no namespaces; leave the column empty for them")
+            state = state.namespace(entry.namespace)
         if isinstance(state, BoundTableState):
             self._rows.setdefault(entry.state, []).append(entry.row)
             return
@@ -97,9 +101,9 @@ class _Writing:
         if isinstance(state, BoundListState):
             # Its place among the others is known when all are there.
             _checked(entry.value, state.declaration.type)
-            self._lists.setdefault((entry.state, encoded), []).append(entry)
+            self._lists.setdefault((entry.state, encoded, encode_key(entry.namespace)), []).append(entry)
             return
-        place = encode_key(entry.entry) if entry.entry is not None else b""
+        place = encode_key(entry.namespace) + (encode_key(entry.entry) if entry.entry is not None else b"")
         if (entry.state, encoded, place) in self._seen:
             raise RowError("there is a row for this key, state and entry already; leave one out")
         self._seen.add((entry.state, encoded, place))
@@ -158,8 +162,7 @@ class _Writing:
 
     def finish(self) -> None:
         """Write the lists and tables."""
-        for (name, _), entries in self._lists.items():
-            state: Any = self._registry.bound[name]
+        for (name, *_), entries in self._lists.items():
             places = [entry.entry for entry in entries]
             if any(place is not None for place in places):
                 if None in places or len(set(places)) < len(places):
@@ -169,6 +172,7 @@ class _Writing:
                     )
                 entries.sort(key=lambda entry: entry.entry)
             self._scope.key = normalised(entries[0].key)
+            state: Any = self._registry.bound[name].namespace(entries[0].namespace)
             for entry in entries:
                 try:
                     self._set_time(state, entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ class InitialEntry:
         entry: Key of a map entry, place in a list, time from which a version is valid, name of a timer.
         value: Its value, or the time of a timer; a dictionary where its fields have columns of their own.
         expires: When it expires, in milliseconds, if that was given.
+        namespace: The namespace of the state, ``None`` for the state itself.
         row: The row that it was read from, for messages.
     """
 
@@ -41,6 +43,7 @@ class InitialEntry:
     entry: Any
     value: Any
     expires: int | None
+    namespace: Any
     row: dict[str, Any]
 
 
@@ -96,11 +99,7 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
     for batch in table.rename_columns(names).to_batches(max_chunksize=8192):
         for row in batch.to_pylist(maps_as_pydicts="strict"):
             key = row[found[0]] if len(found) == 1 else tuple(row[name] for name in found)
-            if row.get("namespace") is not None:
-                raise RowError(
-                    f"initial_state, row {shown(row)}: state under a namespace cannot be loaded; restore it with "
-                    "restore_from= its changelog"
-                )
+            namespace = _namespace(row)
             expires, entry = _milliseconds(row.get("expires")), _plain(row.get("entry"))
             name = row.get("state") if state is None else state
             if name is None and "state" in row:
@@ -108,15 +107,37 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
             if name is not None:
                 fields = [*rest, *(["value"] if "value" in row else [])]
                 value = row["value"] if fields == ["value"] else {field: row[field] for field in fields}
-                yield InitialEntry(key, name, entry, value, expires, row)
+                yield InitialEntry(key, name, entry, value, expires, namespace, row)
                 continue
             for column in [*rest, *(["value"] if "value" in row else [])]:
                 if row[column] is not None:
-                    yield InitialEntry(key, column, entry, row[column], expires, row)
+                    yield InitialEntry(key, column, entry, row[column], expires, namespace, row)
 
 
 def _milliseconds(time: Any) -> int | None:
     return (time - _EPOCH) // _MILLISECOND if isinstance(time, datetime) else time
+
+
+def _namespace(row: dict[str, Any]) -> Any:
+    """Return the namespace of a row: a text is JSON, as state tables have it, anything else is the namespace.
+
+    Raises:
+        RowError: A text is no JSON.
+    """
+    namespace = row.get("namespace")
+    if isinstance(namespace, str):
+        try:
+            namespace = json.loads(namespace)
+        except ValueError:
+            raise RowError(
+                f"initial_state, row {shown(row)}: a text in the column namespace is JSON, as state tables have it: "
+                f"{json.dumps(namespace)!r} for {namespace!r}"
+            ) from None
+    return _with_tuples(_plain(namespace))
+
+
+def _with_tuples(namespace: Any) -> Any:
+    return tuple(map(_with_tuples, namespace)) if isinstance(namespace, list | tuple) else namespace
 
 
 def _plain(entry: Any) -> Any:

@@ -43,6 +43,7 @@ def lookup_join(
     store: Literal["memory", "rocksdb"] = "memory",
     changelog: Changelog | None = None,
     restore_from: Changelog | RestorePoint | None = None,
+    initial_state: Any = None,
 ) -> Output:
     """Add columns to the rows of a stream: what ``lookup`` gives for their keys (Flink SQL's look-up join).
 
@@ -70,6 +71,8 @@ def lookup_join(
         store: Where the state is kept.
         changelog: Where committed changes go.
         restore_from: What a new query starts with.
+        initial_state: What a new query starts with that comes from elsewhere, as in ``KeyedStream.process``: what is
+            known already, as a state table of an earlier query has it.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -106,6 +109,7 @@ def lookup_join(
         store=store,
         changelog=changelog,
         restore_from=restore_from,
+        initial_state=initial_state,
     )
 
 

@@ -339,3 +339,57 @@ def test_what_is_given_is_what_is_there_whatever_the_order_of_its_rows(counts, l
     result = chain(keys, frames, parallelism=parallelism).run(drain=False)
     expected = [{**NOTHING, "count": counts.get(key, 0), "items": lists.get(key, [])} for key in keys]
     assert sorted(result.values, key=repr) == sorted(expected, key=repr)
+
+
+class InNamespaces(KeyedProcessFunction):
+    total = ValueState(int)
+    items = ListState(str)
+
+    def process_element(self, value, ctx):
+        for namespace in (None, 1, "x", (1, 2)):
+            yield namespace, self.total.namespace(namespace).value(), list(self.items.namespace(namespace).get())
+
+
+def test_state_under_namespaces_is_loaded_from_state_tables_too(tmp_path):
+    rows = [
+        {"state": "total", "namespace": None, "entry": None, "value": 5},
+        {"state": "total", "namespace": "1", "entry": None, "value": 6},
+        {"state": "total", "namespace": '"x"', "entry": None, "value": 7},
+        {"state": "total", "namespace": "[1, 2]", "entry": None, "value": 8},
+    ]
+    numbers = pa.Table.from_pylist([{"k": "a", **row} for row in rows])
+    items = pa.table({"k": ["a"] * 3, "namespace": [1, 1, None], "value": ["b", "c", "d"]})
+    log = DirectoryChangelog(tmp_path / "log")
+    stream = keyed.stream([{"k": "a"}]).key_by("k")
+    first = stream.process(
+        InNamespaces(), initial_state={"total": numbers.drop(["state"]), "items": items}, changelog=log
+    )
+    expected = [(None, 5, ["d"]), (1, 6, ["b", "c"]), ("x", 7, []), ((1, 2), 8, [])]
+    assert first.run().values == expected
+    with keyed.open_tables(log, tmp_path / "tables") as tables:
+        tables.wait_for(1)
+        known = {name: tables[name].dataset().to_table() for name in ("total", "items")}
+    assert stream.process(InNamespaces(), initial_state=known).run().values == expected
+
+
+def test_a_namespace_that_is_none_is_refused():
+    stream = keyed.stream([{"k": "a"}]).key_by("k")
+
+    def load(**columns):
+        stream.process(InNamespaces(), initial_state=pa.table({"k": ["a"], **columns})).run()
+
+    with pytest.raises(RowError, match="""namespace is JSON, as state tables have it: '"x"' for 'x'"""):
+        load(state=["total"], namespace=["x"], value=[1])
+    with pytest.raises(RowError, match="timers and table states have no namespaces"):
+        load(state=["timer:event_time"], namespace=[1], value=[1])
+    twice = pa.table({"k": ["a"] * 2, "state": ["total"] * 2, "namespace": [1, 1], "value": [1, 2]})
+    with pytest.raises(RowError, match="there is a row for this key, state and entry already"):
+        stream.process(InNamespaces(), initial_state=twice).run()
+
+
+def test_windows_say_why_they_take_none():
+    import windows
+
+    windowed = keyed.stream([], timestamp="t").key_by("k").window(windows.TumblingEventTimeWindows.of(5))
+    with pytest.raises(DefinitionError, match="windows take no initial_state"):
+        windowed.aggregate({"n": windows.Count()}, initial_state=pa.table({"k": ["a"]}))  # type: ignore[call-overload]
