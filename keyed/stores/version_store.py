@@ -534,13 +534,13 @@ class VersionStore:
                 batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
                 self._parts += 1
         rows.sort(key=_first)
-        at = newest = b""
+        newest: dict[bytes, bytes] = {}
         for key, number, address, record in rows:
             batch[key] = record
-            # Of an address the newest commit comes first, and of that the change that counts last.
-            if address != at or number == newest:
+            # In a bucket the newest commit comes first, and of that the change that counts last.
+            if number >= newest.get(address, b""):
                 batch[b"L" + address] = number + record
-                at, newest = address, number
+                newest[address] = number
 
     def _sweep(self, batch: WriteBatch, extent: Extent, least: int, rest: int) -> None:
         """Remove versions that nobody can see: a part of the addresses, in their order, with each commit.

@@ -111,7 +111,7 @@ class _Tables(Mapping[str, StateTable]):
         """
         if len(self._operators) > 1:
             raise DefinitionError(
-                f"timers: there are several operators; use timers_of({next(iter(self._operators))!r})"
+                f"timers: there are several operators; use timers_of({next(iter(self._operators))!r}), over HTTP ?operator="
             )
         return self.timers_of(next(iter(self._operators)))
 

@@ -13,6 +13,8 @@ from keyed.errors import DefinitionError
 
 ALL_TABLES = "*"
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
+#: A state, or operator.state.
+_TABLE = re.compile(r"\*|[A-Za-z0-9_.-]{1,257}")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: How long a browser stays logged in, seconds.
 SESSION_SECONDS = 30 * 24 * 3_600
@@ -24,6 +26,9 @@ def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
             raise DefinitionError(
                 "a token must be 16 to 512 visible ASCII characters; make one with `openssl rand -hex 32`"
             )
+        for table in tokens[token]:
+            if not _TABLE.fullmatch(table):
+                raise DefinitionError(f"a token is for tables by their names, or for all by '*'; {table!r} is no name")
     return {token: frozenset(tables) for token, tables in tokens.items()}
 
 

@@ -35,6 +35,7 @@ import attrs
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -483,7 +484,12 @@ def make_app(
         finally:
             await sql.close()
 
-    app = Starlette(routes=routes, middleware=[Middleware(_Guard, access=access)], lifespan=lifespan)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(_Guard, access=access)],
+        exception_handlers={HTTPException: _no_route},
+        lifespan=lifespan,
+    )
     app.state.watch = server.watch
     return app
 
@@ -494,8 +500,15 @@ async def _answer(work: Callable[[], Any]) -> Response:
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _error(status: int, kind: str, message: str) -> Response:
-    return JSONResponse({"error": {"type": kind, "message": message}}, status_code=status)
+def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"type": kind, "message": message}}, status_code=status, headers=headers)
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    """Answer a request for what is not there, or by another method than it has."""
+    assert isinstance(error, HTTPException)
+    kind = error.detail.replace(" ", "")
+    return _error(error.status_code, kind, f"{request.method} {request.url.path}: see /openapi.json", error.headers)
 
 
 def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[Any, Any, Any]:

@@ -177,6 +177,8 @@ def test_a_query_that_takes_too_long_is_killed(job):
         ("/tables/count?unknown=1", 400, "DefinitionError"),
         ("/tables/items/history/ann", 400, "DefinitionError"),
         ("/tables/count/changes?after=nonsense", 400, "DefinitionError"),
+        ("/nothing", 404, "NotFound"),
+        ("/sql", 405, "MethodNotAllowed"),
     ],
 )
 def test_errors_have_a_status_and_say_what_to_do(ask, path, status, kind):
@@ -222,6 +224,8 @@ def test_other_machines_need_a_token(job):
         serve(job[1], host="0.0.0.0")
     with pytest.raises(keyed.DefinitionError, match="16 to 512"):
         Access(tokens={"short": ["*"]})
+    with pytest.raises(keyed.DefinitionError, match="'\\[\"count\"\\],' is no name"):
+        Access(tokens={TOKEN: ['["count"],']})
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
