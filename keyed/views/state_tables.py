@@ -110,8 +110,9 @@ class _Tables(Mapping[str, StateTable]):
             DefinitionError: There are several operators: use `timers_of`.
         """
         if len(self._operators) > 1:
+            first = next(iter(self._operators))
             raise DefinitionError(
-                f"timers: there are several operators; use timers_of({next(iter(self._operators))!r}), over HTTP ?operator="
+                f"timers: there are several operators; use timers_of({first!r}), over HTTP ?operator={first}"
             )
         return self.timers_of(next(iter(self._operators)))
 
