@@ -97,11 +97,13 @@ class Definition:
         """The aggregates by name; none where they have no names."""
         return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
 
-    @property
-    def cells(self) -> dict[str, type]:
-        """Names and types of the accumulators in a packed state, as `keyed.ValueState` takes rows."""
-        pairs = zip(self.names or ("accumulator",), self.aggregates, strict=True)
-        return {name: int if type(aggregate) is Count else object for name, aggregate in pairs}
+    def rows(self, *bounds: str) -> dict[str, type]:
+        """Return the columns of windows in a list: bounds and accumulators, as `keyed.ValueState` takes rows."""
+        columns: dict[str, type] = dict.fromkeys(bounds, int)
+        for name, aggregate in zip(self.names or ("accumulator",), self.aggregates, strict=True):
+            free = f"value_{name}" if name in columns else name
+            columns[free] = int if type(aggregate) is Count else object
+        return columns
 
     @property
     def lateness_ms(self) -> int:

@@ -41,7 +41,7 @@ class PackedSessions:
         self._cells = Cells(definition.aggregates)
         self._stride = _CELLS + self._cells.width
         name = f"sessions_{self._cells.width}"
-        rows = {"window.start": int, "window.end": int, "window.timer": int, **definition.cells}
+        rows = definition.rows("window.start", "window.end", "window.timer")
         self._state: Any = context.get_state(ValueState(list, name=name, in_place=True, rows=rows))
         self._context = WindowContext(definition, context, merging=True)
         self._emission = Emission(definition, self._cells, self._context)

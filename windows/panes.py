@@ -44,10 +44,8 @@ class PaneWindows:
         self._add = self._cells.add
         self._stride = 1 + self._cells.width
         start = "window.start" if self._step >= self._size else "slice.start"
-        rows = {start: int, **definition.cells}
-        self._state: Any = context.get_state(
-            ValueState(list, name=f"panes_{self._cells.width}", in_place=True, rows=rows)
-        )
+        name = f"panes_{self._cells.width}"
+        self._state: Any = context.get_state(ValueState(list, name=name, in_place=True, rows=definition.rows(start)))
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)
         self._has_process = definition.process is not None

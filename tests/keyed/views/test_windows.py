@@ -203,6 +203,15 @@ def close():
         yield stack
 
 
+def test_an_aggregate_may_have_the_name_of_a_bound(tmp_path):
+    windowed = keyed.stream(ROWS, timestamp="t").key_by("k").window(w.EventTimeSessionWindows.with_gap(9)).path("row")
+    result = windowed.aggregate({"window.end": w.Count()}).run(tables=tmp_path / "tables", drain=False)
+    with result.tables as tables:
+        (entry,) = tables["sessions_1"].scan(key="a")
+        assert entry.entry == (0,)
+        assert (entry.value["window.end"], entry.value["value_window.end"]) == (104, 20)
+
+
 class Rows(keyed.KeyedProcessFunction):
     """Keeps a list of rows that expires."""
 
