@@ -176,3 +176,31 @@ def test_a_checkpoint_goes_on_with_the_path_that_it_was_begun_with(tmp_path, beg
         run(other, 10)
     found = [*first[0]["a"], *run(begun, 10)[0]["a"]]
     assert found == [(number, number) for number in range(10)]
+
+
+class Passed(keyed.KeyedProcessFunction):
+    """Hands its rows on, with their times, and drops every seventh."""
+
+    def process_element(self, value, ctx):
+        if value.id % 7:
+            yield tuple(value)
+
+
+@pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
+@given(left=ROWS, right=ROWS, size=SIZES)
+def test_sides_may_be_outputs_of_operators(sides, left, right, size):
+    found = []
+    for path in ("row", "vectorized"):
+        made: list[Any] = []
+        for rows, key, is_output in zip((left, right), "kj", sides, strict=True):
+            each: Any = keyed.stream(table(rows, key), timestamp="t", watermark=keyed.bounded_out_of_orderness(5))
+            if is_output:
+                each = each.key_by(key).process(Passed(), f"{key} string, t bigint, id bigint", name=f"passed_{key}")
+            made.append(each.key_by(key))
+        join = IntervalJoin(ids, lower=-3, upper=5, how="full", path=path)
+        result = made[0].connect(made[1]).process(join, "k string, left bigint, right bigint", name="join")
+        run = result.run(rows_per_batch=size)
+        metrics = run.metrics["join"]
+        found.append((sorted(map(tuple, run.values), key=str), metrics["rows_late"], metrics["rows_dropped"]))
+        assert metrics["live_entries"] == 0
+    assert found[0] == found[1]

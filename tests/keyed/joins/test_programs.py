@@ -42,6 +42,18 @@ def on_columns(function: Any) -> Any:
     return out.operators["join"]
 
 
+def arrive(harness: Any, path: str, side: str, key: str, number: int, time: int) -> None:
+    """Process an element of a side."""
+    element = {"k": key, "n": number, "t": time}
+    if path == "row":
+        process = harness.process_element1 if side == "left" else harness.process_element2
+        process(element, time)
+        return
+    table = pa.Table.from_pylist([element], SIDE)
+    left, right = (table, None) if side == "left" else (None, table)
+    harness.process_batches(left, right, "t")
+
+
 def run(function: Any, steps: list[Any], path: str) -> list[Any]:
     """Return (value, timestamp) of all outputs; an element is (key, number of its step, time)."""
     is_as_of, key = isinstance(function, AsOfJoin), "k"
@@ -52,14 +64,7 @@ def run(function: Any, steps: list[Any], path: str) -> list[Any]:
     try:
         for number, (what, *rest) in enumerate(steps):
             if what in ("left", "right"):
-                element = {"k": rest[0], "n": number, "t": rest[1]}
-                if path == "vectorized":
-                    table = pa.Table.from_pylist([element], SIDE)
-                    left, right = (table, None) if what == "left" else (None, table)
-                    harness.process_batches(left, right, "t")
-                else:
-                    process = harness.process_element1 if what == "left" else harness.process_element2
-                    process(element, rest[1])
+                arrive(harness, path, what, rest[0], number, rest[1])
             elif what == "watermark1":
                 harness.advance_watermark1(rest[0])
             elif what == "watermark2":
@@ -86,13 +91,15 @@ def run(function: Any, steps: list[Any], path: str) -> list[Any]:
 class Model:
     """Watermarks and arrivals; what is late by Flink's or by our rule is up to those who derive from it."""
 
-    def __init__(self, steps: list[Any]) -> None:
+    def __init__(self, steps: list[Any], every: int = 1) -> None:
         self.outputs: list[Any] = []
         self.sides: list[list[Any]] = [[], []]
         clocks, self.watermark = [MIN_TIMESTAMP, MIN_TIMESTAMP], MIN_TIMESTAMP
         for number, (what, *rest) in enumerate(steps):
             if what in ("left", "right"):
-                self.arrives(int(what == "right"), rest[0], rest[1], number)
+                self.arrives(int(what == "right"), rest[0], rest[1], number // every)
+            elif what == "watermark":
+                self.moves(rest[0])
             elif what in ("watermark1", "watermark2"):
                 side = int(what == "watermark2")
                 clocks[side] = max(clocks[side], rest[0])
@@ -111,9 +118,9 @@ def pair(left, right):
 
 
 class Intervals(Model):
-    def __init__(self, steps, lower, upper, how):
+    def __init__(self, steps, lower, upper, how, every=1):
         self.lower, self.upper, self.how = lower, upper, how
-        super().__init__(steps)
+        super().__init__(steps, every)
 
     def end(self, side, time):
         return time + max(-self.lower if side else self.upper, 0)
@@ -205,3 +212,37 @@ class Windows(Model):
 def test_window_join(path, steps):
     found = run(WindowJoin(pair, size=5, slide=2), steps, path)
     assert sorted(found, key=str) == sorted(Windows(steps).outputs, key=str)
+
+
+PATIENT = keyed.bounded_out_of_orderness(milliseconds=3).with_idleness(10)
+IDLE_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), TIMES),
+        st.tuples(st.just("waits"), st.integers(1, 12)),
+        st.tuples(st.just("crash")),
+    ),
+    max_size=30,
+)
+
+
+@PATHS
+@given(steps=IDLE_STEPS, bounds=st.tuples(st.integers(-6, 6), st.integers(-6, 6)))
+def test_interval_join_while_sides_are_silent(path, steps, bounds):
+    """The watermark follows the rows, and a side that is silent for 10 ms does not hold it back; both may be."""
+    lower, upper = sorted(bounds)
+    function: Any = IntervalJoin(pair, lower=lower, upper=upper, how="full")
+    function = on_columns(function) if path == "vectorized" else function
+    seen: list[Any] = []
+    with KeyedTestHarness(function, key="k", watermark=PATIENT) as harness:
+        for number, (what, *rest) in enumerate(steps):
+            if what in ("left", "right"):
+                arrive(harness, path, what, rest[0], number, rest[1])
+            elif what == "waits":
+                harness.advance_processing_time(number * 12 + rest[0])
+            else:
+                harness.crash_and_recover()
+            seen += [(what, *rest), ("watermark", harness.current_watermark)]
+        harness.end_of_input()
+        found = [(tuple(record.value), record.timestamp) for record in harness.take_output()]
+        assert harness.state_entries() == 0
+    assert sorted(found, key=str) == sorted(Intervals(seen, lower, upper, "full", every=2).outputs, key=str)
