@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import attrs
 
-from keyed.changelog.directory.disk import exists, locked, publish, remove
+from keyed.changelog.directory.disk import exists, locked, publish, remove, sync_folder
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit
@@ -99,6 +99,8 @@ def compact_group(
     with locked(folder.lock, wait=wait) as held:
         listing, newest = folder.look()
         if held:
+            # An earlier one may have made a base that is not durable, and what it stands for is about to be removed.
+            sync_folder(folder.path)
             with suppress(_Stopped):
                 for target in _targets(folder, listing, newest, limits):
                     _fold(folder, folder.listing(), target, stopped)

@@ -9,6 +9,7 @@ import attrs
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.disk import (
     exists,
+    is_staged,
     make_folder,
     publish,
     publish_staged,
@@ -111,6 +112,9 @@ class DirectoryWriter:
         sequence = segment.commit.sequence
         path = self._folder.segment(sequence)
         with suppress(FileNotFoundError), self._folder.opened(path, sequence) as (found, _):
+            if is_staged(path, segment.commit.attempt):
+                # Whoever published it has not made it durable yet, or never will.
+                sync_folder(self._folder.path)
             self._unstage()
             if found is not None and found.attempt == segment.commit.attempt:
                 self._last, self._path = segment.commit, path

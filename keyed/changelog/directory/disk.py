@@ -190,9 +190,19 @@ def publish_staged(path: Path, attempt: str) -> bool:
             published = _link(staged, path)
         except FileNotFoundError:
             return False
-    unstage(path, attempt)
+    # What is staged goes last: as long as it is there the name may not be durable.
     sync_folder(path.parent)
+    unstage(path, attempt)
     return published
+
+
+def is_staged(path: Path, attempt: str) -> bool:
+    """Tell whether what an attempt has staged for a name is there.
+
+    Raises:
+        ChangelogError: The folder cannot be read.
+    """
+    return exists(_staged(path, attempt))
 
 
 def unstage(path: Path, attempt: str) -> None:
