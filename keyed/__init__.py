@@ -42,6 +42,7 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
+from keyed.global_tables import GlobalTable, global_table
 from keyed.kafka_source import KafkaSource
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
@@ -117,6 +118,7 @@ __all__ = [
     "DefinitionError",
     "DirectoryChangelog",
     "EncodingError",
+    "GlobalTable",
     "HistoryCompacted",
     "JavaNotFound",
     "KafkaChangelog",
@@ -184,6 +186,7 @@ __all__ = [
     "ascending_timestamps",
     "bounded_out_of_orderness",
     "collect_sink",
+    "global_table",
     "milliseconds_of",
     "open_tables",
     "parquet_sink",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import attrs
@@ -59,6 +60,7 @@ class OperatorSpec:
         strategies: How the watermark follows each input; ``None`` for an output of another operator, and for a
             broadcast stream without timestamps.
         broadcast: Descriptors of the broadcast states.
+        global_tables: Key columns of those of them that are global tables, by name: all are, or none is.
     """
 
     name: str
@@ -75,6 +77,7 @@ class OperatorSpec:
     ingestion_delay_ms: int | None = None
     keys2: tuple[str, ...] = ()
     broadcast: tuple[MapState[Any, Any], ...] = ()
+    global_tables: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
 
     @property
     def ingests(self) -> bool:

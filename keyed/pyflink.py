@@ -700,13 +700,7 @@ class DataStream(_Partial):
         return KeyedStream(self._env, self._stream.key_by(select), self._stream)
 
     def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> keyed.BroadcastStream:
-        """Give every key group all elements of this source, for `KeyedStream.connect`.
-
-        Raises:
-            DefinitionError: It is what an operator emits.
-        """
-        if isinstance(self._stream, keyed.Output):
-            raise DefinitionError("broadcast is for sources: write the output to a sink, and broadcast what reads that")
+        """Give every key group all elements of this stream, for `KeyedStream.connect`."""
         return self._stream.broadcast(*descriptors)
 
     def process(self, function: Any, output_type: Any = None) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, TypeVar, Unpack, cast
@@ -23,11 +23,13 @@ from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
     RowFunction,
     check_function,
     declared_states,
     takes_two,
 )
+from keyed.global_tables import GlobalTable
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
 from keyed.options import Options, RunOptions, StartOptions, options_of, shows
@@ -138,6 +140,7 @@ class Stage:
         inputs: The streams that it reads, those of the first side first.
         before: The other operators of its query in the order in which they run, if it is the last one of a query.
         broadcast_states: Descriptors of the broadcast states.
+        global_tables: Those of them that are global tables, as key columns by name.
     """
 
     inputs: tuple[Input, ...]
@@ -152,6 +155,7 @@ class Stage:
     initial_state: Any = None
     broadcast_states: tuple[MapState[Any, Any], ...] = ()
     before: tuple[Stage, ...] | None = None
+    global_tables: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
 
     def __repr__(self) -> str:
         return f"{_shown_inputs(self.inputs)} → {self.name}"
@@ -243,6 +247,7 @@ class Stage:
             output_timestamps=output_timestamps,
             changelog=self.changelog,
             broadcast=self.broadcast_states,
+            global_tables=self.global_tables,
         )
 
 
@@ -380,20 +385,23 @@ class KeyedStream(Shown):
     Attributes:
         inputs: What it is made of.
         broadcast_states: Descriptors of the broadcast states, where it is connected with a broadcast stream.
+        global_tables: Those of them that are global tables, as key columns by name.
     """
 
     inputs: tuple[Input, ...]
     broadcast_states: tuple[MapState[Any, Any], ...] = ()
+    global_tables: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
 
     def __repr__(self) -> str:
         return f"KeyedStream({_shown_inputs(self.inputs)})"
 
-    def connect(self, other: KeyedStream | BroadcastStream) -> KeyedStream:
-        """Connect this keyed stream with another one, for a function over both.
+    def connect(self, other: KeyedStream | BroadcastStream | GlobalTable) -> KeyedStream:
+        """Connect this keyed stream with another one, for a function over both, or with a table.
 
         Args:
             other: A keyed stream, for a `KeyedCoProcessFunction`; or a broadcast one, for a
-                `KeyedBroadcastProcessFunction`.
+                `KeyedBroadcastProcessFunction`; or a `global_table`, of which there may be several, for a
+                `KeyedProcessFunction`.
 
         Raises:
             DefinitionError: The other one is neither, or has another number of key columns, or one of them is
@@ -401,6 +409,8 @@ class KeyedStream(Shown):
         """
         if isinstance(other, BroadcastStream):
             return self._with_broadcast(other)
+        if isinstance(other, GlobalTable):
+            return self._with_table(other)
         if not isinstance(other, KeyedStream):
             raise DefinitionError(
                 f"connect({other!r}): key both streams, a.key_by(...).connect(b.key_by(...)), or broadcast the other "
@@ -424,6 +434,17 @@ class KeyedStream(Shown):
         _check_together(mine if all(not Input(each, ()).event_time for each in theirs) else [*mine, *theirs])
         read = (Input(origin, (), side=1, is_broadcast=True) for origin in theirs)
         return KeyedStream((*self.inputs, *read), other.descriptors)
+
+    def _with_table(self, table: GlobalTable) -> KeyedStream:
+        if not self.global_tables:
+            _check_connectable(self)
+        check_descriptors((*self.broadcast_states, table.state))
+        (origin,) = stream(table).origins
+        return KeyedStream(
+            (*self.inputs, Input(origin, (), side=1, is_broadcast=True)),
+            (*self.broadcast_states, table.state),
+            {**self.global_tables, table.state.name: table.key},
+        )
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -545,6 +566,7 @@ class KeyedStream(Shown):
             restore_from,
             initial_state,
             broadcast_states=self.broadcast_states,
+            global_tables=self.global_tables,
         )
         return Output(stage, None)
 
@@ -900,7 +922,9 @@ def _check_sides(function: Function, stream: KeyedStream) -> None:
     """
     name = type(function).__name__
     if stream.broadcast_states:
-        if not isinstance(function, KeyedBroadcastProcessFunction):
+        if stream.global_tables and not isinstance(function, KeyedProcessFunction):
+            raise DefinitionError(f"{name} is no KeyedProcessFunction, which a stream beside global tables takes")
+        if not (stream.global_tables or isinstance(function, KeyedBroadcastProcessFunction)):
             raise DefinitionError(f"{name} is no KeyedBroadcastProcessFunction, which a broadcast stream takes")
         described = {state.name: state for state in stream.broadcast_states}
         for state_name, (attribute, state) in declared_states(function).items():
@@ -925,6 +949,8 @@ def _check_one_query(sources: Sequence[Source]) -> None:
     Raises:
         DefinitionError: They are on different runtimes, or some are streams and some are not.
     """
+    # A global table is read by both runtimes.
+    sources = [source for source in sources if not isinstance(source.data, GlobalTable)]
     if len({is_dataframe(source.data) for source in sources}) > 1:
         raise DefinitionError(
             "a Spark DataFrame and a source of the local runtime cannot be in one query; make a DataFrame of both: "

@@ -261,6 +261,7 @@ def test_every_flag_of_the_commands_is_documented():
 def test_commands_in_the_docs_exist():
     from examples.top_n.__main__ import _parser as top_n
     from tests.benchmarks.__main__ import _parser as benchmarks
+    from tests.benchmarks.broadcast import _parser as broadcast
     from tests.benchmarks.freshness import _parser as freshness
     from tests.benchmarks.joins import _parser as joins
     from tests.benchmarks.table_states import _parser as table_states
@@ -270,6 +271,7 @@ def test_commands_in_the_docs_exist():
     known: dict[str, set[str]] = {f"examples.{path.stem}": set() for path in ROOT.glob("examples/*.py")}
     known |= {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
     known |= {
+        "tests.benchmarks.broadcast": flags(broadcast()),
         "tests.benchmarks.freshness": flags(freshness()),
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.table_states": flags(table_states()),

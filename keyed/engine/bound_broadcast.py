@@ -24,24 +24,31 @@ class BoundBroadcastState(BoundMapState):
 
     kind = "broadcast"
 
+    #: What was looked up, `MISSING` where there is nothing, by keys of the class that are found by their value; and
+    #: all entries as they are held, with their keys. From batch to batch they stay until something is written.
+    _found: dict[Any, Any]
+    _all: list[tuple[Any, Any]] | None
+    _kept: tuple[dict[Any, Any], list[tuple[Any, Any]] | None]
+    _is_changed = True
+
     def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
         # In a scope of its own the key stays null, whatever the key of the element is.
         super().__init__(declaration, Scope(scope.store, stays=scope.stays), state_id)
         self.is_writable = False
-        self._forget()
 
     def __repr__(self) -> str:
         return repr(self.declaration)
 
-    def _forget(self) -> None:
-        #: What was looked up, `MISSING` where there is nothing, by keys of the class that are found by their value.
-        self._found: dict[Any, Any] = {}
-        #: All entries as they are held, with their keys.
-        self._all: list[tuple[Any, Any]] | None = None
+    def activate(self) -> None:
+        super().activate()
+        self._found, self._all = self._kept
+        self._is_changed = False
 
     def deactivate(self) -> None:
         super().deactivate()
-        self._forget()
+        # What was written is not committed yet.
+        self._kept = ({}, None) if self._is_changed else (self._found, self._all)
+        self._found, self._all = {}, None
 
     # Reading: for each element with a key, so what is found is remembered --------------------------------------------
 
@@ -75,7 +82,7 @@ class BoundBroadcastState(BoundMapState):
                 f"broadcast state {self.name!r} is read-only here: what an element with a key writes would be in one "
                 "key group alone; write it in process_broadcast_element"
             )
-        self._forget()
+        self._found, self._all, self._is_changed = {}, None, True
 
     def put(self, key: Any, value: Any) -> None:
         self._change()

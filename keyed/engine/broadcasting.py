@@ -95,10 +95,10 @@ class EngineBroadcastContext:
 
 
 class Broadcasting:
-    """Runs broadcast elements through ``process_broadcast_element``.
+    """Runs broadcast elements.
 
     Args:
-        function: The opened function.
+        process: ``process_broadcast_element`` of the opened function, or what takes its place.
         scope: The batch's scope, at the watermark before the batch.
         registry: The states.
         context: Where outputs go.
@@ -109,8 +109,10 @@ class Broadcasting:
         running: The element that runs, in a tuple; ``None`` while none does.
     """
 
-    def __init__(self, function: Any, scope: Scope, registry: Registry, context: EngineContext) -> None:
-        self._process = function.process_broadcast_element
+    def __init__(
+        self, process: Callable[[Any, Any], Any], scope: Scope, registry: Registry, context: EngineContext
+    ) -> None:
+        self._process = process
         self._scope = scope
         self._states = list(registry.broadcast.values())
         self._outputs = context

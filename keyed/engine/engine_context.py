@@ -209,13 +209,13 @@ class EngineContext:
         return self._timers
 
     def get_broadcast_state(self, descriptor: MapState[Any, Any]) -> Any:
-        state = self._broadcast.get(getattr(descriptor, "name", ""))
-        if state is None:
+        try:
+            return self._broadcast[descriptor.name]
+        except (KeyError, AttributeError):
             raise StateAccessError(
                 f"get_broadcast_state({descriptor!r}): no stream was broadcast with it; there are "
                 f"{', '.join(map(repr, self._broadcast)) or 'none'}"
-            )
-        return state
+            ) from None
 
     def drop(self) -> None:
         self.dropped += 1

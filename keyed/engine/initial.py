@@ -6,7 +6,6 @@ live, and are part of the group's first commit and so of its changelog.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
 from keyed.engine.bound_tables import BoundTableState
 from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
+from keyed.engine.declared_values import as_declared
 from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
@@ -100,7 +100,7 @@ class _Writing:
             raise RowError("the value is null; leave the row out")
         if isinstance(state, BoundListState):
             # Its place among the others is known when all are there.
-            _checked(entry.value, state.declaration.type)
+            as_declared(entry.value, state.declaration.type)
             self._lists.setdefault((entry.state, encoded, encode_key(entry.namespace)), []).append(entry)
             return
         place = encode_key(entry.namespace) + (encode_key(entry.entry) if entry.entry is not None else b"")
@@ -121,16 +121,16 @@ class _Writing:
             raise RowError(f"{state.kind} state {state.name!r} {said}")
         self._set_time(state, entry)
         if isinstance(state, BoundMapState):
-            value = None if entry.value is None else _checked(entry.value, declaration.value_type)
-            state.put(_checked(name, declaration.key_type), value)
+            value = None if entry.value is None else as_declared(entry.value, declaration.value_type)
+            state.put(as_declared(name, declaration.key_type), value)
         elif isinstance(state, BoundAggregatingState):
-            state.set_item(state.take(_checked(entry.value, declaration.accumulator_type)))
+            state.set_item(state.take(as_declared(entry.value, declaration.accumulator_type)))
         elif isinstance(state, BoundValueState):
-            state.update(_checked(entry.value, declaration.type))
+            state.update(as_declared(entry.value, declaration.type))
         elif isinstance(state, BoundReducingState):
-            state.add(_checked(entry.value, declaration.type))
+            state.add(as_declared(entry.value, declaration.type))
         else:
-            state.put(_checked(entry.value, declaration.type), _milliseconds(name))
+            state.put(as_declared(entry.value, declaration.type), _milliseconds(name))
         self._reset_time()
 
     def _set_time(self, state: Any, entry: InitialEntry) -> None:
@@ -176,7 +176,7 @@ class _Writing:
             for entry in entries:
                 try:
                     self._set_time(state, entry)
-                    state.add(_checked(entry.value, state.declaration.type))
+                    state.add(as_declared(entry.value, state.declaration.type))
                 except (KeyedError, msgspec.ValidationError) as error:
                     raise RowError(f"initial_state, row {shown(entry.row)}: {error}") from error
                 self._reset_time()
@@ -211,27 +211,6 @@ def _table(state: BoundTableState, names: list[str], rows: list[dict[str, Any]])
 
     schema: Any = pa.schema([state.layout.schema.field(name) for name in names])
     return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _checked(value: Any, type_: Any) -> Any:
-    """Return a value as the declared type has it: of what Arrow has for a class the class.
-
-    Raises:
-        msgspec.ValidationError: It does not fit.
-    """
-    if type_ is None or type_ is Any or type_ is object:
-        return value
-    try:
-        return msgspec.convert(value, type_)
-    except msgspec.ValidationError:
-        parts = list(value.values()) if isinstance(value, dict) else []
-        if len(parts) == 1:
-            # Spark's state tables have a struct of one field for a value.
-            return msgspec.convert(parts[0], type_)
-        if parts and (typing.get_origin(type_) is tuple or (isinstance(type_, type) and issubclass(type_, tuple))):
-            # Arrow has no tuples: those of state tables are structs.
-            return msgspec.convert(parts, type_)
-        raise
 
 
 def _milliseconds(time: Any) -> int:

@@ -19,6 +19,7 @@ from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.initial import write_initial
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
+from keyed.engine.table_versions import TableVersions
 from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue
 from keyed.functions import RowFunction
@@ -100,7 +101,12 @@ class RowWork:
         main, side = context.main, context.side
         event.load(watermark)
         processing.load(scope.processing_time)
-        broadcast = Broadcasting(self._function, scope, registry, context) if registry.broadcast else None
+        broadcast = None
+        if registry.broadcast:
+            tables = self._spec.global_tables
+            replace = TableVersions(tables, registry.broadcast).replace if tables else None
+            process = replace or self._function.process_broadcast_element
+            broadcast = Broadcasting(process, scope, registry, context)
         driver = Driver(self._spec, self._function, scope, timers, context, broadcast)
         registry.activate()
         try:

@@ -39,6 +39,7 @@ from keyed.functions import (
     declared_states,
     takes_two,
 )
+from keyed.global_tables import GlobalTable
 from keyed.operators import OperatorSpec, Order, check_order, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
@@ -122,6 +123,7 @@ class KeyedTestHarness(Shown):
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
         ingestion_time: Whether each element has the processing time of its batch as its timestamp, and the watermark
             follows the processing time, as with `keyed.INGESTION_TIME`.
+        global_tables: Global tables that the function reads: they are read at once, and again by `reload_tables`.
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
@@ -143,6 +145,7 @@ class KeyedTestHarness(Shown):
         order: Order = "event_time",
         broadcast: Sequence[MapState[Any, Any]] = (),
         ingestion_time: bool = False,
+        global_tables: Sequence[GlobalTable] = (),
     ) -> None:
         check_function(function)
         check_order(order)
@@ -168,9 +171,11 @@ class KeyedTestHarness(Shown):
             changelog=changelog,
             strategies=(watermark, watermark) if watermark is not None and sided else (),
             keys2=_key_columns(function, key2),
-            broadcast=tuple(broadcast),
+            broadcast=(*broadcast, *(table.state for table in global_tables)),
+            global_tables={table.state.name: table.key for table in global_tables},
             ingestion_delay_ms=delay if ingestion_time else None,
         )
+        self._global_tables = list(global_tables)
         self._keys = [_key_of(function, each) for each in (key, key2)]
         self._backend = backend
         # A row without a timestamp leaves those of its batch as they came, so the engine is not told of an order.
@@ -195,6 +200,7 @@ class KeyedTestHarness(Shown):
         if initial_state is not None:
             entries = by_group(initial_state, function, self._spec.keys, self._spec.name, parallelism)
             self._commit([attrs.evolve(self._batch([]), initial=each) for each in entries])
+        self.reload_tables()
 
     def __repr__(self) -> str:
         clocks = f"watermark {self._watermark}, processing time {self._processing_time}"
@@ -249,6 +255,17 @@ class KeyedTestHarness(Shown):
             self._collecting.append((element, timestamp, side))
         else:
             self._run([(element, timestamp, side)])
+
+    def reload_tables(self) -> None:
+        """Read the global tables again: the function sees them as they are now, whole. One commit.
+
+        Raises:
+            SourceError: One cannot be read.
+            RowError: A row does not fit the types of its state.
+        """
+        versions = [{"name": table.state.name, "rows": table.version().rows} for table in self._global_tables]
+        if versions:
+            self._run([(element_of(version), None, 1) for version in versions])
 
     @contextmanager
     def batch(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Flink's CoBroadcastWithKeyedOperatorTest, through the harness. Keys are texts; broadcast elements are numbers."""
+"""Flink's CoBroadcastWithKeyedOperatorTest, through the harness, and BroadcastStateITCase. Keys are mostly texts."""
 
 from __future__ import annotations
 
@@ -179,3 +179,29 @@ def test_no_keyed_state_on_the_broadcast_side():
     harness.process("a")
     with pytest.raises(StateAccessError, match="apply_to_keyed_state"):
         harness.process_broadcast_element(5, 12)
+
+
+LONGS = MapState(int, str, name="broadcast-state")
+EXPECTED = {number: f"test:{number}" for number in range(6)}
+
+
+class TimersSeeAll(KeyedBroadcastProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(100_000 + value)
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(LONGS).put(int(value.split(":")[1]), value)
+
+    def on_timer(self, timestamp, ctx):
+        assert dict(ctx.get_broadcast_state(LONGS).items()) == EXPECTED
+        assert timestamp == 100_000 + ctx.get_current_key()
+        yield timestamp
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 4, 100])
+def test_a_job_with_timers(rows_per_batch):
+    """BroadcastStateITCase's testKeyedWithBroadcastTranslation: timers at the end see all broadcast elements."""
+    numbers = keyed.stream(list(range(6)), timestamp=lambda value: value)
+    texts = keyed.stream(list(EXPECTED.values()), timestamp=lambda value: int(value.split(":")[1]))
+    job = numbers.key_by(lambda value: value).connect(texts.broadcast(LONGS)).process(TimersSeeAll(), parallelism=4)
+    assert sorted(job.run(rows_per_batch=rows_per_batch).values) == [100_000 + number for number in range(6)]

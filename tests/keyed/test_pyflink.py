@@ -466,5 +466,3 @@ def test_broadcast_state():
     assert list(joined.execute_and_collect()) == [(1, 1), (2, 2), (3, None)]
     with pytest.raises(DefinitionError, match="has several inputs"):
         stream.connect(as_it_is)
-    with pytest.raises(DefinitionError, match="broadcast is for sources"):
-        joined.broadcast(descriptor)

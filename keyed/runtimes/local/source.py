@@ -19,6 +19,7 @@ from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError
+from keyed.global_tables import GlobalTable, TableReader
 from keyed.runtimes.local.alignment import Alignment
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition, SourcePosition
@@ -95,6 +96,8 @@ def arrivals(
     position.beside += [SourcePosition() for _ in sources[1 + len(position.beside) :]]
     places: list[LocalPosition | SourcePosition] = [position, *position.beside]
     readers = [last.readers_of(source) for source in sources]
+    # Global tables have no end: they are looked at as long as another source goes on.
+    endless = [isinstance(source.data, GlobalTable) for source in sources]
     reading = []
     for source, by, place in zip(sources, readers, places, strict=True):
         alone = [stage.reading(number) for stage, number in by]
@@ -103,14 +106,15 @@ def arrivals(
     while True:
         found: list[list[SourceRows] | None] = []
         for number, reader in enumerate(reading):
-            if alignment.holds(number):
+            if alignment.holds(number) and not endless[number]:
                 found.append([SourceRows(waits=True) for _ in readers[number]])
                 continue
-            taken = next(reader, None)
+            taken = None if endless[number] else next(reader, None)
             alignment.took(number, None if taken is None else taken[0].highest, ended=taken is None)
             found.append(taken)
         if all(each is None for each in found):
             return
+        found = [next(each) if is_table else rows for each, is_table, rows in zip(reading, endless, found, strict=True)]
         arrived = Arrivals(read=[0 if each is None else each[0].read for each in found])
         arrived.waits = all(each is None or each[0].waits for each in found)
         for names, each in zip(readers, found, strict=True):
@@ -151,7 +155,7 @@ def batches(
         RowError: A bad row, where the stream does not divert them.
     """
     source = readers[0].source
-    data = source.data
+    data = TableReader(source.data) if isinstance(source.data, GlobalTable) else source.data
     if isinstance(data, SeekableSource):
         yield from _seekable_batches(readers, data, position, size, limit, first)
         return

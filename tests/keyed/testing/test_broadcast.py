@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
 
 import keyed
@@ -282,7 +283,6 @@ class Both(keyed.KeyedProcessFunction):
 
 def test_initial_state_of_a_broadcast_state_is_refused():
     table = [{"key": "a", "state": "rules", "entry": "x", "value": 1}]
-    import pyarrow as pa
 
     with pytest.raises(RowError, match="'rules' is a broadcast state"):
         harness_of(Rules(), initial_state=pa.Table.from_pylist(table), key="key")
@@ -321,3 +321,24 @@ def test_a_broadcast_state_may_get_more_fields_and_not_become_a_map():
 
     with pytest.raises(keyed.StateSchemaChanged, match="broadcast state became map state"):
         KeyedTestHarness(Keyed(), restore_from=changelog)
+
+
+def test_global_tables_are_read_at_once_and_when_they_are_told_to():
+    tables = [pa.table({"name": ["x", "y"], "limit": [1, 2]})]
+    limits = MapState(name="limits")
+
+    class Reads(keyed.KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield {name: row["limit"] for name, row in ctx.get_broadcast_state(limits).items()}
+
+    table = keyed.global_table(lambda: tables[0], limits, key="name")
+    with KeyedTestHarness(Reads(), key=str, global_tables=[table], parallelism=2, backend="rocksdb") as harness:
+        harness.process("a")
+        tables[0] = pa.table({"name": ["y"], "limit": [3]})
+        harness.process("a")
+        harness.reload_tables()
+        harness.crash_and_recover()
+        harness.rescale(3)
+        harness.process("a")
+        found = [record.value for record in harness.take_output()]
+    assert found == [{"x": 1, "y": 2}, {"x": 1, "y": 2}, {"y": 3}]

@@ -18,6 +18,7 @@ from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import takes_two
+from keyed.global_tables import GlobalTable
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.recording import Recorder
@@ -50,7 +51,7 @@ from keyed.runtimes.spark.worker.wire import (
     read_chunk,
     source_id,
 )
-from keyed.streams import Output, Source, Stage
+from keyed.streams import Input, Output, Source, Stage
 from keyed.vectorized import combines
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def build(
     tick_files: DataFrame | None = None,
     begins: bool = True,
     recorder: Recorder | None = None,
+    tables: Callable[[GlobalTable], DataFrame] | None = None,
 ) -> Plan:
     """Build the DataFrame of a chain.
 
@@ -141,10 +143,13 @@ def build(
         tick_files: The ticks, where they are written when they are due.
         begins: Whether the query may have no batch yet, with which it would take its initial state.
         recorder: What records the rows that the first operator reads, if anything does.
+        tables: Gives the versions of a global table.
 
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
     """
+    if tables is not None and any(isinstance(source.data, GlobalTable) for source in last.sources):
+        last = _with_versions(last, tables)
     chain = last.chain
     schemas = [
         [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
@@ -197,6 +202,18 @@ def _recorded(packer: Packer, stage: Stage, recorder: Recorder) -> Packer:
     """Return a packer that has its rows recorded."""
     readings = (attrs.evolve(each, recorder=recorder, side=stage.inputs[each.input].side) for each in packer.readings)
     return attrs.evolve(packer, readings=tuple(readings))
+
+
+def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame]) -> Stage:
+    """Return the last stage of a chain which reads DataFrames in place of global tables."""
+
+    def reading(each: Input) -> Input:
+        if isinstance(each.origin, Source) and isinstance(each.origin.data, GlobalTable):
+            return attrs.evolve(each, origin=attrs.evolve(each.origin, data=tables(each.origin.data)))
+        return each
+
+    stages = [attrs.evolve(stage, inputs=tuple(map(reading, stage.inputs))) for stage in last.chain]
+    return attrs.evolve(stages[-1], before=tuple(stages[:-1]))
 
 
 def _source_frames(

@@ -15,6 +15,7 @@ from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
 from keyed.runtimes.spark.query.metrics import summed
 from keyed.runtimes.spark.query.spark_sinks import Writer
+from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.spark_session import is_here, settings
 from keyed.streams import BoundOutput, Stage
 
@@ -49,7 +50,7 @@ class BatchJob(Job):
     def run(self) -> RunResult:
         """Run to the end of the input."""
         parallelism = parallelism_of(self._last) or partitions_of(self._session)
-        plan = self._built(parallelism, end=True)
+        plan = self._built(parallelism, end=True, tables=table_now(self._session, streams=False))
         # This program writes, also over Spark Connect.
         here = is_here(self._session) and not self._remote
         writer = Writer(plan.routes, [bound.sink for bound in self._outputs], here, queries=[random_id()])

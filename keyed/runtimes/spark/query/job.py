@@ -16,6 +16,7 @@ from keyed.restoring import RestorePoint
 from keyed.results import Progress, Restored, RestoreProgress
 from keyed.runtimes.hints import Hints
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
+from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.sinks import CollectSink
 from keyed.streams import BoundOutput, Output, Stage
@@ -148,6 +149,7 @@ def frame_of(output: Output) -> DataFrame:
         changelogs=_prepared(changelogs, parallelism, cut),
         local_dir=_local_dir(session, None),
         cut=cut,
+        tables=table_now(session, streams=stage.source.data.isStreaming),
     )
     return plan.routes[0].frame(plan.frame)
 

@@ -24,6 +24,7 @@ from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
 from keyed.runtimes.spark.query.metrics import group_marks, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
+from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.ship import carried
 from keyed.runtimes.spark.session.spark_session import is_here, settings
@@ -143,6 +144,8 @@ class StreamJob(Job):
         parallelism = asked or partitions_of(self._session)
         tick_files = None if ticks is None else ticks.frame()
         last = self._folder.last_commit() if self._folder is not None else None
+        tables = TableFiles(self._session, self._checkpoint, tables_in(self._last))
+        tables.write_changed()
         plan = self._built(
             parallelism,
             end=end,
@@ -150,6 +153,7 @@ class StreamJob(Job):
             tick_files=tick_files,
             begins=last is None,
             recorder=self._recorder,
+            tables=tables.stream,
         )
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
         # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
@@ -169,7 +173,7 @@ class StreamJob(Job):
         self._exports.started(query, parallelism)
         ticker = None
         if ticks is not None and "processingTime" in trigger:
-            ticker = Ticker(query, ticks, self._exports, writer)
+            ticker = Ticker(query, ticks, self._exports, writer, tables)
             ticker.start()
         return query, writer, ticker
 

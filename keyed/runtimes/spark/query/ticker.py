@@ -1,4 +1,4 @@
-"""Looks after a running query: publishes its batches, and writes ticks when something is due."""
+"""Looks after a running query: publishes its batches, writes ticks when something is due, and looks at its tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from keyed.runtimes.spark.checkpoint.ticks import Ticks
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.query.spark_sinks import Writer
+from keyed.runtimes.spark.query.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -35,14 +36,18 @@ class Ticker(threading.Thread):
         ticks: Its ticks.
         exports: Its changelogs.
         writer: What writes its batches.
+        tables: The global tables that it reads.
     """
 
-    def __init__(self, query: StreamingQuery, ticks: Ticks, exports: Exports, writer: Writer) -> None:
+    def __init__(
+        self, query: StreamingQuery, ticks: Ticks, exports: Exports, writer: Writer, tables: TableFiles
+    ) -> None:
         super().__init__(name="keyed-ticker", daemon=True)
         self._query = query
         self._ticks = ticks
         self._exports = exports
         self._writer = writer
+        self._tables = tables
         self._ended = threading.Event()
         self._batch = -1
         self._offset: str | None = None
@@ -65,6 +70,7 @@ class Ticker(threading.Thread):
                 if not self._query.isActive:
                     return
                 self._look(self._query.lastProgress)
+                self._tables.write_changed()
             except Exception as error:  # noqa: BLE001 - the next look may succeed
                 if is_gone(error):
                     return

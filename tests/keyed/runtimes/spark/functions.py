@@ -8,6 +8,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -188,6 +189,30 @@ def limits_of(batches, rules=None, seen=None):
             seen[row["k"]] = seen.get(row["k"], 0) + 1
             given.append((row["k"], seen[row["k"]], sum(row["v"] >= limit for limit in rules.values())))
     return sorted(given)
+
+
+@attrs.frozen
+class Rate:
+    """A row of a global table."""
+
+    currency: str
+    rate: float
+
+
+RATES = MapState(str, Rate, name="rates")
+COUNTRIES = MapState(name="countries")
+
+
+class Convert(KeyedProcessFunction):
+    """Tells the rate of each row's currency, and a row of another table, if there is one."""
+
+    def process_element(self, value, ctx):
+        rate = ctx.get_broadcast_state(RATES).get(value.currency)
+        try:
+            country = next(ctx.get_broadcast_state(COUNTRIES).values())
+        except keyed.StateAccessError:
+            country = None
+        yield value.user, None if rate is None else rate.rate, country
 
 
 class CombinedColumns(CountColumns):

@@ -1,0 +1,55 @@
+"""Versions of global tables in a key group: each takes the place of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from keyed.arrow.read import column_values
+from keyed.codec.arrow_streams import read_stream
+from keyed.engine.bound import MISSING
+from keyed.engine.bound_broadcast import BoundBroadcastState
+from keyed.engine.declared_values import as_declared
+from keyed.errors import RowError
+from keyed.shown import shown
+
+
+class TableVersions:
+    """Takes versions of global tables (`keyed.global_tables`) into broadcast states.
+
+    Args:
+        keys: The key columns of each table, by name.
+        states: The broadcast states.
+    """
+
+    def __init__(self, keys: Mapping[str, tuple[str, ...]], states: Mapping[str, BoundBroadcastState]) -> None:
+        self._keys = keys
+        self._states = states
+
+    def replace(self, version: Any, context: Any) -> None:
+        """Let a state hold the rows of a version, and nothing else. What is the same is not written again.
+
+        Raises:
+            RowError: A row does not fit the types of the state.
+        """
+        name = version.name
+        state, key = self._states[name], self._keys[name]
+        declared = state.declaration
+        table = read_stream(version.rows, f"global table {name!r}")
+        columns = table.column_names
+        rows = {}
+        for values in zip(*map(column_values, table.columns), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            parts = tuple(row[column] for column in key)
+            try:
+                entry = as_declared(parts[0] if len(parts) == 1 else parts, declared.key_type)
+                rows[entry] = as_declared(row, declared.value_type)
+            except msgspec.ValidationError as error:
+                raise RowError(f"global table {name!r}, row {shown(row)}: {error}") from error
+        for entry in [entry for entry in state.keys() if entry not in rows]:  # noqa: SIM118 - it is no dictionary
+            state.remove(entry)
+        for entry, value in rows.items():
+            if state.get(entry, MISSING) != value:
+                state.put(entry, value)

@@ -1,0 +1,199 @@
+"""Global tables: tables that hardly change, which every key group has whole and reads as broadcast state.
+
+A *version* of a table is one broadcast element: the name of its state and all its rows, as an Arrow IPC stream. What a
+version lacks is removed from the broadcast state, so elements with a key never see half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.broadcast import check_descriptors
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import DefinitionError, KeyedError, SourceError
+from keyed.shown import Shown, named
+from keyed.sources import PAUSE
+from keyed.state import MapState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+
+@attrs.frozen(eq=False)
+class GlobalTable(Shown):
+    """A table for `KeyedStream.connect`, as `global_table` makes it.
+
+    Attributes:
+        source: What it is read from.
+        state: The descriptor of the broadcast state that holds its rows, by key.
+        key: Its key columns.
+        every_ms: How long it is not looked at again, milliseconds.
+    """
+
+    source: Any
+    state: MapState[Any, Any]
+    key: tuple[str, ...]
+    every_ms: int
+
+    def __repr__(self) -> str:
+        source = named(self.source) if callable(self.source) else type(self.source).__name__
+        return f"GlobalTable({source}, {self.state!r}, key={', '.join(self.key)})"
+
+    def version(self) -> TableVersion:
+        """Read the table as it is now.
+
+        Raises:
+            SourceError: It cannot be read, lacks a key column, or has null or one key twice in its key.
+        """
+        from keyed.codec.arrow_streams import write_stream
+
+        try:
+            table = _read(self.source)
+        except KeyedError:
+            raise
+        except Exception as error:
+            raise SourceError(f"global table {self.state.name!r} cannot be read: {error}") from error
+        missing = [name for name in self.key if name not in table.column_names]
+        if missing:
+            raise SourceError(
+                f"global table {self.state.name!r} has no column {missing[0]!r}, which is of its key; it has "
+                f"{', '.join(table.column_names)}"
+            )
+        keys = table.select(list(self.key))
+        distinct = keys.group_by(list(self.key)).aggregate([])
+        if any(column.null_count for column in keys.columns) or distinct.num_rows < table.num_rows:
+            raise SourceError(
+                f"global table {self.state.name!r}: a key of {', '.join(self.key)} is null or there twice; each row "
+                "needs one of its own"
+            )
+        rows = write_stream(table.combine_chunks())
+        return TableVersion(hashlib.sha256(rows).hexdigest(), rows)
+
+
+@attrs.frozen
+class TableVersion:
+    """A table as it was at one time.
+
+    Attributes:
+        digest: What tells it from others.
+        rows: Its rows, as an Arrow IPC stream.
+    """
+
+    digest: str
+    rows: bytes
+
+
+class TableReader:
+    """Looks whether a table has changed, and gives each version once. A `keyed.SeekableSource`.
+
+    Args:
+        table: The table.
+        clock: Seconds.
+    """
+
+    def __init__(self, table: GlobalTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._clock = clock
+        self._digest = ""
+        self._looked: float | None = None
+
+    def changed(self) -> TableVersion | None:
+        """Return the table if it is another one than the last that was given; not before it is due to be looked at.
+
+        Raises:
+            SourceError: It was never read, and cannot be. Later its last version stays.
+        """
+        now = self._clock()
+        if self._looked is not None and now < self._looked + self._table.every_ms / 1000:
+            return None
+        self._looked = now
+        try:
+            version = self._table.version()
+        except SourceError as error:
+            if not self._digest:
+                raise
+            _log.warning("%s; its last version stays", error)
+            return None
+        if version.digest == self._digest:
+            return None
+        self._digest = version.digest
+        return version
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            version = self.changed()
+            if version is not None:
+                yield {"name": self._table.state.name, "rows": version.rows}
+            yield PAUSE
+
+    def position(self) -> str:
+        """Return what tells the version that was given last from others."""
+        return self._digest
+
+    def seek(self, position: Any) -> None:
+        """Take a version as the one that was given last."""
+        self._digest = str(position)
+
+
+def global_table(
+    source: Any, state: MapState[Any, Any], *, key: str | tuple[str, ...], every: Duration = 10_000
+) -> GlobalTable:
+    """Return a table for `KeyedStream.connect`, which every key group has whole.
+
+    A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is there before the first
+    row. When it has changed, the next micro-batch begins with what it is then: all of it at once, and rows that are
+    gone are removed. On Spark each version is kept in the checkpoint, so a batch that runs again sees the same one.
+
+    Args:
+        source: An Arrow or pandas table, a batch DataFrame of Spark, a Parquet file or a folder of such files, or a
+            function that returns a table. All but Arrow and pandas tables are read again.
+        state: A descriptor with a name, of the key's type and the type of a row: a class with the columns, or none for
+            dictionaries.
+        key: The columns of the key; several give tuples.
+        every: How long it is not looked at again after it was.
+
+    Raises:
+        DefinitionError: A parameter breaks a rule.
+    """
+    check_descriptors((state,))
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if not keys or not all(isinstance(name, str) for name in keys):
+        raise DefinitionError(f"global_table(key={key!r}): give one or more column names")
+    return GlobalTable(source, state, keys, milliseconds_of(every, "every"))
+
+
+def _read(source: Any) -> pa.Table:
+    """Return a table out of what it is read from.
+
+    Raises:
+        DefinitionError: It is nothing of the kind.
+    """
+    import pyarrow as pa
+
+    if isinstance(source, str | Path):
+        import pyarrow.parquet as pq
+
+        return pq.read_table(source)
+    if isinstance(source, pa.Table):
+        return source
+    module = type(source).__module__.partition(".")[0]
+    if module == "pandas":
+        return pa.Table.from_pandas(source, preserve_index=False)
+    if module == "pyspark":
+        table: pa.Table = source.toArrow()
+        return table
+    if callable(source):
+        return _read(source())
+    raise DefinitionError(
+        f"global_table: {type(source).__name__} is no table; give an Arrow, pandas or Spark table, a path of Parquet "
+        "files, or a function that returns one of those"
+    )

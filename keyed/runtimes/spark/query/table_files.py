@@ -1,0 +1,102 @@
+"""Global tables of a Spark query: each version is a file in its checkpoint, which it reads as a stream.
+
+So a batch that runs again has the versions that it had, whatever the table is by then. The files of a table are
+Parquet, one row each, in ``keyed-global/<name of the state>``: the name, a number that counts the versions, what tells
+them apart, and the rows as an Arrow IPC stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from keyed.errors import DefinitionError
+from keyed.global_tables import GlobalTable, TableReader, TableVersion
+from keyed.streams import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FOLDER = "keyed-global"
+_COLUMNS = "name string, number bigint, digest string, rows binary"
+
+
+def tables_in(last: Stage) -> list[GlobalTable]:
+    """Return the global tables that a chain reads."""
+    return [source.data for source in last.sources if isinstance(source.data, GlobalTable)]
+
+
+def table_now(session: SparkSession, *, streams: bool) -> Callable[[GlobalTable], DataFrame]:
+    """Return what makes a DataFrame of a table as it is now, for a query without a checkpoint of its own.
+
+    Args:
+        session: The session.
+        streams: Whether the query is a stream: then none is made.
+    """
+
+    def frame(table: GlobalTable) -> DataFrame:
+        if streams:
+            raise DefinitionError(
+                f"global table {table.state.name!r}: a stream keeps the versions of a table in its checkpoint, which "
+                "the DataFrame of an output has not; use run(...) or start(...)"
+            )
+        return _row(session, table, 1, table.version())
+
+    return frame
+
+
+class TableFiles:
+    """The versions of global tables in a checkpoint.
+
+    Args:
+        session: The session.
+        checkpoint: The checkpoint.
+        tables: The tables.
+    """
+
+    def __init__(self, session: SparkSession, checkpoint: str, tables: Sequence[GlobalTable]) -> None:
+        self._session = session
+        self._checkpoint = checkpoint.rstrip("/")
+        self._tables = [(table, TableReader(table)) for table in tables]
+        self._numbers: dict[str, int] = {}
+        for table, reader in self._tables:
+            self._numbers[table.state.name], digest = self._newest(table)
+            reader.seek(digest)
+
+    def write_changed(self) -> None:
+        """Write the tables that are not what they were.
+
+        Raises:
+            SourceError: One was never read, and cannot be.
+        """
+        for table, reader in self._tables:
+            version = reader.changed()
+            if version is not None:
+                self._numbers[table.state.name] += 1
+                row = _row(self._session, table, self._numbers[table.state.name], version)
+                row.coalesce(1).write.mode("append").parquet(self._path(table))
+
+    def stream(self, table: GlobalTable) -> DataFrame:
+        """Return the versions of a table as a stream, one a batch, once the first was written."""
+        reader = self._session.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", 1)
+        return reader.parquet(self._path(table)).select("name", "rows")
+
+    def _path(self, table: GlobalTable) -> str:
+        return f"{self._checkpoint}/{_FOLDER}/{table.state.name}"
+
+    def _newest(self, table: GlobalTable) -> tuple[int, str]:
+        """Return the number of the newest version and what tells it from others; 0 and nothing before the first."""
+        from pyspark.errors import PySparkException
+
+        try:
+            versions = self._session.read.schema(_COLUMNS).parquet(self._path(table))
+            found = versions.selectExpr("max(struct(number, digest)) AS newest").first()
+        except PySparkException:
+            # There is no other way to ask a file system that only Spark knows whether a folder is there.
+            return 0, ""
+        return (0, "") if found is None or found.newest is None else (found.newest.number, found.newest.digest)
+
+
+def _row(session: SparkSession, table: GlobalTable, number: int, version: TableVersion) -> DataFrame:
+    row = (table.state.name, number, version.digest, bytearray(version.rows))
+    return session.createDataFrame([row], _COLUMNS)
