@@ -67,8 +67,8 @@ class AsyncLookup(Generic[K, V]):
         """Look keys up, each once however often it is there, and return what was found, in their order.
 
         Raises:
-            Exception: What the last attempt for a key raised, `TimeoutError` if it took too long, with a note of the
-                key. The other calls are cancelled.
+            Exception: What the last attempt for a key raised, with a note of the key; `TimeoutError`, which names the
+                key, if it took too long. The other calls are cancelled.
         """
         wanted = list(dict.fromkeys(keys))
         if not wanted:
@@ -105,7 +105,11 @@ class AsyncLookup(Generic[K, V]):
                     return await self._function(key)
             except Exception as error:
                 if attempt == self._retries:
-                    error.add_note(f"looking up {key!r}, attempt {attempt + 1} of {self._retries + 1}")
+                    what = f"looking up {key!r}, attempt {attempt + 1} of {self._retries + 1}"
+                    if isinstance(error, TimeoutError):
+                        # On its way out of the event loop it becomes another object, without notes.
+                        raise TimeoutError(f"{str(error) or f'no answer within {self._seconds} s'} ({what})") from error
+                    error.add_note(what)
                     raise
             await asyncio.sleep(self._pause * 2**attempt)
         raise AssertionError

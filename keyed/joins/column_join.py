@@ -103,7 +103,9 @@ class ColumnJoin(VectorizedCoFunction):
         """Return rows of a stream with the columns as they are stored, and their time."""
         of = self._sides[side]
         names = dict(zip(of.keys, of.stored_keys, strict=True))
-        columns: dict[str, Any] = {names.get(name, name): table.column(name) for name in of.columns}
+        columns: dict[str, Any] = {
+            names.get(name, name): _whole_microseconds(table.column(name)) for name in of.columns
+        }
         return pa.table(columns | {TIME: table.column(TIMESTAMP_COLUMN)})
 
     def divert(self, side: int, late: pa.Table, ctx: BatchContext) -> None:
@@ -166,6 +168,14 @@ class ColumnJoin(VectorizedCoFunction):
             part = slice(start, start + _OUTPUTS)
             left, right = self.rows(0, lefts[0], lefts[1][part]), self.rows(1, rights[0], rights[1][part])
             self.emit_made(ctx, joined(join, left, right), times[part])
+
+
+def _whole_microseconds(column: Any) -> Any:
+    """Return a column whose times are as precise as Python's, which the row path has."""
+    type_ = column.type
+    if pa.types.is_timestamp(type_) and type_.unit == "ns":
+        return column.cast(pa.timestamp("us", type_.tz), safe=False)
+    return column
 
 
 def joined(join: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any]) -> list[Any]:

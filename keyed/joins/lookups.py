@@ -18,6 +18,7 @@ from keyed import (
     TableState,
     VectorizedFunction,
     schema_of,
+    table_rows,
 )
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class LookupJoin(VectorizedFunction):
 
 
 def _tuples(table: pa.Table, names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    return map(tuple, table_rows(table.select(list(names))))
 
 
 def _table(rows: list[dict[str, Any]], keys: pa.Schema, added: Iterable[str]) -> pa.Table:

@@ -204,3 +204,15 @@ def test_sides_may_be_outputs_of_operators(sides, left, right, size):
         found.append((sorted(map(tuple, run.values), key=str), metrics["rows_late"], metrics["rows_dropped"]))
         assert metrics["live_entries"] == 0
     assert found[0] == found[1]
+
+
+def test_times_with_nanoseconds_are_cut_as_they_are_by_row():
+    stamps = pa.array([1_000_000_001, 2_000_000_999], pa.timestamp("ns", tz="UTC"))
+    rows = pa.table({"k": ["a", "a"], "t": stamps})
+    found = []
+    for path in ("row", "vectorized"):
+        first, second = keyed.stream(rows, timestamp="t"), keyed.stream(rows, timestamp="t")
+        join = IntervalJoin(lambda left, right: (left.t, right.t), lower=-500, upper=500, path=path)
+        found.append(first.connect(second).key_by("k").process(join, "l timestamp, r timestamp").run().values)
+    assert [*map(tuple, found[0])] == [*map(tuple, found[1])]
+    assert [left.microsecond for left, _ in found[1]] == [0, 0]

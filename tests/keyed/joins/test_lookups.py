@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
@@ -242,3 +242,26 @@ def test_parameters_that_break_a_rule_are_refused(given):
 
     with pytest.raises(DefinitionError):
         AsyncLookup(**{"function": nothing, **given})
+
+
+def test_keys_are_what_functions_see_of_rows():
+    asked = []
+
+    def lookup(keys):
+        asked.extend(keys)
+        return {key: {"n": 1} for key in keys}
+
+    stamps = pa.array([3_600_000_000], pa.timestamp("us", tz="Europe/Paris"))
+    stream = keyed.stream(pa.table({"at": stamps, "b": ["x"]}))
+    assert len(lookup_join(stream.key_by("at", "b"), lookup, "n bigint").run().values) == 1
+    assert asked == [(datetime(1970, 1, 1, 1, tzinfo=UTC), "x")]
+    assert type(asked[0]) is tuple
+    assert asked[0][0].tzinfo is UTC
+
+
+def test_a_call_that_takes_too_long_is_named():
+    async def never(key):
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError, match=r"no answer within 0.01 s \(looking up 'x', attempt 2 of 2\)"):
+        AsyncLookup(never, timeout=10, retries=1, pause=1)(["x"])
