@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from keyed import Context, KeyedProcessFunction, OnTimerContext, ValueState
+from keyed import Context, KeyedCoProcessFunction, KeyedProcessFunction, OnTimerContext, ValueState
 
 OUTPUT = "user_id string, cnt long, sum long"
 
@@ -29,6 +29,15 @@ class J1(KeyedProcessFunction):
         amount += value.amount
         self.total.update((count, amount))
         yield value.user_id, count, amount
+
+
+class ConnectedJ1(KeyedCoProcessFunction):
+    """The same over two connected streams."""
+
+    total = ValueState(tuple[int, int], default=(0, 0))
+
+    process_element1 = J1.process_element
+    process_element2 = J1.process_element
 
 
 class J2(KeyedProcessFunction):

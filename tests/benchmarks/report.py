@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from statistics import mean
 
 import attrs
@@ -96,6 +97,9 @@ def goals(figures: Mapping[str, Figures]) -> Iterator[Goal]:
             yield Goal(f"{memory}: times the pass-through", cost(memory) / cost(base), bound)
         if have(memory, rocksdb):
             yield Goal(f"{rocksdb}: times the memory store", cost(rocksdb) / cost(memory), 1.3)
+    for engine, keys in product(("memory", "local"), ("1k", "100k")):
+        if have(base := f"J1-{engine}-{keys}", name := f"J1-connected-{engine}-{keys}"):
+            yield Goal(f"{name}: times the same rows as one stream", cost(name) / cost(base), 1.2)
     for job in LOGGED_JOBS:
         for keys in ("1k", "100k"):
             base = f"{job}-memory-{keys}"

@@ -10,6 +10,7 @@ Engine = Literal["pass", "raw-pandas", "raw-rows", "keyed", "local", "jvm"]
 Job = Literal[
     "J1",
     "J2",
+    "J1-connected",
     "J4-1k",
     "J4-100k",
     "minute-rows",
@@ -34,9 +35,9 @@ class Variant:
         name: Its name on the command line and in the report.
         engine: What runs.
         events: Its input (`events.EVENTS`).
-        job: ``J1``, ``J2`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…`` (`tests.benchmarks.minutes`),
-            where a keyed function runs; ``J3-…`` for windows, and ``continuous`` for the same aggregates without
-            windows (`tests.benchmarks.windows`).
+        job: ``J1``, ``J2``, ``J1-connected`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…``
+            (`tests.benchmarks.minutes`), where a keyed function runs; ``J3-…`` for windows, and ``continuous`` for the
+            same aggregates without windows (`tests.benchmarks.windows`).
         store: The local store of a keyed function on Spark.
         path: How windows are computed (``WindowedStream.path``).
         changelog: Where every change of state goes as well.
@@ -68,6 +69,10 @@ def _all() -> list[Variant]:
                 Variant(f"{job}-rocksdb-{keys}", "keyed", keys, job, "rocksdb"),
                 Variant(f"{job}-local-{keys}", "local", keys, job),
             ]
+        variants += [
+            Variant(f"J1-connected-memory-{keys}", "keyed", keys, "J1-connected"),
+            Variant(f"J1-connected-local-{keys}", "local", keys, "J1-connected"),
+        ]
         variants += [Variant(f"{job}-{keys}", "keyed", keys, job) for job in MINUTE_JOBS]
         for job in WINDOW_JOBS:
             variants += [

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from tests.benchmarks.functions import J1, J2, J4, OUTPUT, RawPandas, RawRows, pass_through
+from tests.benchmarks.functions import J1, J2, J4, OUTPUT, ConnectedJ1, RawPandas, RawRows, pass_through
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.windows import CONTINUOUS, WINDOWS, spark_windows, window_job
@@ -23,6 +23,7 @@ _PARALLELISM = 2
 _FUNCTIONS: dict[str, tuple[Any, str]] = {
     "J1": (J1, OUTPUT),
     "J2": (J2, OUTPUT),
+    "J1-connected": (ConnectedJ1, OUTPUT),
     # The events of a key are 1 s and 100 s apart: of four rows, three are followed by such a gap.
     "J4-1k": (partial(J4, 288), OUTPUT),
     "J4-100k": (partial(J4, 28_800), OUTPUT),
@@ -100,18 +101,23 @@ def keyed_job(variant: Variant, source: Any, changelog: Any = None) -> keyed.Out
         options = {"store": variant.store, "parallelism": parallelism, "changelog": changelog}
         return window_job(variant.job, source, path=variant.path, **options)
     function, output = _FUNCTIONS[variant.job]
-    return (
-        keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(seconds=10))
-        .key_by("user_id")
-        .process(
-            function(),
-            output,
-            name=variant.job,
-            store=variant.store,
-            parallelism=parallelism,
-            changelog=changelog,
-        )
+    delay = keyed.bounded_out_of_orderness(seconds=10)
+    # Both sides of connected streams have half of the rows. On Spark either scans all files for them.
+    parts = _halves(source) if variant.job == "J1-connected" else [source]
+    keyed_by = [keyed.stream(part, timestamp="ts", watermark=delay).key_by("user_id") for part in parts]
+    stream = keyed_by[0].connect(keyed_by[1]) if len(keyed_by) > 1 else keyed_by[0]
+    return stream.process(
+        function(), output, name=variant.job, store=variant.store, parallelism=parallelism, changelog=changelog
     )
+
+
+def _halves(source: Any) -> list[Any]:
+    """Return every second row of a table, or of a streaming DataFrame those of every second amount, and the others."""
+    if hasattr(source, "sparkSession"):
+        return [source.where(f"pmod(amount, 2) = {rest}") for rest in (0, 1)]
+    import numpy as np
+
+    return [source.take(np.arange(rest, source.num_rows, 2)) for rest in (0, 1)]
 
 
 def local_job(variant: Variant, folder: Path, **options: Any) -> None:
@@ -121,7 +127,8 @@ def local_job(variant: Variant, folder: Path, **options: Any) -> None:
 
     tables = [pq.read_table(path) for path in sorted((folder / "data").iterdir())]
     job = keyed_job(variant, pa.concat_tables(tables))
-    job.run(lambda values, batch_id: None, rows_per_batch=tables[0].num_rows, drain=False, **options)
+    rows = tables[0].num_rows // len(job.stage.inputs)
+    job.run(lambda values, batch_id: None, rows_per_batch=rows, drain=False, **options)
 
 
 def _run_locally(variant: Variant, folder: Path) -> None:

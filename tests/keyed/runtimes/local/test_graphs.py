@@ -19,6 +19,7 @@ from keyed import (
     bounded_out_of_orderness,
     collect_sink,
 )
+from keyed.joins import IntervalJoin
 from windows import Count, TumblingEventTimeWindows
 
 ODD = OutputTag("odd", "k string, v bigint, t bigint")
@@ -50,6 +51,16 @@ class Running(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), self.total.value(), timestamp
+
+
+class Sums(KeyedProcessFunction):
+    """The sum so far."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value.v)
+        yield ctx.get_current_key(), self.total.value(), ctx.timestamp()
 
 
 class Totals(VectorizedFunction):
@@ -286,3 +297,46 @@ def test_a_graph_is_restored_from_the_changelogs_of_its_operators(tmp_path, para
     assert {name: Counter(before[name] + after[name]) for name in whole} == {
         name: Counter(whole[name]) for name in whole
     }
+
+
+def test_a_graph_over_two_sources_keeps_tables(tmp_path):
+    class Pairs(keyed.KeyedCoProcessFunction):
+        pairs = ValueState(tuple[int, int], default=(0, 0))
+
+        def process_element1(self, value, ctx):
+            rows, sums = self.pairs.value()
+            self.pairs.update((rows + 1, sums))
+
+        def process_element2(self, value, ctx):
+            rows, sums = self.pairs.value()
+            self.pairs.update((rows, sums + 1))
+
+    first = split(rows_of(range(20)))
+    other = keyed.stream(rows_of(range(5)), timestamp="t", watermark=bounded_out_of_orderness(3))
+    sums = first.union(other).key_by("k").process(Sums(), ROW, name="sums")
+    met = first.connect(sums).key_by("k").process(Pairs(), name="met")
+    result = met.run(tables=tmp_path, rows_per_batch=6)
+    keys = ["k0", "k1", "k2"]
+    even = range(0, 20, 2)
+    with result.tables as tables:
+        assert tables["total"].get_many(keys) == [sum(v for v in (*even, *range(5)) if v % 3 == n) for n in range(3)]
+        rows = [sum(v % 3 == n for v in even) for n in range(3)]
+        more = [sum(v % 3 == n for v in range(5)) for n in range(3)]
+        assert tables["pairs"].get_many(keys) == [(n, n + m) for n, m in zip(rows, more, strict=True)]
+
+
+def test_joins_take_outputs_of_operators_on_either_side():
+    rows = rows_of(range(30))
+    first = split(rows)
+    sums = first.side_output(ODD).key_by("k").process(Sums(), ROW, name="sums")
+
+    def joined(left, right):
+        join = IntervalJoin(lambda one, two: (one.k, one.v, two.v), lower=-4, upper=4)
+        return left.connect(right).key_by("k").process(join, "k string, one bigint, two bigint", name="join")
+
+    found = Counter(map(tuple, joined(first, sums).run(rows_per_batch=7).values))
+    even, odd = collect_sink(), collect_sink()
+    keyed.run(first.to(even), sums.to(odd))
+    alone = [keyed.stream([dict_of(row) for row in sink.values], timestamp="t") for sink in (even, odd)]
+    assert found == Counter(map(tuple, joined(*alone).run().values))
+    assert len(found) > 10
