@@ -12,7 +12,7 @@ from typing import Any
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of, until_of
+from keyed.cli.command import CHANGELOG, Command, add_settings, batch_or_time, changelog_of
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.recovery import flush, verify_changelog, verify_checkpoint
 from keyed.restoring import RestorePoint
@@ -106,7 +106,7 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
 
 def _restore(arguments: argparse.Namespace) -> int:
     """Restore, and print what was restored."""
-    until = until_of(arguments.until)
+    until = batch_or_time(arguments.until, "--until")
     points = [RestorePoint(changelog_of(text, arguments), until=until) for text in arguments.changelogs]
 
     def shown(progress: RestoreProgress) -> None:

@@ -70,8 +70,12 @@ def changelog_of(text: str, arguments: argparse.Namespace) -> Changelog:
     return KafkaChangelog(topic, bootstrap=bootstrap, settings=settings)
 
 
-def until_of(text: str | None) -> int | datetime | None:
-    """Return the batch or time that an argument names.
+def batch_or_time(text: str | None, option: str) -> int | datetime | None:
+    """Return the batch or time that an option names.
+
+    Args:
+        text: What was given.
+        option: The option.
 
     Raises:
         DefinitionError: It is neither.
@@ -82,5 +86,5 @@ def until_of(text: str | None) -> int | datetime | None:
         return datetime.fromisoformat(text)
     except ValueError as error:
         raise DefinitionError(
-            f"--until {text!r}: give the number of a batch, or a time such as 2026-01-31T12:00:00Z"
+            f"{option} {text!r}: give the number of a batch, or a time such as 2026-01-31T12:00:00Z"
         ) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of, until_of
+from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, batch_or_time, changelog_of
 from keyed.cli.shown_rows import print_rows
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
@@ -98,7 +98,7 @@ def _get(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables[arguments.table]
         key, entry = _place(table, arguments)
-        answer = table.query(key, entry, as_of=until_of(arguments.as_of))
+        answer = table.query(key, entry, as_of=batch_or_time(arguments.as_of, "--as-of"))
         _print(arguments, [{"key": key, "value": answer.value, "batch": answer.position.batch}])
     # As grep does: nothing found is not success.
     return int(answer.value is None)
@@ -121,7 +121,7 @@ def _scan(arguments: argparse.Namespace) -> int:
             bounds["key"] = key_of(arguments.key, first and first.key, "--key")
         if arguments.windows is not None:
             bounds["windows"] = windows_of(arguments.windows)
-        scan = table.scan(**bounds, limit=arguments.limit, as_of=until_of(arguments.as_of))
+        scan = table.scan(**bounds, limit=arguments.limit, as_of=batch_or_time(arguments.as_of, "--as-of"))
         _print(arguments, (attrs.asdict(entry, recurse=False) for entry in scan))
     return 0
 
@@ -135,7 +135,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
 
 def _sql(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as tables, tables.snapshot(until_of(arguments.as_of)) as snapshot:
+    with _opened(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
         found = snapshot.sql(arguments.query)
         # Of a join two columns may have one name.
         names: list[str] = []
