@@ -47,7 +47,7 @@ from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
-from keyed.shown import Shown
+from keyed.shown import Shown, shown
 from keyed.state import MapState, State
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
@@ -203,8 +203,13 @@ class KeyedTestHarness(Shown):
         self.reload_tables()
 
     def __repr__(self) -> str:
-        clocks = f"watermark {self._watermark}, processing time {self._processing_time}"
-        return f"KeyedTestHarness({self._spec.function!r}, {clocks})"
+        parts = [f"watermark {self._watermark}", f"processing time {self._processing_time}"]
+        parts += [f"{name} {shown(state)}" for name in self.state_names if (state := self.state(name))]
+        if timers := self.pending_timers():
+            parts.append(f"timers {shown([(each.key, each.timestamp) for each in timers])}")
+        if outputs := self._output.get(None):
+            parts.append(f"output {shown(outputs)}")
+        return f"KeyedTestHarness({self._spec.function!r}, {', '.join(parts)})"
 
     # Driving ----------------------------------------------------------------------------------------------------
 
@@ -479,6 +484,11 @@ class KeyedTestHarness(Shown):
         if name not in names:
             raise DefinitionError(f"state {name!r}: there is none; there are {', '.join(sorted(names)) or 'none'}")
         return {key: found[key] for key in sorted(found, key=encode_key)}
+
+    @property
+    def broadcast_state_names(self) -> list[str]:
+        """The names of the broadcast states."""
+        return sorted(str(state.name) for state in self._spec.broadcast)
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
         """Return what is committed of a broadcast state, in order of its keys.

@@ -23,7 +23,7 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedCoProcessFunction
 from keyed.outputs import schema_of
-from keyed.state import State
+from keyed.state import MapState, State
 from keyed.testing import chosen
 from keyed.testing.harness import Record
 from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Script, Watermark, difference
@@ -42,6 +42,7 @@ class PropertyOptions(TypedDict, total=False):
     Attributes:
         key: Key of a row, as in `KeyedTestHarness`.
         key2: Key of a row of the second side, as there.
+        broadcast: Descriptors of broadcast states, as there; rows of the second stream are broadcast then.
         watermark: How the watermark follows the rows, as in `keyed.stream`; by default as if they came in order.
         examples: How many inputs are tried; by default as many as Hypothesis' settings say.
         seed: What chooses them; by default ``--keyed-seed``, or another one each time.
@@ -49,6 +50,7 @@ class PropertyOptions(TypedDict, total=False):
 
     key: Key
     key2: Key
+    broadcast: Sequence[MapState[Any, Any]]
     watermark: WatermarkStrategy | None
     examples: int | None
     seed: int | None
@@ -169,7 +171,15 @@ class _Classes:
 
 def _script(function: Function, done: Iterable[Any], options: Any, **more: Any) -> Script:
     watermark = options.get("watermark") or WatermarkStrategy(0)
-    return Script(function, done, options.get("key"), watermark, key2=options.get("key2"), **more)
+    return Script(
+        function,
+        done,
+        options.get("key"),
+        watermark,
+        key2=options.get("key2"),
+        broadcast=options.get("broadcast", ()),
+        **more,
+    )
 
 
 def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:

@@ -9,8 +9,9 @@ from typing import Any
 import attrs
 
 from keyed.errors import KeyedError
-from keyed.functions import Function, KeyedCoProcessFunction
+from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.shown import named
+from keyed.state import MapState
 from keyed.testing.harness import Backend, KeyedTestHarness, Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
@@ -64,6 +65,8 @@ class Rows:
 
 def _call(row: Record, function: Function) -> str:
     """Return the method of a harness that takes a row."""
+    if isinstance(function, KeyedBroadcastProcessFunction):
+        return "process" if row.input == 1 else "process_broadcast_element"
     return f"process_element{row.input}" if isinstance(function, KeyedCoProcessFunction) else "process"
 
 
@@ -171,6 +174,7 @@ class Script:
         backend: As `KeyedTestHarness` has it.
         parallelism: As `KeyedTestHarness` has it.
         key2: As `KeyedTestHarness` has it.
+        broadcast: As `KeyedTestHarness` has it.
     """
 
     function: Function
@@ -180,6 +184,7 @@ class Script:
     backend: Backend = "memory"
     parallelism: int = 1
     key2: Key = None
+    broadcast: Sequence[MapState[Any, Any]] = ()
 
     @property
     def rows(self) -> list[Record]:
@@ -193,6 +198,7 @@ class Script:
             function,
             key=self.key,
             key2=self.key2,
+            broadcast=self.broadcast,
             watermark=self.watermark,
             backend=self.backend,
             parallelism=self.parallelism,
@@ -200,9 +206,9 @@ class Script:
             try:
                 for step in self.steps:
                     step.do(harness, self.function)
+                return outcome(harness)
             except KeyedError as error:
                 return {"error": f"{type(error).__name__}: {error}"}
-            return outcome(harness)
 
     def lines(self, harness: str) -> list[str]:
         """Return the code of the run, for a variable of this name."""
@@ -210,6 +216,8 @@ class Script:
         for name, key in (("key", self.key), ("key2", self.key2)):
             if key is not None:
                 options.append(f"{name}={named(key) if callable(key) else repr(key)}")
+        if self.broadcast:
+            options.append(f"broadcast=[{', '.join(map(repr, self.broadcast))}]")
         if self.watermark is not None:
             options.append(f"watermark=bounded_out_of_orderness({self.watermark.delay_ms})")
         if self.backend != "memory":
@@ -229,6 +237,8 @@ def outcome(harness: KeyedTestHarness) -> Outcome:
         )
     for name in harness.state_names:
         seen[f"{{}}.state({name!r})"] = harness.state(name)
+    for name in harness.broadcast_state_names:
+        seen[f"{{}}.broadcast_state({name!r})"] = harness.broadcast_state(name)
     seen["{}.pending_timers()"] = harness.pending_timers()
     return seen
 

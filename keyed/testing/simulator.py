@@ -35,6 +35,7 @@ from keyed.errors import ChangelogError, ChangelogFenced, CheckpointError, Defin
 from keyed.functions import Function
 from keyed.recovery import verify_changelog
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
+from keyed.state import MapState
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing import chosen
@@ -424,6 +425,7 @@ class Simulation:
         watermark: As `keyed.stream` has it; by default as if the rows came in order.
         seed: What chooses all.
         key2: As `KeyedTestHarness` has it.
+        broadcast: As `KeyedTestHarness` has it.
         script: What was done and what went wrong, so far.
     """
 
@@ -433,6 +435,7 @@ class Simulation:
     watermark: WatermarkStrategy | None = None
     seed: int = 0
     key2: Key = None
+    broadcast: Sequence[MapState[Any, Any]] = ()
     script: list[str] = attrs.field(factory=list, init=False)
     _steps: list[Step] = attrs.field(factory=list, init=False)
 
@@ -449,7 +452,8 @@ class Simulation:
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"key": self.key, "key2": self.key2, "watermark": self.watermark or WatermarkStrategy(0)}
+        strategy = self.watermark or WatermarkStrategy(0)
+        return {"key": self.key, "key2": self.key2, "broadcast": self.broadcast, "watermark": strategy}
 
     def run(self, expected: dict[str, Any]) -> None:
         """Run it with all that goes wrong.
@@ -534,6 +538,7 @@ def simulate(
     *,
     key: Key = None,
     key2: Key = None,
+    broadcast: Sequence[MapState[Any, Any]] = (),
     watermark: WatermarkStrategy | None = None,
     simulations: int | None = None,
     seed: int | None = None,
@@ -545,6 +550,7 @@ def simulate(
         rows: The rows, each a `Record`, or a function that makes them of a seeded `random.Random`.
         key: As `KeyedTestHarness` has it.
         key2: As `KeyedTestHarness` has it.
+        broadcast: As `KeyedTestHarness` has it.
         watermark: As `keyed.stream` has it; by default as if the rows came in order.
         simulations: How many seeds are tried: by default ``--keyed-simulations``, or 100.
         seed: The first of them: by default ``--keyed-seed``, or 0.
@@ -558,7 +564,7 @@ def simulate(
     if type(many) is not int or many < 1:
         raise DefinitionError(f"simulations={many!r} must be an int above 0")
     for each in range(first, first + many):
-        simulation = Simulation(function, rows, key, watermark, each, key2)
+        simulation = Simulation(function, rows, key, watermark, each, key2, broadcast)
         simulation.run(simulation.expected())
     return (
         f"{type(function).__name__}: outputs, states and timers are those of an undisturbed run, in {many} simulations"

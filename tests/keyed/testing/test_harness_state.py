@@ -182,3 +182,22 @@ def test_a_past_batch_and_some_keys_are_taken(job):
         assert harness.state("total") == {"a": 4, "b": 1}
     with pytest.raises(ChangelogError, match="until=9"):
         KeyedTestHarness.from_changelog(job, Reminded(), as_of=9)
+
+
+def test_the_representation_tells_what_a_failing_test_wants_to_know():
+    class Count(KeyedProcessFunction):
+        count = ValueState(int, default=0)
+
+        def process_element(self, value, ctx):
+            self.count.update(self.count.value() + 1)
+            ctx.timer_service().register_event_time_timer(90)
+            yield self.count.value()
+
+        def on_timer(self, timestamp, ctx):
+            pass
+
+    with KeyedTestHarness(Count()) as harness:
+        assert repr(harness) == f"KeyedTestHarness(Count(), watermark {keyed.MIN_TIMESTAMP}, processing time 0)"
+        harness.process("a", 5)
+        assert "count {'a': 1}, timers [('a', 90)], output [Record(value=1, timestamp=5)])" in repr(harness)
+    assert "Count()" in repr(harness)

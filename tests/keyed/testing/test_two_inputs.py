@@ -11,7 +11,14 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant
 
-from keyed import KeyedCoProcessFunction, ListState, ValueState, bounded_out_of_orderness
+from keyed import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    ListState,
+    MapState,
+    ValueState,
+    bounded_out_of_orderness,
+)
 from keyed.testing import (
     Falsified,
     KeyedStateMachine,
@@ -193,3 +200,65 @@ def test_the_watermark_of_the_harness_is_the_least_of_both_sides():
         harness.process_element2({"who": "bob"}, 12_000)
         assert harness.current_watermark == 6_999
         assert harness.take_output() == [(("ann", 5_000, 0), 5_000)]
+
+
+RULES = MapState(str, int, name="rules")
+
+
+class Rules(KeyedBroadcastProcessFunction):
+    """Counts the rows of a key, and tells when a rule that came before says so."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        if self.count.value() == ctx.get_broadcast_state(RULES).get(value["page"]):
+            yield value["user"], value["page"]
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(RULES)[value["page"]] = value["limit"]
+
+
+class RulesOnSelf(Rules):
+    """Keeps the rules beside the engine."""
+
+    def __init__(self):
+        self.rules: dict[str, int] = {}
+
+    def process_element(self, value, ctx):
+        yield value["user"], self.rules.get(value["page"])
+
+    def process_broadcast_element(self, value, ctx):
+        self.rules[value["page"]] = value["limit"]
+
+
+PAGE = st.sampled_from(["p", "q"])
+RULED = strategies.two_streams(
+    strategies.streams(strategies.rows("user string, page string", user=strategies.skewed("ann", "bob"), page=PAGE)),
+    strategies.streams(strategies.rows("page string, limit int", page=PAGE), max_size=4),
+)
+
+
+def test_rows_of_the_second_stream_are_broadcast():
+    options: Any = {"key": "user", "broadcast": [RULES]}
+    told = [
+        assert_recovery_invisible(Rules(), RULED, **options),
+        assert_rescale_invisible(Rules(), RULED, **options),
+        assert_deterministic(Rules(), RULED, **options),
+    ]
+    assert all(sentence.startswith("Rules: ") for sentence in told)
+
+
+@pytest.mark.slow
+def test_rules_beside_the_engine_are_found_and_broadcast_is_simulated():
+    options: Any = {"key": "user", "broadcast": [RULES]}
+    with pytest.raises(Falsified, match="process_broadcast_element") as caught:
+        assert_recovery_invisible(RulesOnSelf(), RULED, seed=1, examples=300, **options)
+    assert len(caught.value.rows) <= 5
+    rows = [
+        kind(value, n * 10)
+        for n, (kind, value) in enumerate(
+            [(Second, {"page": "p", "limit": 2}), *[(Record, {"user": "ann", "page": "p"})] * 4] * 3
+        )
+    ]
+    assert "20 simulations" in simulate(Rules(), rows, simulations=20, seed=0, **options)
