@@ -229,18 +229,12 @@ def _source_frames(
         if readers[0][0] != index:
             continue
         schema = schema_of_frame(source.data)
-        ahead = too_far_ahead(source, schema)
-        hashes = []
-        for place, position in readers:
-            stage = chain[place]
-            keys = key_columns(stage.inputs[position].keys, schema, stage.name)
-            hashed = (
-                no_hash(ahead)
-                if stage.inputs[position].is_broadcast
-                else hash_expression(keys, schema, stage.name, ahead)
-            )
-            hashes.append(f"{hashed} AS {hash_column(place, position)}")
         readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place == index)
+        ahead = too_far_ahead(source, schema)
+        hashes = [
+            f"{_hash(chain[place], position, schema, ahead)} AS {hash_column(place, position)}"
+            for place, position in readers
+        ]
         shared = source_id(number) if readers[-1][0] != index else None
         frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
         found.append((frame, Packer(parallelism, readings, forward=shared)))
