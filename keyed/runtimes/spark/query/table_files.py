@@ -79,7 +79,8 @@ class TableFiles:
     def stream(self, table: GlobalTable) -> DataFrame:
         """Return the versions of a table as a stream, one a batch, once the first was written."""
         reader = self._session.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", 1)
-        return reader.parquet(self._path(table)).select("name", "rows")
+        # A restored query knows the files of the earlier one, which Spark refuses where it reads a plain folder.
+        return reader.parquet(f"{self._path(table)}/*.parquet").select("name", "rows")
 
     def _path(self, table: GlobalTable) -> str:
         return f"{self._checkpoint}/{_FOLDER}/{table.state.name}"

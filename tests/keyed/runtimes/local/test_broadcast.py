@@ -54,6 +54,26 @@ def test_every_key_group_has_the_rules_of_a_batch_before_its_rows(make, parallel
         assert result.metrics["Limits"]["rows_in"] == 140
 
 
+class HandOn(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield {"k": value.k, "t": value.t, "v": value.v}
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_both_sides_may_be_outputs_of_operators(parallelism):
+    rows, rules = rows_of(7, 30), [rule for rule in rules_of(8, 10) if rule["v"] != 1000]
+    first, second = (
+        keyed.stream(each, timestamp="t")
+        .key_by("k")
+        .process(HandOn(), "k string, t bigint, v bigint", name=name, parallelism=2)
+        for name, each in (("rows", rows), ("rules", rules))
+    )
+    out = first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), parallelism=parallelism)
+    result = out.run(rows_per_batch=10)
+    assert sorted(result.values) == limits_of(batches_of(rules, rows, 10))
+    assert result.metrics["Limits"]["rows_in"] == 30 + len(rules)
+
+
 ELEMENT = st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(0, 9), st.sampled_from([0, 3, 5, -1, 1000]))
 STEP = st.lists(ELEMENT, max_size=6) | st.sampled_from(["crash", 1, 2, 3, 5])
 
