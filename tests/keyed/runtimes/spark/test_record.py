@@ -1,4 +1,4 @@
-"""A job on Spark records its input, and is replayed from the record: kills, two sides, a restored query, refusals."""
+"""A job on Spark records its input, and is replayed from the record: two sides, refusals."""
 
 from __future__ import annotations
 
@@ -49,15 +49,6 @@ def test_what_a_query_has_recorded_is_replayed(spark, tmp_path):
     assert any(line.startswith("+ state") for line in changed.lines)
     with pytest.raises(ChangelogError, match=r"run it with record=folder and give Recording"):
         replay(changelog, Count(), Count(), [], key="k")
-    # A restored query goes on in the same folder, under ids that follow.
-    write_file(tmp_path / "in", 3, rows[:10])
-    again = DirectoryChangelog(tmp_path / "log2")
-    restored = counting(files(spark, tmp_path / "in"), changelog=again, restore_from=keyed.RestorePoint(changelog, 3))
-    restored.run(checkpoint=tmp_path / "ck2", record=record)
-    later = Recording(record)
-    assert len(later.between(2, 99)) == 10
-    first = max(number for number, _ in again.positions())
-    assert replay(again, Count(), Count(), later, key="k", watermark=DELAY, first=first).rows == 10
 
 
 def test_both_sides_of_a_query_are_recorded(spark, tmp_path):
