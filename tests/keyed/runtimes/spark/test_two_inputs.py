@@ -112,6 +112,26 @@ def test_a_union_of_dataframes(spark):
     assert in_order(united) == in_order(local[0].union(local[1]).key_by("k").process(Count()).run().values)
 
 
+def test_the_watermark_is_the_least_over_the_partitions_that_a_column_names(spark, tmp_path):
+    strategy = keyed.ascending_timestamps().with_partitions("v")
+    watermarks = []
+
+    def run(number, rows):
+        write_file(tmp_path / "in", number, rows)
+        stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=strategy)
+        counted = stream.key_by("k").process(Count(), COUNTED, parallelism=2)
+        counted.run(checkpoint=tmp_path / "ck", on_progress=lambda each: watermarks.append(each.watermark))
+
+    run(0, [("a", 100, 1), ("b", 50, 2)])
+    assert watermarks[-1] == 49
+    run(1, [("a", 300, 2), ("b", 60, 2)])
+    assert watermarks[-1] == 99
+    aligned = strategy.with_watermark_alignment("group", 10)
+    stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=aligned).key_by("k")
+    with pytest.raises(DefinitionError, match="decides before a batch what it reads"):
+        stream.process(Count(), COUNTED).run(checkpoint=tmp_path / "other")
+
+
 def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
     frame = keyed.stream(spark.createDataFrame([("a", 1, 1)], SCHEMA), timestamp="t")
     with pytest.raises(DefinitionError, match="a streaming and a batch DataFrame"):
