@@ -46,6 +46,7 @@ KEYED = {
         "The chain `stream → key_by → process → outputs`, and what runs it. Options of runs: [options](options.md).",
         (
             "keyed.streams",
+            "keyed.chaining",
             "keyed.runtimes.spark.session.spark_session",
             "keyed.runtimes.spark.query.metrics",
             "keyed.runtimes.spark.checkpoint.spark_flush",

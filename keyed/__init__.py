@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyed.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
+from keyed.chaining import explain
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
 from keyed.codec.snapshots import as_stored, snapshot
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
@@ -17,6 +18,7 @@ from keyed.errors import (
     CorruptionError,
     DefinitionError,
     EncodingError,
+    ForwardedKeyError,
     HistoryCompacted,
     JavaNotFound,
     KeyedError,
@@ -118,6 +120,7 @@ __all__ = [
     "DefinitionError",
     "DirectoryChangelog",
     "EncodingError",
+    "ForwardedKeyError",
     "GlobalTable",
     "HistoryCompacted",
     "JavaNotFound",
@@ -186,6 +189,7 @@ __all__ = [
     "ascending_timestamps",
     "bounded_out_of_orderness",
     "collect_sink",
+    "explain",
     "global_table",
     "milliseconds_of",
     "open_tables",

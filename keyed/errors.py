@@ -12,7 +12,8 @@
     ├── RowError (ValueError)            a row that the stream's rules refuse
     │   ├── NullKeyError
     │   ├── TimestampError
-    │   └── KeyTypeError
+    │   ├── KeyTypeError
+    │   └── ForwardedKeyError
     ├── CorruptionError                  persisted bytes fail their checks; names where and at which offset
     ├── LocalStoreError                  a local store cannot be opened or read (the engine rebuilds it from the log)
     ├── CheckpointError                  a checkpoint does not fit the query that is started on it
@@ -47,6 +48,7 @@ __all__ = [
     "CorruptionError",
     "DefinitionError",
     "EncodingError",
+    "ForwardedKeyError",
     "HistoryCompacted",
     "JavaNotFound",
     "KeyTypeError",
@@ -123,6 +125,10 @@ class TimestampError(RowError):
 
 class KeyTypeError(RowError):
     """A key whose type differs from the keys before it."""
+
+
+class ForwardedKeyError(RowError):
+    """A row that an operator hands to the one chained to it has a key that the operator did not get."""
 
 
 class CorruptionError(KeyedError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from keyed.broadcast import BroadcastContext
@@ -20,6 +20,7 @@ class _RowFunction(Shown):
     """What functions over rows share, whatever they read."""
 
     known_side_outputs: Collection[str] | None = None
+    forwarded_fields: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -84,6 +85,9 @@ class KeyedProcessFunction(_RowFunction):
 
     Attributes:
         known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+        forwarded_fields: Columns of the main output that hold in each row what a key column of the input held, by the
+            name of that column: an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Those of the
+            same name are taken to.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -108,6 +112,9 @@ class KeyedCoProcessFunction(_RowFunction):
 
     Attributes:
         known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+        forwarded_fields: Columns of the main output that hold in each row what a key column of the input held, by the
+            name of that column: an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Those of the
+            same name are taken to.
     """
 
     def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:

@@ -99,12 +99,14 @@ class Input:
         keys: Its keys.
         side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
         is_broadcast: Whether every key group gets its elements, which have no key.
+        chains: Whether the operator may run in the tasks of the one whose output it is (`keyed.chaining`).
     """
 
     origin: Source | Output
     keys: Keys
     side: int = 0
     is_broadcast: bool = False
+    chains: bool = True
 
     def __repr__(self) -> str:
         origin = self.origin
@@ -623,6 +625,21 @@ class Output(Unkeyed):
                 + (", ".join(map(repr, sorted(known))) or "none: late rows go to one with side_output_late_data(tag)")
             )
         return Output(self.stage, tag)
+
+    def key_by(self, *keys: str | Callable[[Any], Any], chain: bool = True) -> KeyedStream:
+        """Key the rows by columns (or, in the local runtime, by a function of the element).
+
+        One output may feed several operators; `run` them together, with outputs of all of them.
+
+        Args:
+            keys: Columns or, in the local runtime, a function of the element.
+            chain: Whether the operator that processes them runs chained, in the tasks of this one and without a
+                shuffle, if its keys are this one's. `explain` says where it does.
+
+        Raises:
+            DefinitionError: No key, or a function beside other keys.
+        """
+        return KeyedStream((Input(self, _keys(keys), chains=chain),))
 
     def to(self, sink: SinkLike) -> BoundOutput:
         """Return this output with the sink that it is written to, for `keyed.run` and `keyed.start`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from keyed.context import TaskContext
@@ -76,9 +76,11 @@ class VectorizedFunction(Shown):
 
     Attributes:
         known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+        forwarded_fields: As `KeyedProcessFunction.forwarded_fields`.
     """
 
     known_side_outputs: Collection[str] | None = None
+    forwarded_fields: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -10,6 +10,7 @@
 - `work`, `vectorized_work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
   `broadcasting`: broadcast elements before them, `table_versions` among them. `returned`: what calls may return.
   `timers`: the timers of a time domain. `changes`: what the batch changed. `keytypes`: which keys are refused.
+  `forwarded`: which rows of a chained operator are.
 - `registry`: the states of a function, `bound` to the key group: `bound_values`, `bound_lists`, `bound_maps`,
   `bound_versions`, `bound_tables`, `bound_broadcast`. `holding`, `taker`: values that a function and the engine do
   not share.

@@ -1,8 +1,8 @@
 """What is measured: J1, J2 and J4 as keyed functions, and the counter as Spark's own stateful processors.
 
-J1 counts and sums per key and emits a row per event. J2 counts and sums per key and emits when an event-time timer
-fires at the end of a 60-second window. J4 counts, and moves a named timer at each row; three of four rows let it
-fire. The raw processors keep the same value state and emit a row per key and batch.
+J1 counts and sums per key and emits a row per event; `J1Again` does so with its rows. J2 counts and sums per key and
+emits when an event-time timer fires at the end of a 60-second window. J4 counts, and moves a named timer at each row;
+three of four rows let it fire. The raw processors keep the same value state and emit a row per key and batch.
 """
 
 from __future__ import annotations
@@ -38,6 +38,20 @@ class ConnectedJ1(KeyedCoProcessFunction):
 
     process_element1 = J1.process_element
     process_element2 = J1.process_element
+
+
+class J1Again(KeyedProcessFunction):
+    """The counter over what `J1` emits."""
+
+    total = ValueState(tuple[int, int], default=(0, 0))
+
+    def process_element(self, value: Any, ctx: Context) -> Iterator[tuple[str, int, int]]:
+        """Add the sum and emit."""
+        count, amount = self.total.value()
+        count += 1
+        amount += value.sum
+        self.total.update((count, amount))
+        yield value.user_id, count, amount
 
 
 class J2(KeyedProcessFunction):

@@ -100,6 +100,10 @@ def goals(figures: Mapping[str, Figures]) -> Iterator[Goal]:
     for engine, keys in product(("memory", "local"), ("1k", "100k")):
         if have(base := f"J1-{engine}-{keys}", name := f"J1-connected-{engine}-{keys}"):
             yield Goal(f"{name}: times the same rows as one stream", cost(name) / cost(base), 1.2)
+    for where in ("memory", "local"):
+        for keys in ("1k", "100k"):
+            if have(f"J1-{where}-{keys}", name := f"twice-chained-{where}-{keys}"):
+                yield Goal(f"{name}: times one of J1", cost(name) / cost(f"J1-{where}-{keys}"), 1.5)
     for job in LOGGED_JOBS:
         for keys in ("1k", "100k"):
             base = f"{job}-memory-{keys}"

@@ -13,6 +13,8 @@ Job = Literal[
     "J1-connected",
     "J4-1k",
     "J4-100k",
+    "twice-shuffled",
+    "twice-chained",
     "minute-rows",
     "minute-columns",
     "J3-tumbling",
@@ -23,6 +25,7 @@ Job = Literal[
 ]
 FUNCTION_JOBS: tuple[Job, ...] = ("J1", "J2")
 MINUTE_JOBS: tuple[Job, ...] = ("minute-rows", "minute-columns")
+TWICE_JOBS: tuple[Job, ...] = ("twice-shuffled", "twice-chained")
 WINDOW_JOBS: tuple[Job, ...] = ("J3-tumbling", "J3-hopping", "J3-session")
 LOGGED_JOBS: tuple[Job, ...] = ("J1", "J2", "J3-tumbling")
 
@@ -36,8 +39,9 @@ class Variant:
         engine: What runs.
         events: Its input (`events.EVENTS`).
         job: ``J1``, ``J2``, ``J1-connected`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…``
-            (`tests.benchmarks.minutes`), where a keyed function runs; ``J3-…`` for windows, and ``continuous`` for the
-            same aggregates without windows (`tests.benchmarks.windows`).
+            (`tests.benchmarks.minutes`), where a keyed function runs; ``twice-…`` for two of J1, one after the other;
+            ``J3-…`` for windows, and ``continuous`` for the same aggregates without windows
+            (`tests.benchmarks.windows`).
         store: The local store of a keyed function on Spark.
         path: How windows are computed (``WindowedStream.path``).
         changelog: Where every change of state goes as well.
@@ -73,6 +77,11 @@ def _all() -> list[Variant]:
             Variant(f"J1-connected-memory-{keys}", "keyed", keys, "J1-connected"),
             Variant(f"J1-connected-local-{keys}", "local", keys, "J1-connected"),
         ]
+        for job in TWICE_JOBS:
+            variants += [
+                Variant(f"{job}-memory-{keys}", "keyed", keys, job),
+                Variant(f"{job}-local-{keys}", "local", keys, job),
+            ]
         variants += [Variant(f"{job}-{keys}", "keyed", keys, job) for job in MINUTE_JOBS]
         for job in WINDOW_JOBS:
             variants += [

@@ -13,15 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from tests.benchmarks.functions import J1, J2, J4, OUTPUT, ConnectedJ1, RawPandas, RawRows, pass_through
+from keyed.chaining import lines
+from keyed.runtimes.spark.plan.build import build
+from tests.benchmarks.functions import (
+    J1,
+    J2,
+    J4,
+    OUTPUT,
+    ConnectedJ1,
+    J1Again,
+    RawPandas,
+    RawRows,
+    pass_through,
+)
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
-from tests.benchmarks.variants import VARIANTS, Variant
+from tests.benchmarks.variants import TWICE_JOBS, VARIANTS, Variant
 from tests.benchmarks.windows import CONTINUOUS, WINDOWS, spark_windows, window_job
 from tests.support.kafka import ADDRESS
 
 _PARALLELISM = 2
 _FUNCTIONS: dict[str, tuple[Any, str]] = {
     "J1": (J1, OUTPUT),
+    **dict.fromkeys(TWICE_JOBS, (J1, OUTPUT)),
     "J2": (J2, OUTPUT),
     "J1-connected": (ConnectedJ1, OUTPUT),
     # The events of a key are 1 s and 100 s apart: of four rows, three are followed by such a gap.
@@ -80,7 +93,12 @@ def _output(variant: Variant, source: Any, folder: Path) -> Any:
         return source.groupBy("user_id").transformWithState(RawRows(), OUTPUT, "Update", "None")
     if variant.engine == "jvm":
         return spark_windows(variant.job, source)
-    return keyed_job(variant, source, _changelog(variant, folder)).df
+    job = keyed_job(variant, source, _changelog(variant, folder))
+    if variant.job == "twice-chained":
+        # The DataFrame of an output does not chain.
+        plan = build(lines(job.stage), [job], _PARALLELISM, changelogs={})
+        return plan.routes[0].frame(plan.frame)
+    return job.df
 
 
 def _changelog(variant: Variant, folder: Path) -> Any:
@@ -106,9 +124,13 @@ def keyed_job(variant: Variant, source: Any, changelog: Any = None) -> keyed.Out
     parts = _halves(source) if variant.job == "J1-connected" else [source]
     keyed_by = [keyed.stream(part, timestamp="ts", watermark=delay).key_by("user_id") for part in parts]
     stream = keyed_by[0].connect(keyed_by[1]) if len(keyed_by) > 1 else keyed_by[0]
-    return stream.process(
+    once = stream.process(
         function(), output, name=variant.job, store=variant.store, parallelism=parallelism, changelog=changelog
     )
+    if variant.job not in TWICE_JOBS:
+        return once
+    again = once.key_by("user_id", chain=variant.job == "twice-chained")
+    return again.process(J1Again(), OUTPUT, name="again", store=variant.store, parallelism=parallelism)
 
 
 def _halves(source: Any) -> list[Any]:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from keyed.codec.key_hash import group_of, key_hash
+from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
 from keyed.engine.channels import Upstream
+from keyed.engine.forwarded import foreign_key, refused
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_group import KeyGroup
@@ -86,6 +88,8 @@ class LocalOperator:
         self._times_broadcast = any(each.is_broadcast and each.event_time for each in stage.inputs)
         self._keys_of = [key_getter(each.keys) for each in stage.inputs]
         self._vectorized = isinstance(stage.function, VectorizedFunction)
+        #: The main output of each key group in the last batch, for an operator that is chained to this one.
+        self.emitted: list[Emitted | EmittedTables] = []
 
     def load(
         self,
@@ -160,6 +164,11 @@ class LocalOperator:
         values = as_rows(list(map(Taker(schema).take, emitted.values)), schema, output.stage.name)
         return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
+    def rows_handed_on(self, before: LocalOperator) -> SourceRows:
+        """Return what the operator that this one is chained to has emitted, by key group."""
+        output = Output(before.stage, None)
+        return SourceRows(groups=[self.rows_after(0, output, emitted) for emitted in before.emitted])
+
     def run(
         self, rows: SourceRows, *, upstream: Sequence[Upstream], processing_time: int, end_of_input: bool
     ) -> BatchResult:
@@ -177,7 +186,9 @@ class LocalOperator:
         results = []
         rows_by_group: list[dict[str, Any]]
         rows_combined = 0
-        if self._vectorized:
+        if rows.groups:
+            rows_by_group, key_type, rows_combined = self._handed_on(rows.groups)
+        elif self._vectorized:
             from keyed.runtimes.local.table_rows import routed
 
             sides: list[list[SourceRows]] = [[], []]
@@ -209,9 +220,56 @@ class LocalOperator:
                 initial=entries,
             )
             results.append(group.run(batch, self._clock))
+        self.emitted = [result.main for result in results]
         merged = merge(results)
         self.metrics = merged.metrics
         return merged
+
+    def _handed_on(self, groups: list[SourceRows]) -> tuple[list[dict[str, Any]], str, int]:
+        """Return what each key group runs of what the same group of the operator before has emitted.
+
+        Returns:
+            The rows, the type of the keys, and how many fewer rows combining has made of them.
+
+        Raises:
+            ForwardedKeyError: A row has a key of another key group.
+        """
+        spec = self.spec
+        (before,) = self.stage.waits_for
+        if not self._vectorized:
+            rows = [{"chunks": self._checked(each, group, before)} for group, each in enumerate(groups)]
+            return rows, self._key_types.name, 0
+        from keyed.engine.forwarded import check_table
+        from keyed.runtimes.local.table_rows import routed
+
+        tables, types, combined = [], [""], 0
+        for group, each in enumerate(groups):
+            if each.table is not None:
+                check_table(each.table(), spec, before, group)
+            parts, type_, fewer = routed(spec, [each], spec.keys)
+            tables.append({"table": parts[group]})
+            types.append(type_)
+            combined += fewer
+        return tables, self._one_type(set(types)), combined
+
+    def _checked(self, rows: SourceRows, group: int, before: str) -> Callable[[], Iterable[Chunk]]:
+        """Return the chunks of a key group, whose keys are checked."""
+        ((keys, timestamps, values, _),) = rows.chunks()
+        values = list(values)
+        if not values:
+            return tuple
+        check, spec = self._key_types.check, self.spec
+        if len(kinds := set(map(type, keys))) == 1 and kinds <= STORED_AS_THEY_ARE:
+            check(keys[0], values[0])
+        else:
+            keys = list(map(check, keys, values))
+        if spec.parallelism > 1:
+            foreign = foreign_key(dict.fromkeys(keys), spec.parallelism, group)
+            if foreign is not None:
+                raise refused(foreign, values[list(keys).index(foreign)], spec, before, group)
+        if timestamps is None or spec.order != "event_time":
+            return lambda: ((keys, timestamps, values, None),)
+        return self._ordered(list(zip(keys, timestamps, values, strict=True)), has_time=True)
 
     def _sides(self, rows: SourceRows) -> tuple[list[SourceRows], list[SourceRows]]:
         """Return the rows of the inputs with keys, and those of the broadcast ones."""

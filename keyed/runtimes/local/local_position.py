@@ -46,6 +46,7 @@ class LocalPosition:
         source: The position of a `keyed.SeekableSource`.
         beside: Where it stands in its other sources, in their order.
         restored: How many of the batches are those of an earlier query, from whose changelogs this one was restored.
+        sizes: How many operators run together, in order (`keyed.chaining.lines`); empty where each runs by itself.
     """
 
     operators: list[str]
@@ -57,6 +58,7 @@ class LocalPosition:
     consumed: Consumed | None = None
     source: Any = None
     beside: list[SourcePosition] = attrs.field(factory=list)
+    sizes: list[int] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -82,11 +84,12 @@ encode_position = _RECORD.encode
 decode_position = _RECORD.decode
 
 
-def restored_position(operators: list[str], cut: Cut) -> tuple[LocalPosition, bool]:
+def restored_position(operators: list[str], sizes: list[int], cut: Cut) -> tuple[LocalPosition, bool]:
     """Return where a query begins that is restored from changelogs, and whether they have a position of this runtime.
 
     Args:
         operators: Names of its operators in order.
+        sizes: How many of them run together, as in `LocalPosition`.
         cut: What is restored.
 
     Raises:
@@ -95,8 +98,8 @@ def restored_position(operators: list[str], cut: Cut) -> tuple[LocalPosition, bo
     record = cut.position
     queries = [*lineage(cut), random_id()]
     if record is None or not record.startswith(_KIND):
-        return LocalPosition(operators, cut.sequence, queries=queries, restored=cut.sequence), False
+        return LocalPosition(operators, cut.sequence, queries=queries, restored=cut.sequence, sizes=sizes), False
     position = decode_position(record, f"position of batch {cut.sequence} in a changelog")
     position.operators, position.batches, position.restored = operators, cut.sequence, cut.sequence
-    position.queries = queries
+    position.queries, position.sizes = queries, sizes
     return position, True

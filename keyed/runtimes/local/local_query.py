@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from keyed.chaining import lines
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
@@ -98,6 +99,9 @@ class LocalQuery(Shown):
         self._result: RunResult | None = None
         self._progress: Progress | None = None
         self._hints = Hints(last, outputs)
+        #: How many operators run together, and those that are chained to the one before them.
+        self._sizes: list[int] = []
+        self._chained: set[str] = set()
 
     # The handle of a started query ------------------------------------------------------------------------------
 
@@ -197,6 +201,9 @@ class LocalQuery(Shown):
             else:
                 folder = stack.enter_context(ScratchFolder("local")).path
             position = self._position(commits)
+            together = lines(self._last, None if position is None else position.sizes or [1] * len(position.operators))
+            self._sizes = [len(line) for line in together]
+            self._chained = {stage.name for line in together for stage in line[1:]}
             chain = self._last.chain
             keeps = self._checkpoint is not None or any(stage.restore_from is not None for stage in chain)
             for stage in chain:
@@ -351,7 +358,10 @@ class LocalQuery(Shown):
             reached: dict[str, Upstream] = {}
             for operator in operators:
                 stage = operator.stage
-                rows = _rows_of(operator, arrived, emitted)
+                if stage.name in self._chained:
+                    rows = operator.rows_handed_on(operators[operators.index(operator) - 1])
+                else:
+                    rows = _rows_of(operator, arrived, emitted)
                 result = operator.run(
                     rows,
                     upstream=[reached[name] for name in stage.waits_for],
@@ -423,9 +433,9 @@ class LocalQuery(Shown):
         names = [operator.stage.name for operator in operators]
         points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
         if not points:
-            return LocalPosition(names)
+            return LocalPosition(names, sizes=self._sizes)
         cut, loaders = with_cut(points, lambda cut: (cut, self._load(commits, operators, cut)))
-        position, with_position = restored_position(names, cut)
+        position, with_position = restored_position(names, self._sizes, cut)
         if not with_position:
             _log.warning(
                 "batch %d is restored without a position: the state is restored, and the source is read from its start",

@@ -57,6 +57,7 @@ class SourceRows:
         bad: Bad rows, where the stream diverts them.
         by_partition: Highest timestamp by partition, where the strategy tells partitions apart.
         inputs: The rows of each input, where the operator reads several; then the others are of all together.
+        groups: The rows of each key group, where the operator is chained to the one that emitted them.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -69,6 +70,7 @@ class SourceRows:
     bad: list[Any] = attrs.field(factory=list)
     by_partition: dict[str, int] | None = None
     inputs: list[SourceRows] = attrs.field(factory=list)
+    groups: list[SourceRows] = attrs.field(factory=list)
 
     @property
     def channels(self) -> dict[ChannelId, int]:

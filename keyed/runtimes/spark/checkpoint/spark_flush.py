@@ -112,17 +112,17 @@ def _targets(operators: Mapping[StateOperator, str], changelogs: Mapping[str, Ch
 def _export_all(
     session: SparkSession, checkpoint: str, operators: Mapping[StateOperator, str], targets: Mapping[str, _Target]
 ) -> dict[str, int]:
-    chosen = [operator for operator, name in operators.items() if name in targets]
-    done: dict[tuple[int, int], Any] = {}
+    chosen = {operator: name for operator, name in operators.items() if name in targets}
+    done: dict[tuple[str, int], Any] = {}
     for changes in (True, False):
         missing = [
             Chosen(operator, keygroups, changes)
-            for operator in chosen
-            if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (operator.id, g) not in done))
+            for operator, name in chosen.items()
+            if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (name, g) not in done))
         ]
         if missing:
             found = for_groups(session, checkpoint, missing, _exporting(targets, changes=changes), _RESULT)
-            done |= {(row.operator_id, row.keygroup): row for row in found if row.done}
+            done |= {(row.name, row.keygroup): row for row in found if row.done}
     newest: dict[str, int] = {}
     for row in done.values():
         newest[row.name] = min(row.commit, newest.get(row.name, row.commit))

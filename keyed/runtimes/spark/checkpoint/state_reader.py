@@ -25,6 +25,7 @@ from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import carried, parcel_for
 from keyed.runtimes.spark.session.spark_session import settings
+from keyed.runtimes.spark.worker.spark_group_log import state_variables
 from keyed.sinks import local_folder
 
 if TYPE_CHECKING:
@@ -43,14 +44,30 @@ class StateOperator:
     """A keyed operator in a checkpoint.
 
     Attributes:
-        id: Spark's number of it. The last operator of a chain is 0, the one before it 1, and so on.
+        id: Spark's number of it and of those that are chained with it. The last line of operators is 0, the one before
+            it 1, and so on.
         parallelism: Number of key groups.
         batch: Id of the last batch that Spark committed.
+        place: Which of the operators it is that run together.
     """
 
     id: int
     parallelism: int
     batch: int
+    place: int = 0
+
+
+@attrs.frozen
+class CheckpointLayout:
+    """How the operators of a checkpoint are laid out, which is fixed by its first batch.
+
+    Attributes:
+        parallelism: Number of key groups.
+        sizes: How many keyed operators run together in each of Spark's, in order.
+    """
+
+    parallelism: int
+    sizes: tuple[int, ...]
 
 
 def check_path(checkpoint: str) -> None:
@@ -85,43 +102,42 @@ def state_operators(session: SparkSession, checkpoint: str) -> list[StateOperato
     except PySparkException as error:
         raise CheckpointError(f"the checkpoint {checkpoint} cannot be read: {error}") from error
     return [
-        StateOperator(row.operatorId, row.numPartitions, row.maxBatchId)
+        StateOperator(row.operatorId, row.numPartitions, row.maxBatchId, place)
         for row in rows
-        if row.maxBatchId >= 0 and {"log", "meta"} == {each["stateName"] for each in _variables(row.operatorProperties)}
+        if row.maxBatchId >= 0
+        for place in range(_size(row.operatorProperties))
     ]
 
 
-def checked_parallelism(session: SparkSession, checkpoint: str, asked: int | None, *, here: bool) -> int | None:
-    """Return the number of key groups that a query on this checkpoint has.
+def checked_layout(session: SparkSession, checkpoint: str, asked: int | None, *, here: bool) -> CheckpointLayout | None:
+    """Return how the operators of a checkpoint are laid out, ``None`` if it is new.
 
     Args:
         session: The session.
         checkpoint: Folder of the checkpoint; it need not exist.
-        asked: The number that the query asks for, if it does.
+        asked: The number of key groups that the query asks for, if it does.
         here: Whether paths without a scheme are folders of this machine.
 
-    Returns:
-        The number of the checkpoint, or ``asked`` if it has none yet.
-
     Raises:
-        ParallelismChanged: The checkpoint has another number than the query asks for.
+        ParallelismChanged: The checkpoint has another number of key groups than the query asks for.
     """
-    found = _parallelism(session, checkpoint, here=here)
-    if found is not None and asked is not None and asked != found:
+    found = _layout(session, checkpoint, here=here)
+    if found is not None and asked is not None and asked != found.parallelism:
         raise ParallelismChanged(
-            f"the checkpoint {checkpoint} has {found} key groups, and the query asks for {asked}: the number is "
-            f"fixed by a query's first batch; set parallelism={found}, or restore the state into a new checkpoint"
+            f"the checkpoint {checkpoint} has {found.parallelism} key groups, and the query asks for {asked}: the "
+            f"number is fixed by a query's first batch; set parallelism={found.parallelism}, or restore the state into "
+            "a new checkpoint"
         )
-    return found if found is not None else asked
+    return found
 
 
-def _parallelism(session: SparkSession, checkpoint: str, *, here: bool) -> int | None:
-    """Return the number of state partitions that a checkpoint was written with, ``None`` for a new one."""
+def _layout(session: SparkSession, checkpoint: str, *, here: bool) -> CheckpointLayout | None:
     folder = local_folder(checkpoint) if here else None
     if folder is not None and not (folder / "commits").is_dir():
         return None
+    columns = ("operatorId", "numPartitions", "operatorProperties")
     try:
-        rows = session.read.format("state-metadata").load(checkpoint).select("numPartitions").distinct().collect()
+        rows = session.read.format("state-metadata").load(checkpoint).select(*columns).distinct().collect()
     except Exception as error:
         from pyspark.errors import PySparkException
 
@@ -129,7 +145,10 @@ def _parallelism(session: SparkSession, checkpoint: str, *, here: bool) -> int |
         if isinstance(error, PySparkException):
             return None
         raise
-    return max((row[0] for row in rows), default=None)
+    if not rows:
+        return None
+    sizes = [_size(row.operatorProperties) for row in sorted(rows, key=lambda row: -row.operatorId)]
+    return CheckpointLayout(max(row.numPartitions for row in rows), tuple(sizes))
 
 
 @attrs.frozen
@@ -166,7 +185,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
             if found:
                 break
         else:
-            raise CheckpointError(f"the checkpoint {checkpoint} has no committed batch of operator {operator.id}")
+            raise CheckpointError(f"the checkpoint {checkpoint} has no committed batch of operator {_name(operator)}")
         metas[operator] = _newest(bytes(row.record) for row in found)
     return metas
 
@@ -186,7 +205,7 @@ def for_groups(
         chosen: The key groups.
         work: Called with the meta record of a group and with its log, which can be read once, and the rows of the last
             commit any number of times. Returns a row.
-        result: The columns of that row. The rows that are given back have ``operator_id`` and ``keygroup`` before them.
+        result: The columns of that row. The rows that are given back have ``keygroup`` before them.
 
     Returns:
         A row for each key group.
@@ -202,7 +221,7 @@ def for_groups(
         tasks = min(tasks, _TASKS_FOR_CHANGES)
     rows = rows.repartition(tasks, "operator", "keygroup")
     rows = rows.sortWithinPartitions("operator", "keygroup", "row")
-    result = Schema((("operator_id", "int"), ("keygroup", "int"), *result.columns))
+    result = Schema((("keygroup", "int"), *result.columns))
     parcel = parcel_for([]) if is_remote(session) else None
     with settings(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE}):
         try:
@@ -212,7 +231,7 @@ def for_groups(
 
 
 def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:
-    """Return the rows of the key groups' logs: ``operator int, keygroup int, row long, record binary``.
+    """Return the rows of the key groups' logs: ``operator string, keygroup int, row long, record binary``.
 
     Row 0 is the meta record. Rows come in any order.
     """
@@ -230,10 +249,15 @@ def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:
             frame = frame.where("change_type = 'update'")
         if chosen.keygroups is not None:
             frame = frame.where(f"key.keygroup IN ({', '.join(map(str, chosen.keygroups))})")
-        return frame.selectExpr(f"{operator.id} AS operator", "key.keygroup", f"{row} AS row", f"{record} AS record")
+        name = f"'{_name(operator)}' AS operator"
+        return frame.selectExpr(name, "key.keygroup", f"{row} AS row", f"{record} AS record")
 
-    meta = read("meta", "0L", "value.record")
-    return meta.unionAll(read("log", "user_map_key.row", "user_map_value.record"))
+    rows, meta = state_variables(operator.place)
+    return read(meta, "0L", "value.record").unionAll(read(rows, "user_map_key.row", "user_map_value.record"))
+
+
+def _name(operator: StateOperator) -> str:
+    return f"{operator.id}.{operator.place}"
 
 
 def _newest(records: Iterable[bytes]) -> GroupMeta:
@@ -241,10 +265,11 @@ def _newest(records: Iterable[bytes]) -> GroupMeta:
     return max((decode_meta(record, "checkpoint, meta record") for record in records), key=lambda meta: meta.commit)
 
 
-def _variables(properties: str) -> list[dict[str, Any]]:
-    """Return the state variables of an operator as Spark describes it; none for those that are not like ours."""
-    found: list[dict[str, Any]] = json.loads(properties or "{}").get("stateVariables", [])
-    return found
+def _size(properties: str) -> int:
+    """Return how many keyed operators one of Spark has the state of, as it describes itself; 0 if it is not ours."""
+    found = {each["stateName"] for each in json.loads(properties or "{}").get("stateVariables", [])}
+    size = len(found) // 2
+    return size if found == {name for place in range(size) for name in state_variables(place)} else 0
 
 
 # What the Python workers run ------------------------------------------------------------------------------------------
@@ -256,13 +281,13 @@ def _working(work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Sche
 
         schema: Any = arrow_schema(result)
         rows = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
-        for (operator, keygroup), group in groupby(rows, key=lambda row: row[:2]):
+        for (_, keygroup), group in groupby(rows, key=lambda row: row[:2]):
             numbered = groupby((row[2:] for row in group), key=lambda row: row[0])
             number, records = next(numbered)
             assert number == 0, "the meta record comes first"
             meta = _newest(record for _, record in records)
             log: Any = _Log(meta, (list(same) for _, same in numbered))
-            done = {"operator_id": operator, "keygroup": keygroup, **work(meta, log)}
+            done = {"keygroup": keygroup, **work(meta, log)}
             yield pa.RecordBatch.from_pylist([done], schema=schema)
 
     return run

@@ -1,4 +1,4 @@
-"""From a chain of stages to one DataFrame: source and tick, pack, operate, and so on for each stage.
+"""From a chain of stages to one DataFrame: source and tick, pack, operate, and so on for each line of stages.
 
 The DataFrame has the main output of the last stage as columns, and in the column ``NOTE`` everything else: chunks of
 the side outputs that are read and of the main outputs of inner stages that are read, and the marks of the key groups.
@@ -115,7 +115,7 @@ def parallelism_of(last: Stage) -> int | None:
 
 
 def build(
-    last: Stage,
+    lines: Sequence[Sequence[Stage]],
     wanted: Sequence[Output],
     parallelism: int,
     *,
@@ -132,7 +132,7 @@ def build(
     """Build the DataFrame of a chain.
 
     Args:
-        last: The last stage.
+        lines: The stages in order, those together that run in the same tasks (`keyed.chaining.lines`).
         wanted: Outputs of stages of the chain that are read. Others are not produced.
         parallelism: Number of key groups.
         changelogs: Identity of the changelog of each operator that has one, by name.
@@ -148,6 +148,7 @@ def build(
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
     """
+    last = lines[-1][-1]
     if tables is not None and any(isinstance(source.data, GlobalTable) for source in last.sources):
         last = _with_versions(last, tables)
     chain = last.chain
@@ -159,14 +160,16 @@ def build(
     for stage in chain:
         check_travels(stage.function, stage.name)
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
-    frame: DataFrame | None = None
-    emitter: Emitter | None = None
-    for index, stage in enumerate(chain):
-        frames = [] if ticks_alone else _source_frames(chain, index, wanted, parallelism)
-        if frame is not None and emitter is not None:
-            frames.append(_stage_frame(chain, index, frame, emitter, schemas[index], wanted, parallelism))
-        emitter = _emitter(chain, index, schemas[index][0], wanted)
-        operation = Operation(
+    handing_on = {stage.name for line in lines for stage in line[:-1]}
+    emitters = [
+        _emitter(chain, index, schema, wanted, hands_on=chain[index].name in handing_on)
+        for index, (schema, *_) in enumerate(schemas)
+    ]
+
+    def operation(index: int) -> Operation:
+        """Return what the key groups of a stage are to know."""
+        stage, emitter = chain[index], emitters[index]
+        return Operation(
             spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
             inputs=_packed_inputs(chain, index),
             key_type=_key_type(stage, schemas[index]),
@@ -176,8 +179,17 @@ def build(
             changelog_id=changelogs.get(stage.name, ""),
             cut=cut,
         )
+
+    frame: DataFrame | None = None
+    index = 0
+    for line in lines:
+        frames = [] if ticks_alone else _source_frames(chain, index, wanted, parallelism)
+        if frame is not None:
+            before = emitters[index - 1]
+            frames.append(_stage_frame(chain, index, frame, before, schemas[index], wanted, parallelism))
+        operations = [operation(index + place) for place in range(len(line))]
         if recorder is not None and not index:
-            frames = [(each, _recorded(packer, stage, recorder)) for each, packer in frames]
+            frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
         packed = [each.mapInArrow(carried(parcel, _packing(packer)), PACKED) for each, packer in frames]
         if ticks is not None and not index:
             # They are the last of the query's sources: sources that later stages read stand before what those do.
@@ -187,13 +199,14 @@ def build(
         clock = "CAST(unix_millis(current_timestamp()) AS STRING) AS clock"
         timed = reduce(type(packed[0]).unionAll, packed).selectExpr("keygroup", clock, "payload")
         worked = timed.groupBy("keygroup").transformWithStateInPandas(
-            carried(parcel, Processor(operation)),
-            emitter.ddl,
+            carried(parcel, Processor(operations)),
+            operations[-1].emitter.ddl,
             outputMode="append",
             timeMode="None",
-            initialState=packed_initial(stage, parallelism, parcel) if begins else None,
+            initialState=packed_initial(chain[index], parallelism, parcel) if begins else None,
         )
-        frame = _observed(worked, emitter, stage.name, observations)
+        frame = _observed(worked, operations[-1].emitter, line[-1].name, observations)
+        index += len(line)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
 
@@ -451,8 +464,16 @@ def _check(schema: Schema, where: str) -> None:
         raise OutputDefinitionError(f"{where}: {error}") from None
 
 
-def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Output]) -> Emitter:
-    """Return the outputs of a stage that sinks or other stages read."""
+def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Output], *, hands_on: bool) -> Emitter:
+    """Return the outputs of a stage that sinks or other stages read.
+
+    Args:
+        chain: The stages.
+        index: Which of them it is.
+        columns: The columns that it reads.
+        wanted: What sinks read.
+        hands_on: Whether the next stage is chained to it.
+    """
     stage = chain[index]
     own = [output for output in wanted if output.stage.name == stage.name]
     origins = [each.origin for other in chain[index + 1 :] for each in other.inputs]
@@ -468,6 +489,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[O
         if side.setdefault(tag.name, schema) != schema:
             raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
     timed = stage.event_time
+    also_needed = hands_on and _needed(chain, index + 1, wanted, (stage.name, None))
     return Emitter(
         stage.name,
         index,
@@ -475,6 +497,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[O
         side,
         timestamps=followed and timed,
         timed_side=frozenset(tag.name for tag in tags) if timed else frozenset(),
+        main_chunks=output_id(index, None) if also_needed else None,
     )
 
 

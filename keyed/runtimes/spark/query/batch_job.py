@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
+from typing import Any
 
+from keyed.chaining import lines
 from keyed.errors import DefinitionError
 from keyed.ids import random_id
 from keyed.options import Options
@@ -13,7 +14,7 @@ from keyed.results import RunResult
 from keyed.runtimes.spark.plan.build import parallelism_of
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
-from keyed.runtimes.spark.query.metrics import summed
+from keyed.runtimes.spark.query.metrics import marks_of, summed
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.spark_session import is_here, settings
@@ -50,7 +51,8 @@ class BatchJob(Job):
     def run(self) -> RunResult:
         """Run to the end of the input."""
         parallelism = parallelism_of(self._last) or partitions_of(self._session)
-        plan = self._built(parallelism, end=True, tables=table_now(self._session, streams=False))
+        tables = table_now(self._session, streams=False)
+        plan = self._built(lines(self._last), parallelism, end=True, tables=tables)
         # This program writes, also over Spark Connect.
         here = is_here(self._session) and not self._remote
         writer = Writer(plan.routes, [bound.sink for bound in self._outputs], here, queries=[random_id()])
@@ -59,7 +61,9 @@ class BatchJob(Job):
                 writer.write(plan.frame, 0)
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, f"{self.title}{writer.place}")
-        marks = {name: json.loads(observation.get["marks"]) for name, observation in plan.observations.items()}
+        marks: dict[str, list[dict[str, Any]]] = {}
+        for observation in plan.observations.values():
+            marks |= marks_of(observation.get["marks"])
         progress = self._progress(0, None, {name: summed(each) for name, each in marks.items()})
         self._hint(progress, marks)
         self._hints.end()

@@ -34,7 +34,6 @@ class Exports:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them. If not, no positions are logged.
-        operators: The names of the query's operators, in order.
         changelogs: The changelogs, by operator.
         ticks: Whether the last of the query's sources are the ticks.
     """
@@ -44,7 +43,6 @@ class Exports:
         session: SparkSession,
         checkpoint: str,
         folder: CheckpointFolder | None,
-        operators: Sequence[str],
         changelogs: Mapping[str, Changelog],
         *,
         ticks: bool,
@@ -52,10 +50,10 @@ class Exports:
         self._session = session
         self._checkpoint = checkpoint
         self._folder = folder
-        self._operators = operators
         self._changelogs = changelogs
         self._ticks = ticks
         self._parallelism = 0
+        self._lines: Sequence[Sequence[str]] = ()
         self._started = Event()
         self._query: StreamingQuery | None = None
         self._positions: PositionLog | None = None
@@ -89,10 +87,16 @@ class Exports:
                 sequences=self._sequences,
             )
 
-    def started(self, query: StreamingQuery, parallelism: int) -> None:
-        """Take note that it has started with so many key groups, or its first batch has already."""
+    def started(self, query: StreamingQuery, parallelism: int, lines: Sequence[Sequence[str]]) -> None:
+        """Take note that it has started, or its first batch has already.
+
+        Args:
+            query: The query.
+            parallelism: Its number of key groups.
+            lines: The names of its operators in order, those together that run chained.
+        """
         self._query = query
-        self._parallelism = parallelism
+        self._parallelism, self._lines = parallelism, lines
         self._started.set()
 
     def before_batch(self, batch: int) -> None:
@@ -164,10 +168,11 @@ class Exports:
             spark_flush(self._session, self._checkpoint, self._changelogs)
         elif not self._was_idle(report):
             self.before_batch(batch + 1)
-            # Spark counts the operators from the last one.
+            # Spark counts its operators from the last one.
             last = {
-                StateOperator(number, self._parallelism, batch): name
-                for number, name in enumerate(reversed(self._operators))
+                StateOperator(number, self._parallelism, batch, place): name
+                for number, line in enumerate(reversed(self._lines))
+                for place, name in enumerate(line)
             }
             export_last(self._session, self._checkpoint, last, self._changelogs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
@@ -115,10 +115,10 @@ class Job:
         found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
         self._hints.look(progress, max(found, default=None))
 
-    def _built(self, parallelism: int, **options: Any) -> Plan:
-        """Return the plan with so many key groups; see `build` for the options."""
+    def _built(self, lines: Sequence[Sequence[Stage]], parallelism: int, **options: Any) -> Plan:
+        """Return the plan of the operators with so many key groups; see `build` for the options."""
         return build(
-            self._last,
+            lines,
             [bound.output for bound in self._outputs],
             parallelism,
             changelogs=_prepared(self._changelogs, parallelism, self._cut),
@@ -142,8 +142,9 @@ def frame_of(output: Output) -> DataFrame:
     if points:
         _log.warning("the position of %s is not restored with the DataFrame of an output, its state is", sorted(points))
     cut = cut_of(points) if points else None
+    # Nobody knows the checkpoint yet, so each operator is by itself, as in all checkpoints of such frames.
     plan = build(
-        stage,
+        [[each] for each in stage.chain],
         [output],
         parallelism,
         changelogs=_prepared(changelogs, parallelism, cut),

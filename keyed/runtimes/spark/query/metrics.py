@@ -1,6 +1,7 @@
 """The counters of a Spark query, out of the marks of its key groups that Spark observes in each batch.
 
-An operator's observed metric ``keyed.<operator>`` has one field, ``marks``: the `GroupMark` of each key group, as JSON.
+The observed metric ``keyed.<operator>`` has one field, ``marks``: the `GroupMark` of each key group of the operator and
+of those that run chained with it, as JSON. The operator is the last of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def group_marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
         progress: The progress report of the batch.
     """
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
-    found = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for name, row in observed.items():
         if name.startswith(OBSERVED):
             fields = row.asDict() if hasattr(row, "asDict") else dict(row)
@@ -33,8 +34,16 @@ def group_marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
                 # Spark Connect gives the row in parts.
                 names = [field["name"] for field in fields["schema"]["fields"]]
                 fields = dict(zip(names, fields["values"], strict=True))
-            if marks := json.loads(fields.get("marks") or "[]"):
-                found[name.removeprefix(OBSERVED)] = marks
+            for operator, marks in marks_of(fields.get("marks")).items():
+                found.setdefault(operator, []).extend(marks)
+    return found
+
+
+def marks_of(observed: str | None) -> dict[str, list[dict[str, Any]]]:
+    """Return observed marks by operator."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for mark in json.loads(observed or "[]"):
+        found.setdefault(mark["operator"], []).append(mark)
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.chaining import lines
 from keyed.errors import DefinitionError
 from keyed.options import Options
 from keyed.private_files import make_private
@@ -16,7 +17,7 @@ from keyed.results import Progress, Restored
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.folder import reached
-from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_parallelism
+from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
@@ -87,7 +88,6 @@ class StreamJob(Job):
             self._session,
             self._checkpoint,
             self._folder,
-            [stage.name for stage in last.chain],
             self._changelogs,
             ticks=last.ticks,
         )
@@ -140,13 +140,16 @@ class StreamJob(Job):
             ticks = ticks_of(self._session, self._checkpoint, self._folder)
         if ticks is not None:
             ticks.begin()
-        asked = checked_parallelism(self._session, self._checkpoint, parallelism_of(self._last), here=self._here)
-        parallelism = asked or partitions_of(self._session)
+        asked = parallelism_of(self._last)
+        layout = checked_layout(self._session, self._checkpoint, asked, here=self._here)
+        parallelism = asked or partitions_of(self._session) if layout is None else layout.parallelism
+        together = lines(self._last, None if layout is None else layout.sizes)
         tick_files = None if ticks is None else ticks.frame()
         last = self._folder.last_commit() if self._folder is not None else None
         tables = TableFiles(self._session, self._checkpoint, tables_in(self._last))
         tables.write_changed()
         plan = self._built(
+            together,
             parallelism,
             end=end,
             ticks_alone=ticks_alone,
@@ -170,7 +173,7 @@ class StreamJob(Job):
                 query = stream.trigger(**trigger).start()
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, self.title)
-        self._exports.started(query, parallelism)
+        self._exports.started(query, parallelism, [[stage.name for stage in line] for line in together])
         ticker = None
         if ticks is not None and "processingTime" in trigger:
             ticker = Ticker(query, ticks, self._exports, writer, tables)

@@ -11,8 +11,8 @@ parts travel as Python values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,6 +21,9 @@ from keyed.column_types import quoted
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.outputs import Schema
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Rows of a side output in one chunk.
 _CHUNK_ROWS = 65_536
@@ -56,6 +59,8 @@ class Emitter:
         side: Columns of the side outputs that are read, by tag. Others are dropped, as in Flink.
         timestamps: Whether rows leave with their timestamps, for a stage that follows.
         timed_side: Side outputs whose rows do.
+        main_chunks: Id of the output as which the main output leaves in notes, because the operator that is chained to
+            this one reads its rows, and someone else too.
     """
 
     operator: str
@@ -64,6 +69,7 @@ class Emitter:
     side: dict[str, Schema]
     timestamps: bool
     timed_side: frozenset[str] = frozenset()
+    main_chunks: str | None = None
 
     @property
     def ddl(self) -> str:
@@ -81,14 +87,16 @@ class Emitter:
         """Return what takes the main output of a batch."""
         return EmittedRows(self)
 
-    def frames(self, result: BatchResult, rows: EmittedRows, passed_on: list[bytes], mark: GroupMark) -> Iterator[Any]:
-        """Yield the pandas frames of a batch: main outputs first, the group's mark last.
+    def frames(
+        self, result: BatchResult, rows: EmittedRows, passed_on: list[bytes], marks: list[GroupMark]
+    ) -> Iterator[Any]:
+        """Yield the pandas frames of a batch: main outputs first, the group's marks last.
 
         Args:
             result: What the engine gave.
             rows: What took the main output.
             passed_on: Notes from the stages before.
-            mark: The group's mark.
+            marks: The marks of the group, that of this operator last.
 
         Raises:
             OutputDefinitionError: A value does not fit its columns.
@@ -98,13 +106,38 @@ class Emitter:
         else:
             rows.take(result.main)
             yield from rows.frames()
-        notes = list(passed_on)
+        yield self._notes([*passed_on, *self.side_notes(result), marks[-1].note(marks[:-1])])
+
+    def side_notes(self, result: BatchResult) -> Iterator[bytes]:
+        """Yield the side outputs that are read as notes.
+
+        Raises:
+            OutputDefinitionError: A value does not fit its columns.
+        """
         for tag, schema in self.side.items():
             emitted = result.side.get(tag)
             if emitted is not None:
-                notes += self._chunks(tag, schema, emitted)
-        notes.append(mark.note())
-        yield self._notes(notes)
+                yield from self._chunks(tag, schema, emitted)
+
+    def table(self, result: BatchResult, rows: EmittedRows) -> pa.Table | None:
+        """Return the main output as the operator reads it that is chained to this one; ``None`` if there is none.
+
+        Args:
+            result: What the engine gave.
+            rows: What took the main output.
+
+        Raises:
+            OutputDefinitionError: A value does not fit its columns.
+        """
+        if isinstance(result.main, EmittedTables):
+            return self._whole(result.main)
+        rows.take(result.main)
+        return rows.table()
+
+    def main_notes(self, table: pa.Table) -> Iterator[bytes]:
+        """Yield the main output as notes, if someone beside the operator that is chained to this one reads it."""
+        if self.main_chunks is not None:
+            yield from _chunk_notes(self.main_chunks, table.combine_chunks().to_batches())
 
     def row_frame(self, arrays: list[Any]) -> Any:
         """Return main outputs as a pandas frame.
@@ -134,14 +167,18 @@ class Emitter:
 
     def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
         """Yield main outputs that come as tables, which have the columns of the output, as pandas frames."""
+        whole = self._whole(emitted)
+        if whole is not None:
+            for batch in whole.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
+                yield self.row_frame(batch.columns)
+
+    def _whole(self, emitted: EmittedTables) -> pa.Table | None:
         import pyarrow as pa
 
         if self.main is None or not emitted.tables:
-            return
+            return None
         names = [*self.main.names, *([TIMESTAMP] if self.timestamps else [])]
-        tables = [_with_timestamps(table).select(names) for table in emitted.tables]
-        for batch in pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
-            yield self.row_frame(batch.columns)
+        return pa.concat_tables([_with_timestamps(table).select(names) for table in emitted.tables])
 
     def _chunks(self, tag: str, schema: Schema, emitted: Emitted | EmittedTables) -> Iterator[bytes]:
         import pyarrow as pa
@@ -163,9 +200,7 @@ class Emitter:
                 arrays.append(_timestamps(emitted))
                 target = target.append(pa.field(TIMESTAMP, pa.int64()))
             batches = [pa.RecordBatch.from_arrays(arrays, schema=target)]
-        for batch in batches:
-            for start in range(0, batch.num_rows, _CHUNK_ROWS):
-                yield chunk_note(output_id(self.stage, tag), batch.slice(start, _CHUNK_ROWS))
+        yield from _chunk_notes(output_id(self.stage, tag), batches)
 
     def frame(self, columns: list[Any]) -> Any:
         """Return columns of pandas as a frame."""
@@ -208,6 +243,21 @@ class EmittedRows:
         for start in range(0, len(self._parts), _PARTS_A_FRAME):
             parts = self._parts[start : start + _PARTS_A_FRAME]
             yield self._emitter.row_frame([pa.concat_arrays(column) for column in zip(*parts, strict=True)])
+
+    def table(self) -> pa.Table | None:
+        """Return what was taken as a table, ``None`` if it is nothing."""
+        import pyarrow as pa
+
+        if self._schema is None or not self._parts:
+            return None
+        names = [*self._schema.names, *([TIMESTAMP] if self._emitter.timestamps else [])]
+        return pa.table([pa.chunked_array(column) for column in zip(*self._parts, strict=True)], names=names)
+
+
+def _chunk_notes(output: str, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, _CHUNK_ROWS):
+            yield chunk_note(output, batch.slice(start, _CHUNK_ROWS))
 
 
 def _with_timestamps(table: Any) -> Any:

@@ -1,11 +1,15 @@
-"""The stateful processor: Spark calls it once per key group and micro-batch, and it lets the engine do the work."""
+"""The stateful processor: Spark calls it once per key group and micro-batch, and it lets the engine do the work.
+
+It runs one operator, and those that are chained to it (`keyed.chaining`): the rows that a key group emits are read by
+the same group of the next operator, so they need not leave the worker.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +18,8 @@ import attrs
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
 from keyed.engine.batch import Batch, BatchResult
+from keyed.engine.channels import Upstream
+from keyed.engine.forwarded import check_table
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
@@ -25,16 +31,23 @@ from keyed.recovery.restore import restore
 from keyed.results import RestoreProgress
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.plan.packed_initial import read_initial
-from keyed.runtimes.spark.worker.emit import Emitter
+from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.settle import settle
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, reached_before, read_payloads
+from keyed.runtimes.spark.worker.unpack import (
+    PackedInput,
+    batch_of,
+    handed_batch,
+    reached_before,
+    read_payloads,
+)
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
-from keyed.vectorized import VectorizedFunction
+from keyed.vectorized import VectorizedFunction, combines
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
 #: What this worker process remembers from batch to batch.
@@ -70,15 +83,15 @@ class Operation:
 
 
 class Processor(StatefulProcessor):
-    """Runs one operator. TimeMode is None: clocks and timers are the engine's."""
+    """Runs an operator and those that are chained to it. TimeMode is None: clocks and timers are the engine's."""
 
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
         self._initial: dict[int, list[bytes]] = {}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._log = SparkGroupLog(handle)
-        self._index = {group: index for index, group in enumerate(group_ids(self._operation.spec.parallelism))}
+        self._logs = [SparkGroupLog(handle, place) for place in range(len(self._operations))]
+        self._index = {group: index for index, group in enumerate(group_ids(self._operations[0].spec.parallelism))}
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
         # Every key group has rows in the first batch, marks at least.
@@ -100,80 +113,149 @@ class Processor(StatefulProcessor):
 
     def _run(self, group: int, rows: Iterator[Any]) -> list[Any]:
         """Run one batch of one key group, and give its frames."""
-        operation, log = self._operation, self._log
-        spec = operation.spec
-        log.start()
+        first, *chained = self._operations
+        spec = first.spec
         frames = list(rows)
         # The columns are the group, the clock and the payload.
         payloads = (payload for frame in frames for payload in frame.iloc[:, -1])
         incoming = read_payloads(payloads, int(frames[0].iloc[0, -2]))
-        reached = reached_before(incoming, operation.emitter.stage, spec.parallelism)
+        reached = reached_before(incoming, first.emitter.stage, spec.parallelism)
         batch = batch_of(
             incoming,
-            operation.inputs,
+            first.inputs,
             by_time=spec.order == "event_time",
             reached=reached,
             vectorized=isinstance(spec.function, VectorizedFunction),
         )
-        batch.key_type = operation.key_type
         if group == 0:
             # Every group hears of these of all groups, so one of them counts.
             batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined
         if (initial := self._initial.pop(group, None)) is not None:
-            batch.initial = lambda: read_initial(initial, operation.inputs[0].keys, spec.name)
-        batch.taker = rows_out = operation.emitter.rows()
+            batch.initial = lambda: read_initial(initial, first.inputs[0].keys, spec.name)
+        rows_out = first.emitter.rows()
+        result = self._operate(first, self._logs[0], group, batch, rows_out)
+        notes, marks = incoming.notes, [_mark(spec, group, batch, result, reached)]
+        before = first
+        for operation, log in zip(chained, self._logs[1:], strict=True):
+            table = before.emitter.table(result, rows_out)
+            if table is not None:
+                notes += before.emitter.main_notes(table)
+            notes += before.emitter.side_notes(result)
+            of_before = Upstream(result.watermark, result.idle)
+            reached = {**reached, before.emitter.stage: of_before}
+            batch = handed_on(table, operation, before.spec.name, group, batch, of_before)
+            rows_out = operation.emitter.rows()
+            result = self._operate(operation, log, group, batch, rows_out)
+            marks.append(_mark(operation.spec, group, batch, result, reached))
+            before = operation
+        return list(before.emitter.frames(result, rows_out, notes, marks))
+
+    def _operate(
+        self, operation: Operation, log: SparkGroupLog, group: int, batch: Batch, rows_out: EmittedRows
+    ) -> BatchResult:
+        """Run one batch of one key group of an operator."""
+        log.start()
+        batch.key_type, batch.taker = operation.key_type, rows_out
+        name = operation.spec.name
         folder = Path(operation.local_dir or default_local_dir()) if operation.store == "rocksdb" else None
-        meta = self._meta(group)
+        meta = _meta(log, group)
         log_id = random_id() if meta is None else meta.log_id
-        with _REPLICAS.replica(spec.name, group, log_id, folder, new=meta is None) as replica:
+        with _REPLICAS.replica(name, group, log_id, folder, new=meta is None) as replica:
             try:
-                result = self._work(group, meta, log_id, replica, batch)
+                return _work(operation, log, group, meta, log_id, replica, batch)
             except ChangelogFenced:
                 # The group was served elsewhere since this worker opened the writer, or is now by a left-over attempt.
                 WRITERS.discard(operation.changelog_id, group)
-                result = self._work(group, meta, log_id, replica, batch)
-        mark = GroupMark(
-            group,
-            result.watermark,
-            incoming.clock,
-            incoming.end,
-            result.metrics,
-            result.commit,
-            result.changed,
-            result.due,
-            max(incoming.highest.values(), default=None),
-            tuple(sorted(result.side)),
-            result.staged,
-            result.idle,
-            incoming.starts_run,
-            reached,
-        )
-        return list(operation.emitter.frames(result, rows_out, incoming.notes, mark))
+                return _work(operation, log, group, meta, log_id, replica, batch)
 
-    def _work(self, group: int, meta: GroupMeta | None, log_id: str, replica: Replica, batch: Batch) -> BatchResult:
-        """Let the engine run a batch; before the first one, restore what is to be restored."""
-        operation, cut = self._operation, self._operation.cut
-        spec, writer = operation.spec, None
-        if spec.changelog is not None:
-            writer = WRITERS.writer(spec.changelog, operation.changelog_id, group, meta)
-        work = KeyGroup(spec, group, self._log, replica, writer, log_id, stages=True)
-        try:
-            if meta is None and cut is not None:
-                if spec.name in cut.operators:
-                    restore(cut.operators[spec.name], spec, [work], _log_progress)
-                else:
-                    empty = work.loader(cut.sequence, {})
-                    empty.write_log()
-                    empty.write_meta()
-            return work.run(batch, _microseconds)
-        finally:
-            work.close()
 
-    def _meta(self, group: int) -> GroupMeta | None:
-        """Return the meta record; ``None`` before the first commit, and for a damaged one, which the engine reports."""
-        with suppress(CorruptionError):
-            return self._log.meta(f"key group {group}")
-        return None
+def handed_on(
+    table: pa.Table | None, operation: Operation, upstream: str, group: int, before: Batch, reached: Upstream
+) -> Batch:
+    """Return the batch of an operator that is chained to another one.
+
+    Args:
+        table: What that one has emitted; ``None`` if it is nothing.
+        operation: The operator.
+        upstream: Name of the one before.
+        group: The key group.
+        before: The batch of the operator before.
+        reached: What that operator says of the watermark after the batch.
+
+    Raises:
+        ForwardedKeyError: A row has a key of another key group.
+        NullKeyError: A key is null.
+    """
+    spec, (read,) = operation.spec, operation.inputs
+    vectorized = isinstance(spec.function, VectorizedFunction)
+    rows_combined = 0
+    if table is not None:
+        check_table(table, spec, upstream, group)
+        if combines(spec.function):
+            from keyed.tables.batches import combined
+
+            whole = combined(spec.function, table, spec.keys, spec.name)
+            rows_combined, table = table.num_rows - whole.num_rows, whole
+    by_time = spec.order == "event_time"
+    batch = handed_batch(table, read, before, reached, by_time=by_time, vectorized=vectorized)
+    batch.rows_combined = rows_combined
+    return batch
+
+
+def _mark(
+    spec: OperatorSpec, group: int, batch: Batch, result: BatchResult, reached: Mapping[int, Upstream]
+) -> GroupMark:
+    return GroupMark(
+        spec.name,
+        group,
+        result.watermark,
+        batch.processing_time,
+        batch.end_of_input,
+        result.metrics,
+        result.commit,
+        result.changed,
+        result.due,
+        max(batch.highest.values(), default=None),
+        tuple(sorted(result.side)),
+        result.staged,
+        result.idle,
+        batch.starts_run,
+        dict(reached),
+    )
+
+
+def _work(
+    operation: Operation,
+    log: SparkGroupLog,
+    group: int,
+    meta: GroupMeta | None,
+    log_id: str,
+    replica: Replica,
+    batch: Batch,
+) -> BatchResult:
+    """Let the engine run a batch; before the first one, restore what is to be restored."""
+    spec, cut, writer = operation.spec, operation.cut, None
+    if spec.changelog is not None:
+        writer = WRITERS.writer(spec.changelog, operation.changelog_id, group, meta)
+    work = KeyGroup(spec, group, log, replica, writer, log_id, stages=True)
+    try:
+        if meta is None and cut is not None:
+            if spec.name in cut.operators:
+                restore(cut.operators[spec.name], spec, [work], _log_progress)
+            else:
+                empty = work.loader(cut.sequence, {})
+                empty.write_log()
+                empty.write_meta()
+        return work.run(batch, _microseconds)
+    finally:
+        work.close()
+
+
+def _meta(log: SparkGroupLog, group: int) -> GroupMeta | None:
+    """Return the meta record; ``None`` before the first commit, and for a damaged one, which the engine reports."""
+    with suppress(CorruptionError):
+        return log.meta(f"key group {group}")
+    return None
 
 
 def _log_progress(progress: RestoreProgress) -> None:

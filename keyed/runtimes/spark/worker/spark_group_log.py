@@ -1,7 +1,8 @@
 """A key group's log in Spark's state store, committed by Spark together with the micro-batch.
 
-The operator has two state variables: the map ``log`` from row number (long) to record (binary), and the value ``meta``
-(binary). Records are framed and versioned by `keyed.engine.segment` and `keyed.engine.meta`.
+An operator has two state variables: the map ``log`` from row number (long) to record (binary), and the value ``meta``
+(binary). Those of the operators that are chained to the first one of a task end with their number: ``log1``, ``meta1``.
+Records are framed and versioned by `keyed.engine.segment` and `keyed.engine.meta`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
 
+def state_variables(place: int) -> tuple[str, str]:
+    """Return the names of the variables of an operator, log and meta record.
+
+    Args:
+        place: Which of the operators of its tasks it is, from 0.
+    """
+    number = str(place) if place else ""
+    return f"log{number}", f"meta{number}"
+
+
 class SparkGroupLog(GroupLog):
     """A `GroupLog` over the handle of a stateful processor.
 
@@ -22,11 +33,13 @@ class SparkGroupLog(GroupLog):
 
     Args:
         handle: The processor's handle. Spark decides by the key that it serves which group the log is of.
+        place: Which of the operators of the task it is of.
     """
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._rows = handle.getMapState("log", "row long", "record binary")
-        self._meta = handle.getValueState("meta", "record binary")
+    def __init__(self, handle: StatefulProcessorHandle, place: int = 0) -> None:
+        log, meta = state_variables(place)
+        self._rows = handle.getMapState(log, "row long", "record binary")
+        self._meta = handle.getValueState(meta, "record binary")
         self._known: bytes | None = None
         self._read = False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from struct import error as struct_error
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,6 +21,9 @@ from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
 from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @attrs.frozen
@@ -159,11 +162,43 @@ def batch_of(
         return batch
     read = [(incoming.chunks[number], inputs[number]) for number in sorted(incoming.chunks)]
     if vectorized:
-        sides = [[part for part in read if (part[1].side or 0) == side] for side in (0, 1)]
+        tables = [(partial(_read, chunks), each) for chunks, each in read]
+        sides = [[part for part in tables if (part[1].side or 0) == side] for side in (0, 1)]
         batch.table, batch.table2 = (partial(_table, side, by_time=by_time) for side in sides)
         return batch
     batch.chunks = _merged([each for each in read if not each[1].broadcast], by_time=by_time)
     batch.broadcast = _merged([each for each in read if each[1].broadcast], by_time=by_time)
+    return batch
+
+
+def handed_batch(
+    table: pa.Table | None, packed: PackedInput, before: Batch, reached: Upstream, *, by_time: bool, vectorized: bool
+) -> Batch:
+    """Return the batch of an operator that is chained to another one.
+
+    It is that of `batch_of`: the rows of a key group come from the same group of the operator before, in the same
+    order. All groups of an operator have the same watermark after a batch, for all of them get the marks of all tasks.
+
+    Args:
+        table: The main output of the operator before; ``None`` if there is none.
+        packed: What the operator reads.
+        before: The batch of the operator before.
+        reached: What that operator says of the watermark after the batch.
+        by_time: Whether rows run in the order of their timestamps.
+        vectorized: Whether the function takes the rows as one table.
+    """
+    batch = Batch(
+        starts_run=before.starts_run,
+        upstream=[reached],
+        processing_time=before.processing_time,
+        end_of_input=before.end_of_input,
+    )
+    if table is None:
+        return batch
+    if vectorized:
+        batch.table = partial(_table, [(lambda: table, packed)], by_time=by_time)
+    else:
+        batch.chunks = _rows(table, packed, by_time=by_time)
     return batch
 
 
@@ -180,7 +215,7 @@ def _read(chunks: Iterable[Any]) -> Any:
         ) from error
 
 
-def _table(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> Any:
+def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_time: bool) -> Any:
     """Return the rows of a side as a vectorized function gets them; ``None`` if there are none."""
     if not read:
         return None
@@ -188,7 +223,7 @@ def _table(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> A
 
     from keyed.tables.batches import in_time_order, with_times
 
-    tables = [with_times(_read(chunks), each.time) for chunks, each in read]
+    tables = [with_times(table(), each.time) for table, each in read]
     # A source and an output may have times in different zones.
     table = pa.concat_tables([table.select(tables[0].column_names).cast(tables[0].schema) for table in tables])
     return in_time_order(table) if by_time else table
@@ -199,17 +234,17 @@ def _merged(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> 
     if not read:
         return tuple
     if len(read) == 1 and read[0][1].side is None:
-        return _rows(*read[0], by_time=by_time)
-    parts = [(_rows(chunks, each, by_time=by_time), each.side) for chunks, each in read]
+        return _rows(_read(read[0][0]), read[0][1], by_time=by_time)
+    parts = [(_rows(_read(chunks), each, by_time=by_time), each.side) for chunks, each in read]
     timed = by_time and read[0][1].time is not None
     return lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=timed)
 
 
-def _rows(chunks: Iterable[Any], packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
+def _rows(table: pa.Table, packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
     """Return the rows of one input as a row function gets them."""
     from keyed.arrow.event_times import event_times, time_order
 
-    table, time = _read(chunks), packed.time
+    time = packed.time
     numbers: Any = None
     if time is not None:
         times = event_times(table.column(time), time)

@@ -16,16 +16,18 @@ multiples of 8.
 A *note* is a row of a stage's output that is no row of data; it stands in the column ``NOTE``, which is null in rows of
 data.
 
-    M | JSON of `GroupMark`                                         once per key group and batch
+    M | JSON of `GroupMark`s, with commas between them             once per key group and batch
     S | length of the id (u16) | id of an output | Arrow IPC stream, lz4      rows of an output that leaves as a chunk
 
 The id of an output is the index of its stage and the tag, ``0/late``, with an empty tag for the main output; that of a
-source which several inputs read is its number, ``s0``.
+source which several inputs read is its number, ``s0``. There is a mark for each operator that is chained to the first
+one of its tasks, that of the last one last.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +80,7 @@ class GroupMark:
     """What a key group tells the next stage and the driver after each batch.
 
     Attributes:
+        operator: Name of its operator.
         group: Index of the group.
         watermark: Its watermark after the batch.
         clock: Processing time of the batch, milliseconds.
@@ -94,6 +97,7 @@ class GroupMark:
         passed: What the stages before this one say of the watermark, by index.
     """
 
+    operator: str
     group: int
     watermark: int
     clock: int
@@ -109,12 +113,14 @@ class GroupMark:
     starts_run: bool = False
     passed: dict[int, Upstream] = attrs.field(factory=dict)
 
-    def note(self) -> bytes:
-        return b"M" + json.dumps(attrs.asdict(self)).encode()
+    def note(self, before: Iterable[GroupMark] = ()) -> bytes:
+        """Return the note of this mark and of those of the operators that it is chained to."""
+        return b"M" + ",".join(json.dumps(attrs.asdict(mark)) for mark in (*before, self)).encode()
 
     @classmethod
     def of_note(cls, note: bytes) -> GroupMark:
-        fields = json.loads(note[1:])
+        """Return the mark of the last operator in a note."""
+        fields = json.loads(b"[" + note[1:] + b"]")[-1]
         # JSON has lists alone, and texts as keys.
         passed = {int(stage): Upstream(**each) for stage, each in fields["passed"].items()}
         return cls(**fields | {"side_outputs": tuple(fields["side_outputs"]), "passed": passed})

@@ -579,3 +579,26 @@ def branches(source, parallelism=2):
         "odd_totals": odd.key_by("k").process(LastSums(), name="odd_totals", **given),
         "raw": odd,
     }
+
+
+class HandOn(KeyedProcessFunction):
+    """Hands rows on, and the last one again 20 ms later; values above 90 also go to a side output as they are."""
+
+    last = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.last.update(value.v)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 20)
+        if value.v > 90:
+            ctx.output(BIG, value)
+        yield value.k, value.v
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.last.value()
+
+
+class Moved(KeyedProcessFunction):
+    """Hands rows on with another key."""
+
+    def process_element(self, value, ctx):
+        yield f"moved {value.k}", value.v

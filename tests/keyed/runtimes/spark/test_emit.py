@@ -11,7 +11,7 @@ from keyed.outputs import schema_of
 from keyed.runtimes.spark.worker.emit import Emitter, unwired
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, output_id, read_chunk
 
-MARK = GroupMark(1, 5, 6, end=False, metrics={"rows_in": 3})
+MARK = GroupMark("op", 1, 5, 6, end=False, metrics={"rows_in": 3})
 
 
 def emitted(*pairs):
@@ -26,7 +26,7 @@ def frames(emitter, main=(), passed_on=(), **side):
     result = BatchResult(emitted(*main), {tag: emitted(*pairs) for tag, pairs in side.items()}, 5, {})
     return [
         pa.Table.from_pandas(frame).to_pydict()
-        for frame in emitter.frames(result, emitter.rows(), list(passed_on), MARK)
+        for frame in emitter.frames(result, emitter.rows(), list(passed_on), [MARK])
     ]
 
 
@@ -101,7 +101,7 @@ def test_main_outputs_that_come_in_parts_are_one_frame():
     for start in range(0, 6, 2):
         rows.take(emitted(((str(start), start), start), ((str(start + 1), start + 1), None)))
     result = BatchResult(emitted((("last", 9), 9)), {}, 5, {})
-    main, _ = made.frames(result, rows, [], MARK)
+    main, _ = made.frames(result, rows, [], [MARK])
     assert list(main["n"]) == [0, 1, 2, 3, 4, 5, 9]
     assert main[TIMESTAMP].isna().tolist() == [False, True] * 3 + [False]
 
@@ -118,7 +118,7 @@ def emitted_tables(*tables):
 def table_frames(emitter, *main, **side):
     result = BatchResult(emitted_tables(*main), {tag: emitted_tables(*tables) for tag, tables in side.items()}, 5, {})
     return [
-        pa.Table.from_pandas(frame).to_pydict() for frame in emitter.frames(result, emitter.rows(), [b"Sxyz"], MARK)
+        pa.Table.from_pandas(frame).to_pydict() for frame in emitter.frames(result, emitter.rows(), [b"Sxyz"], [MARK])
     ]
 
 

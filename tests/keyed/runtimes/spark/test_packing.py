@@ -164,7 +164,9 @@ def test_keys_of_several_columns_are_tuples():
 
 def test_marks_of_the_stage_before_reach_every_group_as_the_least_watermark():
     settings = later()
-    marks = [GroupMark(i, 100 * i + 2**60, CLOCK_NOW + i, end=i == 1, metrics={"rows_in": 1}) for i in range(3)]
+    marks = [
+        GroupMark("before", i, 100 * i + 2**60, CLOCK_NOW + i, end=i == 1, metrics={"rows_in": 1}) for i in range(3)
+    ]
     tasks = [[[("a", 1, 5), marks[0].note()]], [[marks[1].note()]], [[marks[2].note()]]]
     for payloads in pack(settings, tasks).values():
         batch, _ = unpack(settings, payloads, stage=1)
@@ -174,7 +176,7 @@ def test_marks_of_the_stage_before_reach_every_group_as_the_least_watermark():
 
 def test_a_missing_mark_of_the_stage_before_is_noticed():
     settings = later()
-    tasks = [[[GroupMark(0, 5, 1, end=False, metrics={}).note()]]]
+    tasks = [[[GroupMark("before", 0, 5, 1, end=False, metrics={}).note()]]]
     with pytest.raises(AssertionError, match="of 3 key groups"):
         unpack(settings, next(iter(pack(settings, tasks).values())), stage=1)
 

@@ -195,7 +195,9 @@ def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):
 
 def report(**marks):
     rows = {
-        f"keyed.{operator}": {"marks": json.dumps([{"clock": 5, "changed": c, "due": d} for c, d in each])}
+        f"keyed.{operator}": {
+            "marks": json.dumps([{"operator": operator, "clock": 5, "changed": c, "due": d} for c, d in each])
+        }
         for operator, each in marks.items()
     }
     return {"observedMetrics": rows}
@@ -210,7 +212,8 @@ def test_work_is_due_at_the_earliest_timer_and_at_once_for_a_changelog():
 def test_a_batch_that_changed_nothing_and_ended_nothing_is_quiet():
     def marked(**fields):
         mark = {"clock": 5, "changed": False, "due": None, "watermark": 7} | fields
-        return {"observedMetrics": {f"keyed.{name}": {"marks": json.dumps([mark])} for name in "ab"}}
+        marks = {name: json.dumps([mark | {"operator": name}]) for name in "ab"}
+        return {"observedMetrics": {f"keyed.{name}": {"marks": each} for name, each in marks.items()}}
 
     assert is_quiet(marked(), ["a"])
     assert not is_quiet(marked(changed=True), ["a"])

@@ -1,0 +1,126 @@
+"""Chaining: an operator whose rows have the keys of the operator before it runs in the same tasks, without a shuffle.
+
+The rows that a key group emits then belong to the same key group of the next operator: results, state and changelogs
+are those that both have with a shuffle between them. Flink's ``reinterpretAsKeyedStream`` and its forwarded fields are
+the model; what the functions promise is checked for every row (`keyed.engine.forwarded`).
+
+Operators that run together are a *line*. On Spark a line is one operator with the state of all, so a checkpoint keeps
+the lines that it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyed.codec.key_hash import spark_key_type
+from keyed.errors import CheckpointError, DefinitionError, OperatorChanged
+from keyed.sinks import CollectSink
+from keyed.streams import BoundOutput, Output, Stage, is_dataframe, linear
+
+
+def why_shuffled(chain: Sequence[Stage], index: int) -> str:
+    """Return why the rows of an operator are shuffled; nothing where it is chained to the one before it.
+
+    Args:
+        chain: The operators of the query, in the order in which they run.
+        index: Which of them it is.
+    """
+    stage, (read, *others) = chain[index], chain[index].inputs
+    if others:
+        return "it reads several streams"
+    if not isinstance(read.origin, Output):
+        return "it reads a source"
+    before, tag = read.origin.stage, read.origin.tag
+    if not read.chains:
+        return "chain=False"
+    if tag is not None:
+        return f"it reads side output {tag.name!r} of {before.name!r}"
+    if before.name != chain[index - 1].name:
+        return f"it reads {before.name!r}, and the operator before it is {chain[index - 1].name!r}"
+    if callable(stage.keys) or callable(before.keys):
+        return "a function makes its keys" if callable(stage.keys) else f"a function makes the keys of {before.name!r}"
+    handed_on = tuple(before.function.forwarded_fields.get(key, key) for key in before.keys)
+    if stage.keys not in (before.keys, handed_on):
+        forwarded = f", which it hands on as {_named(handed_on)}" if handed_on != before.keys else ""
+        return f"it is keyed by {_named(stage.keys)}, and {before.name!r} by {_named(before.keys)}{forwarded}"
+    types = [_key_type(each) for each in (before, stage)]
+    if None not in types and types[0] != types[1]:
+        return f"its keys are of type {types[1]}, those of {before.name!r} of type {types[0]}"
+    if not is_dataframe(stage.source.data) and (stage.parallelism or 1) != (before.parallelism or 1):
+        return f"it has another parallelism than {before.name!r}"
+    if stage.initial_state is not None:
+        return "it has an initial state"
+    return ""
+
+
+def _named(keys: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, keys))
+
+
+def _key_type(stage: Stage) -> str | None:
+    """Return the type of an operator's keys, ``None`` where it is not known before its rows come."""
+    columns = stage.inputs[0].columns or {}
+    types = [columns.get(key) for key in stage.key_columns]
+    return None if None in types else spark_key_type([type_ for type_ in types if type_ is not None])
+
+
+def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
+    """Return the operators of a query, those together that run chained, in order.
+
+    Args:
+        last: The last operator.
+        sizes: How many operators each line has in the checkpoint, ``None`` where there is none yet. An operator that
+            was not chained there stays so.
+
+    Raises:
+        OperatorChanged: The checkpoint has another number of operators.
+        CheckpointError: It has some chained that are not to be.
+    """
+    found: list[list[Stage]] = []
+    begins = None
+    if sizes is not None:
+        if sum(sizes) != len(last.chain):
+            raise OperatorChanged(
+                f"the checkpoint has {sum(sizes)} operators, and the query {len(last.chain)}: "
+                f"{[stage.name for stage in last.chain]}; use the same operators and names, or a new checkpoint"
+            )
+        begins = {sum(sizes[:number]) for number in range(len(sizes))}
+    for number, stage in enumerate(last.chain):
+        reason = why_shuffled(last.chain, number)
+        if begins is None:
+            begins_line = bool(reason)
+        else:
+            begins_line = number in begins
+            if reason and not begins_line:
+                raise CheckpointError(
+                    f"operator {stage.name!r} runs chained to {found[-1][-1].name!r} in the checkpoint, and would not "
+                    f"any more: {reason}. A checkpoint keeps what it began with; leave it as it was, or start from a "
+                    "new checkpoint with restore_from= the changelogs"
+                )
+        if begins_line:
+            found.append([])
+        found[-1].append(stage)
+    return found
+
+
+def explain(*outputs: Output | BoundOutput) -> str:
+    """Say how the operators of a query run: a line for each, in the order in which they run.
+
+    An operator that is *chained* runs in the tasks of the one before it, because its rows have the same keys; of the
+    others it is said why their rows are shuffled. A checkpoint keeps what it began with.
+
+    Args:
+        outputs: The outputs of the query, as for `run`, with or without their sinks.
+
+    Raises:
+        DefinitionError: They are not of one query.
+    """
+    if not all(isinstance(output, Output | BoundOutput) for output in outputs):
+        raise DefinitionError("explain takes outputs of operators: explain(output, ...)")
+    last = linear(tuple(each if isinstance(each, BoundOutput) else each.to(CollectSink()) for each in outputs))
+    told = []
+    for number, stage in enumerate(last.chain):
+        reason = why_shuffled(last.chain, number)
+        how = f"shuffled, because {reason}" if reason else f"chained to {last.chain[number - 1].name}"
+        told.append(f"{stage.name}: {how}")
+    return "\n".join(told)

@@ -1,0 +1,176 @@
+"""Chained operators of the local runtime do what they do with a shuffle between them."""
+
+from __future__ import annotations
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyed
+from keyed import (
+    CheckpointError,
+    DirectoryChangelog,
+    ForwardedKeyError,
+    KeyedProcessFunction,
+    OutputTag,
+    TableState,
+    ValueState,
+    VectorizedFunction,
+    bounded_out_of_orderness,
+    collect_sink,
+)
+from keyed.codec.frames import frame
+from keyed.stores.commit_store import CommitStore
+from keyed.testing import MemoryChangelog
+from windows import Count, TumblingEventTimeWindows
+
+ROW = "k bigint, v bigint"
+ODD = OutputTag("odd", ROW)
+
+
+class Hand(KeyedProcessFunction):
+    """Hands rows on, and once more 5 ms later; odd ones go aside too."""
+
+    last = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.last.update(value.v)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 5)
+        if value.v % 2:
+            ctx.output(ODD, (value.k, value.v))
+        yield value.k, value.v
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.last.value()
+
+
+class Running(KeyedProcessFunction):
+    """The sum so far with the watermark that it saw, and a timer 3 ms later that says it too."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value.v)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 3)
+        yield value.k, self.total.value(), ctx.timer_service().current_watermark()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.total.value(), timestamp
+
+
+class Totals(VectorizedFunction):
+    totals = TableState(ROW, key="k")
+
+    def process_batch(self, table, ctx):
+        self.totals.merge(table.select(["k", "v"]), {"v": "sum"})
+        ctx.emit(table)
+
+
+class Elsewhere(KeyedProcessFunction):
+    """Changes the key of what it hands on."""
+
+    def process_element(self, value, ctx):
+        yield value.k + 1, value.v
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=30)
+
+
+def jobs(rows, *, chain, then="rows", parallelism=3, logs=None):
+    """Two operators over rows (k, t, v), the second keyed as the first."""
+    logs = logs or {}
+    source = keyed.stream(
+        [dict(zip("ktv", row, strict=True)) for row in rows], timestamp="t", watermark=bounded_out_of_orderness(4)
+    )
+    one = source.key_by("k").process(Hand(), ROW, name="hand", parallelism=parallelism, changelog=logs.get("hand"))
+    by_key = one.key_by("k", chain=chain)
+    options = {"name": "then", "parallelism": parallelism, "changelog": logs.get("then")}
+    if then == "windows":
+        return one, by_key.window(TumblingEventTimeWindows.of(10)).aggregate({"count": Count()}, **options)
+    function = Running() if then == "rows" else Totals()
+    return one, by_key.process(function, ROW + (", at bigint" if then == "rows" else ""), **options)
+
+
+def outcome(rows, size, **options):
+    """What comes of them: outputs by batch, counters and changelogs."""
+    logs = {"hand": MemoryChangelog(), "then": MemoryChangelog()}
+    one, two = jobs(rows, logs=logs, **options)
+    sinks = [collect_sink() for _ in range(3)]
+    bound = [output.to(sink) for output, sink in zip((one, one.side_output(ODD), two), sinks, strict=True)]
+    counters = keyed.run(*bound, rows_per_batch=size, processing_time=lambda: 7).metrics
+    for each in counters.values():
+        del each["busy_microseconds"], each["log_bytes"]
+    changes = [
+        [
+            (c.commit.sequence, c.commit.group, c.commit.watermark, c.commit.hash, *attrs.astuple(c, recurse=False)[1:])
+            for c in keyed.read_changelog(log)
+        ]
+        for log in logs.values()
+    ]
+    batches = [{batch: list(map(tuple, values)) for batch, values in sink.batches.items()} for sink in sinks]
+    return batches, counters, changes
+
+
+@pytest.mark.parametrize("then", ["rows", "columns", "windows"])
+@given(rows=ROWS, size=st.integers(1, 30))
+def test_outputs_counters_and_changelogs_are_those_with_a_shuffle(then, rows, size):
+    assert outcome(rows, size, chain=True, then=then) == outcome(rows, size, chain=False, then=then)
+
+
+def test_a_row_of_another_key_group_is_refused():
+    rows = [{"k": k, "v": 1} for k in range(6)]
+    moved = keyed.stream(rows).key_by("k").process(Elsewhere(), ROW, name="moved", parallelism=4)
+    for then, output in ((Hand(), ROW), (Totals(), ROW)):
+        chained = moved.key_by("k").process(then, output, name="then", parallelism=4)
+        with pytest.raises(ForwardedKeyError, match=r"'then' runs chained to 'moved', and key \d .*chain=False"):
+            chained.run()
+    again = moved.key_by("k", chain=False).process(Totals(), ROW, name="then", parallelism=4)
+    assert sorted(row.k for row in again.run().values) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_checkpoint_goes_on_as_it_began(tmp_path):
+    rows = [(k, k, 1) for k in range(6)]
+    for chain in (True, False):
+        jobs(rows, chain=chain)[1].run(checkpoint=tmp_path / str(chain), drain=False)
+    more = [*rows, (1, 10, 1)]
+    # What began unchained stays so, whatever the query says; what began chained is not taken apart.
+    result = jobs(more, chain=True)[1].run(checkpoint=tmp_path / "False", drain=True)
+    assert result.metrics["then"]["rows_in"] == 14
+    with pytest.raises(CheckpointError, match="chain=False"):
+        jobs(more, chain=False)[1].run(checkpoint=tmp_path / "True")
+    assert jobs(more, chain=True)[1].run(checkpoint=tmp_path / "True", drain=True).values == result.values
+
+
+def test_a_checkpoint_of_an_earlier_version_is_unchained(tmp_path):
+    rows = [(k, k, 1) for k in range(6)]
+    jobs(rows, chain=False)[1].run(checkpoint=tmp_path / "ck", drain=False)
+    commits = CommitStore(tmp_path / "ck")
+    record = commits.read("run")
+    assert record is not None
+    fields = msgspec.msgpack.decode(record[20:])
+    assert fields.pop("sizes") == [1, 1]
+    commits.write("run", frame(b"KRUN", 2, msgspec.msgpack.encode(fields)))
+    commits.commit()
+    commits.close()
+    assert jobs(rows, chain=False)[1].run(checkpoint=tmp_path / "ck", drain=True).metrics["then"]["rows_in"] == 12
+
+
+def test_chained_operators_are_restored_at_another_parallelism(tmp_path):
+    rows = [(k, k, k) for k in range(6)]
+    logs = {name: DirectoryChangelog(tmp_path / name) for name in ("hand", "then")}
+    jobs(rows, chain=True, logs=logs)[1].run(checkpoint=tmp_path / "ck", drain=False)
+    one, two = jobs([*rows, (1, 20, 1)], chain=False, parallelism=2)
+    whole = two.run().values
+    source = keyed.stream(
+        [dict(zip("ktv", row, strict=True)) for row in [*rows, (1, 20, 1)]],
+        timestamp="t",
+        watermark=bounded_out_of_orderness(4),
+    )
+    one = source.key_by("k").process(Hand(), ROW, name="hand", parallelism=2, restore_from=logs["hand"])
+    two = one.key_by("k").process(Running(), f"{ROW}, at bigint", name="then", parallelism=2, restore_from=logs["then"])
+    restored = two.run(checkpoint=tmp_path / "restored", drain=True)
+    assert restored.restored is not None
+    assert set(map(tuple, restored.values)) <= set(map(tuple, whole))
+    assert (1, 3, 23) in map(tuple, restored.values)
