@@ -1,4 +1,4 @@
-"""A job on Spark records its input, and is replayed from the record: two sides, refusals."""
+"""A job on Spark records its input, and is replayed from the record: two sides, a restored query, refusals."""
 
 from __future__ import annotations
 
@@ -49,6 +49,24 @@ def test_what_a_query_has_recorded_is_replayed(spark, tmp_path):
     assert any(line.startswith("+ state") for line in changed.lines)
     with pytest.raises(ChangelogError, match=r"run it with record=folder and give Recording"):
         replay(changelog, Count(), Count(), [], key="k")
+
+
+def test_a_restored_query_goes_on_in_the_record(spark, tmp_path):
+    rows = tuples(rows_of(1, 30, disorder=5))
+    write_file(tmp_path / "in", 0, rows[:20])
+    changelog, again, record = (
+        DirectoryChangelog(tmp_path / "log"),
+        DirectoryChangelog(tmp_path / "log2"),
+        tmp_path / "record",
+    )
+    counting(files(spark, tmp_path / "in"), changelog=changelog).run(checkpoint=tmp_path / "ck", record=record)
+    write_file(tmp_path / "in", 1, rows[20:])
+    restored = counting(files(spark, tmp_path / "in"), changelog=again, restore_from=changelog)
+    restored.run(checkpoint=tmp_path / "ck2", record=record)
+    recording = Recording(record)
+    assert sorted(tuple(row.value) for row in recording.between(-1, 99)) == sorted(rows)
+    first = max(number for number, _ in again.positions())
+    assert replay(again, Count(), Count(), recording, key="k", watermark=DELAY, first=first).rows == 10
 
 
 def test_both_sides_of_a_query_are_recorded(spark, tmp_path):
