@@ -393,7 +393,7 @@ class KeyGroup:
         if not meta.key_type:
             known = stored_key(self._replica.store, meta.states) if batch.key_type else None
             meta.key_type = batch.key_type if known is None else key_type(known)
-        if meta.key_columns is None and meta.commit > 1:
+        if meta.key_columns is None and meta.commit > 1 and meta.states:
             if self.index == 0:
                 _log.warning(
                     "%s: an earlier version wrote the state, and did not record that it is keyed by %s; it is now",

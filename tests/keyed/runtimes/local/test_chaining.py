@@ -174,3 +174,18 @@ def test_chained_operators_are_restored_at_another_parallelism(tmp_path):
     assert restored.restored is not None
     assert set(map(tuple, restored.values)) <= set(map(tuple, whole))
     assert (1, 3, 23) in map(tuple, restored.values)
+
+
+def test_an_operator_that_begins_in_a_restored_query_is_not_taken_for_an_older_one(tmp_path, caplog):
+    rows = [{"k": 1, "v": v, "t": v} for v in range(6)]
+    changelog = DirectoryChangelog(tmp_path / "log")
+
+    def run(number, **options):
+        source = keyed.stream(rows[: 4 + 2 * number], timestamp="t")
+        one = source.key_by("k").process(Hand(), ROW, name="hand", **options)
+        two = one.key_by("k").process(Running(), f"{ROW}, at bigint", name="then")
+        two.run(checkpoint=tmp_path / f"ck{number}", rows_per_batch=2)
+
+    run(0, changelog=changelog)
+    run(1, restore_from=changelog)
+    assert "did not record" not in caplog.text
