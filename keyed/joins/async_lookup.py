@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -102,7 +103,12 @@ class AsyncLookup(Generic[K, V]):
         for attempt in range(self._retries + 1):
             try:
                 async with asyncio.timeout(self._seconds):
-                    return await self._function(key)
+                    answer = self._function(key)
+                    if not inspect.isawaitable(answer):
+                        raise DefinitionError(
+                            f"{self!r}: the function gives a result at once: make it async def, or use it without AsyncLookup"
+                        )
+                    return await answer
             except Exception as error:
                 if attempt == self._retries:
                     what = f"looking up {key!r}, attempt {attempt + 1} of {self._retries + 1}"

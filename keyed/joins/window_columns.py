@@ -107,4 +107,4 @@ class WindowColumns(ColumnJoin):
             lefts, rights = (
                 elements[ends[index] : ends[index + 1]] for (_, elements), ends in zip(sides, bounds, strict=True)
             )
-            yield start, cogroup(start, start + size, lefts, rights)
+            yield start, cogroup(start, start + size, lefts, rights) or ()

@@ -52,7 +52,8 @@ class WindowCoGroup(TimedJoin):
     further apart than the gap.
 
     Args:
-        cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty.
+        cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty, and
+            ``None`` means no outputs.
         size: Size of the windows: milliseconds or a `timedelta`.
         slide: Time from one start to the next; by default the size, so that windows do not overlap.
         offset: Shifts the starts, which are multiples of the slide.
@@ -127,7 +128,7 @@ class WindowCoGroup(TimedJoin):
             start = next(start for start, until in self.sessions.items() if until == end)
             self.sessions.remove(start)
         lefts, rights = self.lefts.namespace(start), self.rights.namespace(start)
-        yield from self.cogroup(start, end, list(lefts.get()), list(rights.get()))
+        yield from self.cogroup(start, end, list(lefts.get()), list(rights.get())) or ()
         lefts.clear()
         rights.clear()
 

@@ -129,6 +129,12 @@ def test_cogroup(left, right, size):
     assert found[0] == found[1]
 
 
+def test_a_cogroup_that_gives_none_gives_no_output():
+    for path in ("row", "vectorized"):
+        function = WindowCoGroup(lambda start, end, lefts, rights: None, size=10, path=path)
+        assert joined(function, [("a", 1, 1)], [("a", 2, 1)], 2, output="k string")[0] == {}
+
+
 def streams(left="k string, t bigint"):
     """Connected streams of Arrow tables with these columns."""
     tables = [arrow_schema(keyed.schema_of(ddl)).empty_table() for ddl in (left, "k string, t bigint")]

@@ -198,6 +198,15 @@ def test_a_call_that_fails_is_made_again_and_then_named():
     assert caught.value.__notes__ == ["looking up 2, attempt 3 of 3"]
 
 
+def test_a_function_that_is_not_async_is_named():
+    with pytest.raises(DefinitionError, match=r"AsyncLookup\(double.* make it async def"):
+        AsyncLookup(double)([1])
+
+
+def double(key):
+    return 2 * key
+
+
 def test_a_call_that_takes_too_long_is_given_up_and_the_others_are_cancelled():
     cancelled = threading.Event()
 
