@@ -106,7 +106,7 @@ class AsyncLookup(Generic[K, V]):
                     answer = self._function(key)
                     if not inspect.isawaitable(answer):
                         raise DefinitionError(
-                            f"{self!r}: the function gives a result at once: make it async def, or use it without AsyncLookup"
+                            f"{self!r}: the function is not async: make it async def, or use it without AsyncLookup"
                         )
                     return await answer
             except Exception as error:

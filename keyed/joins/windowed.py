@@ -23,7 +23,7 @@ from keyed.joins.join_path import Path
 from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
-CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any]]
+CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None]
 
 
 class _Windows:
@@ -52,8 +52,8 @@ class WindowCoGroup(TimedJoin):
     further apart than the gap.
 
     Args:
-        cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty, and
-            ``None`` means no outputs.
+        cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty,
+            and ``None`` means no outputs.
         size: Size of the windows: milliseconds or a `timedelta`.
         slide: Time from one start to the next; by default the size, so that windows do not overlap.
         offset: Shifts the starts, which are multiples of the slide.
