@@ -32,7 +32,7 @@ class WindowColumns(ColumnJoin):
 
     def __init__(
         self,
-        cogroup: Callable[[int, int, list[Any], list[Any]], Iterable[Any]],
+        cogroup: Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None],
         windows: tuple[int, int, int],
         *,
         shown: str,
