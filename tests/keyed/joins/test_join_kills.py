@@ -24,7 +24,7 @@ def work(started, *arguments, **options) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["row", "vectorized"])
+@pytest.mark.parametrize("path", [pytest.param("row", marks=pytest.mark.long), "vectorized"])
 @pytest.mark.parametrize("kind", join_job.JOINS)
 def test_killed_joins_end_with_what_an_undisturbed_one_writes(tmp_path, kind, path):
     begun = time.perf_counter()

@@ -38,6 +38,7 @@ def files(spark, folder):
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
+@pytest.mark.long
 def test_a_stream_keeps_versions_in_its_checkpoint(spark, tmp_path):
     table = [rates(EUR=1, USD=2)]
     changelog = DirectoryChangelog(tmp_path / "log")

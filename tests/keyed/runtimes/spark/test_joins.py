@@ -43,7 +43,9 @@ def tuples(rows):
     return [tuple(row.values()) for row in rows]
 
 
-@pytest.mark.parametrize("kind", JOINS)
+@pytest.mark.parametrize(
+    "kind", ["interval", *(pytest.param(kind, marks=pytest.mark.long) for kind in JOINS if kind != "interval")]
+)
 def test_batch_dataframes_give_what_the_local_runtime_gives(spark, kind):
     frames = spark.createDataFrame(tuples(LEFT), SCHEMA), spark.createDataFrame(tuples(renamed(RIGHT)), OTHER)
     out = joined(*frames, JOINS[kind], parallelism=2)
@@ -54,7 +56,7 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark, kind):
     assert len(found) > 10
 
 
-@pytest.mark.parametrize("path", ["vectorized", "row"])
+@pytest.mark.parametrize("path", ["vectorized", pytest.param("row", marks=pytest.mark.long)])
 def test_a_job_whose_worker_dies_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path, path):
     sources = [
         spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / name))

@@ -51,6 +51,7 @@ def test_what_a_query_has_recorded_is_replayed(spark, tmp_path):
         replay(changelog, Count(), Count(), [], key="k")
 
 
+@pytest.mark.long
 def test_a_restored_query_goes_on_in_the_record(spark, tmp_path):
     rows = tuples(rows_of(1, 30, disorder=5))
     write_file(tmp_path / "in", 0, rows[:20])
@@ -69,6 +70,7 @@ def test_a_restored_query_goes_on_in_the_record(spark, tmp_path):
     assert replay(again, Count(), Count(), recording, key="k", watermark=DELAY, first=first).rows == 10
 
 
+@pytest.mark.long
 def test_both_sides_of_a_query_are_recorded(spark, tmp_path):
     left, right = rows_of(1, 30, disorder=5), rows_of(2, 20, key="other", time="u", disorder=5)
     write_file(tmp_path / "in", 0, tuples(left))
