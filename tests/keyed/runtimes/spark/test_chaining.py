@@ -53,9 +53,9 @@ def jobs(source, folder, kind, *, chain, parallelism=3, **options):
     )
 
 
-def run(spark, folder, kind, *, drain=False, **options):
+def run(spark, folder, kind, *, reads=None, drain=False, **options):
     """Run what is in ``in`` and has not run. The counters, without what chance makes of them."""
-    source = files_source(spark, folder / "in", watermark=bounded_out_of_orderness(milliseconds=6))
+    source = files_source(spark, reads or folder / "in", watermark=bounded_out_of_orderness(milliseconds=6))
     one, two = jobs(source, folder, kind, **options)
     bound = [one.to(folder / "one"), one.side_output(BIG).to(folder / "big"), two.to(folder / "two")]
     if kind == "rows":
@@ -124,10 +124,8 @@ def test_chained_operators_are_restored_at_another_parallelism_and_layout(spark,
     write_file(before / "in", 1, rows_of(1))
     logs = {name: DirectoryChangelog(before / "log" / name) for name in ("hand", "then")}
     for chain in (True, False):
-        folder = tmp_path / str(chain)
-        folder.mkdir()
-        (folder / "in").symlink_to(before / "in")
-        run(spark, folder, "rows", chain=chain, parallelism=2, restore_from=logs, drain=True)
+        restored = {"parallelism": 2, "restore_from": logs, "reads": before / "in"}
+        run(spark, tmp_path / str(chain), "rows", chain=chain, drain=True, **restored)
     run(spark, before, "rows", chain=True, drain=True)
     for chain in (True, False):
         for name in ("hand", "then"):
