@@ -637,8 +637,10 @@ class Output(Unkeyed):
                 shuffle, if its keys are this one's. `explain` says where it does.
 
         Raises:
-            DefinitionError: No key, or a function beside other keys.
+            DefinitionError: No key, a function beside other keys, or ``chain`` is no bool.
         """
+        if not isinstance(chain, bool):
+            raise DefinitionError(f"key_by: chain={chain!r} must be True or False")
         return KeyedStream((Input(self, _keys(keys), chains=chain),))
 
     def to(self, sink: SinkLike) -> BoundOutput:

@@ -93,3 +93,8 @@ def test_a_checkpoint_keeps_the_lines_that_it_began_with():
         lines(shuffled.stage, [3])
     with pytest.raises(OperatorChanged, match="the checkpoint has 2 operators, and the query 3"):
         lines(three.stage, [2])
+
+
+def test_what_is_no_bool_is_refused():
+    with pytest.raises(DefinitionError, match="chain='no' must be True or False"):
+        first().key_by("user", chain="no")
