@@ -11,6 +11,8 @@ This is the one module of keyed that imports `windows`: PyFlink has both under o
 this module.
 """
 
+# ruff: noqa: SLF001 - the classes of streams know what each other holds; their names are PyFlink's only
+
 from __future__ import annotations
 
 import copy
@@ -47,6 +49,9 @@ from windows import (
 __all__ = [
     "AggregateFunction",
     "AggregatingStateDescriptor",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "ConnectedStreams",
     "CountEvictor",
     "CountTrigger",
     "CountWindow",
@@ -62,6 +67,7 @@ __all__ = [
     "GlobalWindows",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",
@@ -111,7 +117,8 @@ _KEYLESS = "has no key here: do it before keyed.stream, on the DataFrame or in a
 _SOURCE = "is a source of Flink: give keyed.stream a Spark DataFrame, or from_collection a list"
 _SINK = "is a sink of Flink: run <stream>.output, a keyed.Output, with run(path) or start(path), or write its .df"
 _SETTING = "is a setting of Flink: give <stream>.output.run(...) the options checkpoint=..., local_dir=... and so on"
-_INPUTS = "has several inputs: use connect or union of keyed.stream(...), keyed.KeyedCoProcessFunction and keyed.joins"
+_JOINS = "is a join: connect keyed streams of keyed.stream(...), and process a join of keyed.joins"
+_NO_KEY = "has no key: key both streams, connect(...).key_by(selector1, selector2), for a KeyedCoProcessFunction"
 _CONSTANT_KEY = "has no key: key the stream by a constant, key_by(lambda element: 0), and window that"
 #: What PyFlink has and keyed has not, and what to use in its place.
 _MISSING = {
@@ -122,7 +129,8 @@ _MISSING = {
         _SOURCE: "add_source from_source read_text_file KafkaSource FileSource NumberSequenceSource",
         _SINK: "add_sink sink_to FileSink KafkaSink Encoder OutputFileConfig RollingPolicy",
         _SETTING: "set_runtime_mode RuntimeExecutionMode set_state_backend enable_checkpointing get_config add_jars",
-        _INPUTS: "union connect join co_group CoProcessFunction KeyedCoProcessFunction",
+        _JOINS: "join co_group interval_join",
+        _NO_KEY: "CoProcessFunction",
         "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
         "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
         "is windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
@@ -432,6 +440,13 @@ class KeyedProcessFunction(keyed.KeyedProcessFunction):
     OnTimerContext: TypeAlias = keyed.OnTimerContext
 
 
+class KeyedCoProcessFunction(keyed.KeyedCoProcessFunction):
+    """`keyed.KeyedCoProcessFunction` with the nested names that PyFlink's annotations use."""
+
+    Context: TypeAlias = keyed.Context
+    OnTimerContext: TypeAlias = keyed.OnTimerContext
+
+
 class KeyedBroadcastProcessFunction(keyed.KeyedBroadcastProcessFunction):
     """`keyed.KeyedBroadcastProcessFunction` with the nested names that PyFlink's annotations use."""
 
@@ -464,6 +479,30 @@ class FlatMapFunction(_RichFunction):
     def flat_map(self, value: Any) -> Iterable[Any]:
         """Return the elements that are emitted."""
         raise NotImplementedError(f"{type(self).__name__} does not define flat_map")
+
+
+class CoMapFunction(_RichFunction):
+    """Makes an element of each of two streams; ``None`` is none. Subclass it."""
+
+    def map1(self, value: Any) -> Any:
+        """Return the element that is emitted for one of the first stream."""
+        raise NotImplementedError(f"{type(self).__name__} does not define map1")
+
+    def map2(self, value: Any) -> Any:
+        """Return the element that is emitted for one of the second stream."""
+        raise NotImplementedError(f"{type(self).__name__} does not define map2")
+
+
+class CoFlatMapFunction(_RichFunction):
+    """Makes any number of elements of each of two streams. Subclass it."""
+
+    def flat_map1(self, value: Any) -> Iterable[Any] | None:
+        """Return the elements that are emitted for one of the first stream."""
+        raise NotImplementedError(f"{type(self).__name__} does not define flat_map1")
+
+    def flat_map2(self, value: Any) -> Iterable[Any] | None:
+        """Return the elements that are emitted for one of the second stream."""
+        raise NotImplementedError(f"{type(self).__name__} does not define flat_map2")
 
 
 class FilterFunction(_RichFunction):
@@ -699,6 +738,14 @@ class DataStream(_Partial):
         select = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
         return KeyedStream(self._env, self._stream.key_by(select), self._stream)
 
+    def union(self, *streams: DataStream) -> DataStream:
+        """Return a stream of the elements of this one and of others."""
+        return DataStream(self._env, self._stream.union(*(each._stream for each in streams)))
+
+    def connect(self, other: DataStream | KeyedStream) -> ConnectedStreams:
+        """Connect the stream with another one, to be keyed together."""
+        return ConnectedStreams(self._env, self, other)
+
     def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> keyed.BroadcastStream:
         """Give every key group all elements of this stream, for `KeyedStream.connect`."""
         return self._stream.broadcast(*descriptors)
@@ -753,23 +800,20 @@ class KeyedStream(_Partial):
     ) -> None:
         self._env = env
         self._stream = stream
-        self._names = before.operators if isinstance(before, keyed.Output) else {}
+        self._before = before
 
     def _options(self, name: str) -> dict[str, Any]:
-        used = sum(known.split("-")[0] == name for known in self._names)
-        return {"name": f"{name}-{used + 1}" if used else name, "parallelism": self._env.parallelism}
+        return _options(self._env, name, self._before)
 
-    def connect(self, other: keyed.BroadcastStream) -> KeyedStream:
-        """Connect the stream with a broadcast one, for a `KeyedBroadcastProcessFunction`.
+    def connect(self, other: Any) -> Any:
+        """Connect the stream with another one, keyed as well, or with a broadcast one.
 
-        Raises:
-            DefinitionError: The other one is not a broadcast stream.
+        Returns:
+            `ConnectedStreams` for a `KeyedCoProcessFunction`, or a `KeyedStream` for a `KeyedBroadcastProcessFunction`.
         """
         if not isinstance(other, keyed.BroadcastStream):
-            raise _missing("connect")
-        connected = KeyedStream(self._env, self._stream.connect(other), other.stream)
-        connected._names = self._names
-        return connected
+            return ConnectedStreams(self._env, self, other)
+        return KeyedStream(self._env, self._stream.connect(other), other.stream)
 
     def process(
         self, function: keyed.KeyedProcessFunction | keyed.KeyedBroadcastProcessFunction, output_type: Any = None
@@ -803,6 +847,54 @@ class KeyedStream(_Partial):
         return self.window(windows.CountWindows.of(size, slide))
 
 
+def _options(env: StreamExecutionEnvironment, name: str, *before: keyed.Stream | keyed.Output) -> dict[str, Any]:
+    """Return the options of an operator: a name that none of those before it has."""
+    names = {known for each in before if isinstance(each, keyed.Output) for known in each.operators}
+    used = sum(known.split("-")[0] == name for known in names)
+    return {"name": f"{name}-{used + 1}" if used else name, "parallelism": env.parallelism}
+
+
+class ConnectedStreams(_Partial):
+    """PyFlink's ``ConnectedStreams``: two streams for one function, which are keyed before or after they meet."""
+
+    def __init__(self, env: StreamExecutionEnvironment, first: Any, second: Any) -> None:
+        for each in (first, second):
+            if not isinstance(each, DataStream | KeyedStream):
+                raise DefinitionError(f"connect: {each!r} is no stream of StreamExecutionEnvironment.from_collection")
+        self._env = env
+        self._sides: list[DataStream | KeyedStream] = [first, second]
+
+    def key_by(self, key_selector1: Any, key_selector2: Any, key_type: TypeInformation | None = None) -> Self:
+        """Key both streams, each by a function or `KeySelector` of its own, whose keys are of one type."""
+        streams = [each._before if isinstance(each, KeyedStream) else each._stream for each in self._sides]
+        selectors = (key_selector1, key_selector2)
+        keyed_sides = [
+            DataStream(self._env, each).key_by(select) for each, select in zip(streams, selectors, strict=True)
+        ]
+        return type(self)(self._env, *keyed_sides)
+
+    def process(self, func: keyed.KeyedCoProcessFunction, output_type: Any = None) -> DataStream:
+        """Run a `KeyedCoProcessFunction` over both streams.
+
+        Raises:
+            DefinitionError: One of them is not keyed.
+        """
+        first, second = self._sides
+        if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
+            raise DefinitionError(f"process of connected streams that are not keyed {_NO_KEY}")
+        options = _options(self._env, type(func).__name__, first._before, second._before)
+        connected = first._stream.connect(second._stream)
+        return DataStream(self._env, connected.process(func, _schema(output_type), **options))
+
+    def map(self, func: CoMapFunction, output_type: Any = None) -> DataStream:
+        """Make one element of each."""
+        return self.process(_CoPerElement(func, "map", lambda made: () if made is None else (made,)), output_type)
+
+    def flat_map(self, func: CoFlatMapFunction, output_type: Any = None) -> DataStream:
+        """Make any number of elements of each."""
+        return self.process(_CoPerElement(func, "flat_map", lambda made: made or ()), output_type)
+
+
 class _Reduce(keyed.KeyedProcessFunction):
     def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
         self.reduced = keyed.ReducingState(reduce)
@@ -834,6 +926,31 @@ class _PerElement(keyed.KeyedProcessFunction):
     def close(self) -> None:
         if isinstance(self._function, _RichFunction):
             self._function.close()
+
+
+class _CoPerElement(keyed.KeyedCoProcessFunction):
+    """A function of one element of either stream, whose state is the key's."""
+
+    def __init__(self, function: Any, method: str, outputs: Callable[[Any], Iterable[Any]]) -> None:
+        if not all(hasattr(function, f"{method}{side}") for side in (1, 2)):
+            raise DefinitionError(f"{method} of connected streams: {function!r} has no {method}1 and {method}2")
+        self._function = function
+        self._method = method
+        self._outputs = outputs
+
+    def open(self, context: keyed.OpenContext) -> None:
+        # Each key group has its own, with its state.
+        self._function = copy.copy(self._function)
+        self._function.open(context)
+
+    def process_element1(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
+        yield from self._outputs(getattr(self._function, f"{self._method}1")(value))
+
+    def process_element2(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
+        yield from self._outputs(getattr(self._function, f"{self._method}2")(value))
+
+    def close(self) -> None:
+        self._function.close()
 
 
 class _Apply(windows.ProcessWindowFunction):

@@ -3,7 +3,7 @@
 - Joins of two connected streams, functions for ``left.connect(right).key_by(...).process(IntervalJoin(...), output)``:
   `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. What comes out
   of a pair is what a function makes of it, ``join(left, right)``, in which a side that has no partner is ``None``;
-  ``None`` as the result emits nothing. `pairs`: what these share.
+  ``None`` as the result emits nothing. An interval join also takes a `ProcessJoinFunction`. `pairs`: what these share.
 - Of those by event time a form over whole columns, which is taken by itself where it can be: `interval_columns`,
   `as_of_columns`, `window_columns`; `join_path` decides, `column_join` and `matching` are what they share.
 - `lookups`: rows enriched by an external function, which is asked for many keys at once. `async_lookup`: such a
@@ -12,7 +12,7 @@
 
 from keyed.joins.as_of import AsOfJoin
 from keyed.joins.async_lookup import AsyncLookup
-from keyed.joins.interval import IntervalJoin
+from keyed.joins.interval import IntervalJoin, JoinContext, ProcessJoinFunction
 from keyed.joins.join_path import explain
 from keyed.joins.lookups import LookupJoin, lookup_join
 from keyed.joins.tables import EnrichmentJoin, TableJoin
@@ -23,7 +23,9 @@ __all__ = [
     "AsyncLookup",
     "EnrichmentJoin",
     "IntervalJoin",
+    "JoinContext",
     "LookupJoin",
+    "ProcessJoinFunction",
     "TableJoin",
     "WindowCoGroup",
     "WindowJoin",

@@ -4,17 +4,22 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from itertools import count
 from typing import Any
+
+import attrs
 
 from keyed import (
     Context,
     DefinitionError,
     MapState,
     OnTimerContext,
+    OpenContext,
+    OutputDefinitionError,
     OutputTag,
     VectorizedFunction,
 )
@@ -22,6 +27,54 @@ from keyed.joins.join_path import Path
 from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
 
 Kept = MapState[tuple[int, int], tuple[Any, bool]]
+
+
+@attrs.frozen
+class JoinContext:
+    """What a `ProcessJoinFunction` can ask about its pair, and its side outputs."""
+
+    _ctx: Context
+    _times: tuple[int | None, int | None]
+    _time: int
+
+    def left_timestamp(self) -> int | None:
+        """Return the timestamp of the left element in milliseconds; ``None`` where there is none."""
+        return self._times[0]
+
+    def right_timestamp(self) -> int | None:
+        """Return the timestamp of the right element in milliseconds; ``None`` where there is none."""
+        return self._times[1]
+
+    def timestamp(self) -> int:
+        """Return the timestamp that the outputs get, in milliseconds: the greater one of the pair's."""
+        return self._time
+
+    def output(self, tag: OutputTag | str, value: Any) -> None:
+        """Emit ``value`` to the side output ``tag``."""
+        self._ctx.output(tag, value)
+
+
+class ProcessJoinFunction:
+    """Makes the outputs of the pairs of an `IntervalJoin`, knowing their times (Flink's ``ProcessJoinFunction``).
+
+    A join with one runs row by row.
+    """
+
+    def open(self, context: OpenContext) -> None:
+        """Prepare for the first element of a key group, as a `keyed.KeyedProcessFunction` does."""
+
+    def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:
+        """Yield any number of outputs of a pair.
+
+        Args:
+            left: The left element; ``None`` in an outer join for a right one without a partner.
+            right: The right element, or ``None``.
+            ctx: Knows the times of both, and takes side outputs.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what `open` took."""
 
 
 class IntervalJoin(TimedJoin):
@@ -33,7 +86,8 @@ class IntervalJoin(TimedJoin):
     time of that.
 
     Args:
-        join: Makes the output of a pair; a side without a partner is ``None``.
+        join: Makes the output of a pair; a side without a partner is ``None``. A `ProcessJoinFunction` makes
+            any number, and is told the times of both.
         lower: Least distance of the right element's time from the left one's: milliseconds or a `timedelta`, negative
             for right elements that come earlier.
         upper: Greatest distance.
@@ -55,7 +109,7 @@ class IntervalJoin(TimedJoin):
 
     def __init__(
         self,
-        join: Join,
+        join: Join | ProcessJoinFunction,
         *,
         lower: int | timedelta,
         upper: int | timedelta,
@@ -67,7 +121,15 @@ class IntervalJoin(TimedJoin):
         path: Path = "auto",
     ) -> None:
         super().__init__(late_left, late_right, path)
-        self.pairs = Pairing(join, how)
+        made: Any = join
+        self.function: ProcessJoinFunction | None = None
+        if isinstance(made, type) and issubclass(made, ProcessJoinFunction):
+            raise DefinitionError(f"join={made.__name__} is a class; give an object of it: {made.__name__}()")
+        if isinstance(made, ProcessJoinFunction):
+            self.function, made = made, made.process_element
+            # It may have side outputs of its own.
+            self.known_side_outputs = None
+        self.pairs = Pairing(made, how)
         self.lower = signed_milliseconds(lower, "lower") + lower_exclusive
         self.upper = signed_milliseconds(upper, "upper") - upper_exclusive
         if self.lower > self.upper:
@@ -77,6 +139,18 @@ class IntervalJoin(TimedJoin):
 
     def __repr__(self) -> str:
         return f"IntervalJoin({self.lower} ms <= right - left <= {self.upper} ms)"
+
+    def row_reason(self) -> str | None:
+        return None if self.function is None else f"{type(self.function).__name__} is a ProcessJoinFunction"
+
+    def open(self, context: OpenContext) -> None:
+        if self.function is not None:
+            self.function = copy.copy(self.function)
+            self.function.open(context)
+
+    def close(self) -> None:
+        if self.function is not None:
+            self.function.close()
 
     def spans_ms(self) -> tuple[int, int]:
         return self.lower, self.upper
@@ -100,7 +174,7 @@ class IntervalJoin(TimedJoin):
                 if kept is None:
                     break
                 if self.pairs.keeps[side] and not kept[1]:
-                    yield from self.pairs.emit(*((None, kept[0]) if side else (kept[0], None)))
+                    yield from self._made(side, kept[0], time, None, None, timestamp, ctx)
                 state.remove((time, number))
 
     def _meet(self, side: int, value: Any, ctx: Context, own: Kept, other: Kept, low: int, up: int) -> Iterator[Any]:
@@ -119,11 +193,28 @@ class IntervalJoin(TimedJoin):
             had_partner = True
             if marks and not had:
                 other.put(place, (partner, True))
-            for output in self.pairs.emit(*((partner, value) if side else (value, partner))):
-                ctx.collect(output, max(time, other_time))
+            latest = max(time, other_time)
+            for output in self._made(side, value, time, partner, other_time, latest, ctx):
+                ctx.collect(output, latest)
         own.put((time, _free(own, time)), (value, had_partner))
         ctx.timer_service().register_event_time_timer(time + self.kept_ms[side])
         yield from ()
+
+    def _made(
+        self, side: int, own: Any, time: int, other: Any, other_time: int | None, latest: int, ctx: Context
+    ) -> Iterable[Any]:
+        """Return the outputs of an element of a side with one of the other."""
+        pair = (other, own) if side else (own, other)
+        if self.function is None:
+            return self.pairs.emit(*pair)
+        times = (other_time, time) if side else (time, other_time)
+        outputs = self.function.process_element(*pair, JoinContext(ctx, times, latest))
+        if isinstance(outputs, str | bytes | dict | tuple):
+            raise OutputDefinitionError(
+                f"{outputs!r:.200} was returned by process_element of {type(self.function).__name__}, which would be "
+                "taken apart into outputs; yield it, or return a list of outputs"
+            )
+        return outputs or ()
 
 
 def _free(state: Kept, time: int) -> int:

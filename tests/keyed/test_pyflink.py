@@ -392,7 +392,10 @@ def test_two_operators_of_one_class_have_names_of_their_own():
         (lambda env, stream: stream.output, "is not an output"),
         (lambda env, stream: env.add_source(None), "add_source of PyFlink is a source of Flink: give keyed.stream"),
         (lambda env, stream: env.enable_checkpointing(1), "checkpoint="),
-        (lambda env, stream: stream.union(stream), "several inputs"),
+        (lambda env, stream: stream.connect(stream).process(Counts()), "key both streams"),
+        (lambda env, stream: stream.connect([1]), r"connect: \[1\] is no stream"),
+        (lambda env, stream: stream.connect(stream).key_by(FirstField(), FirstField()).map(str), "no map1 and map2"),
+        (lambda env, stream: stream.join(stream), "keyed.joins"),
         (lambda env, stream: Row(1, a=2), "positions or names"),
     ],
 )
@@ -464,5 +467,91 @@ def test_broadcast_state():
     stream = env.from_collection([(1, "a"), (2, "b"), (3, "c")]).key_by(lambda row: row[0])
     joined = stream.connect(rules.broadcast(descriptor)).process(Joined(descriptor))
     assert list(joined.execute_and_collect()) == [(1, 1), (2, 2), (3, None)]
-    with pytest.raises(DefinitionError, match="has several inputs"):
-        stream.connect(as_it_is)
+    with pytest.raises(DefinitionError, match="not keyed has no key: key both streams"):
+        stream.connect(as_it_is).process(Counts())
+
+
+class Counts(flink.KeyedCoProcessFunction):
+    """PyFlink's own MyKeyedCoProcessFunction."""
+
+    def open(self, runtime_context: RuntimeContext):
+        self.count: Any = runtime_context.get_state(ValueStateDescriptor("count", Types.INT()))
+
+    def _counted(self, value):
+        self.count.update((self.count.value() or 0) + 1)
+        return [Row(value[0], self.count.value())]
+
+    def process_element1(self, value, ctx: flink.KeyedCoProcessFunction.Context):
+        if value[0] == "a":
+            ctx.timer_service().register_event_time_timer(3)
+        return self._counted(value)
+
+    def process_element2(self, value, ctx: flink.KeyedCoProcessFunction.Context):
+        return self._counted(value)
+
+    def on_timer(self, timestamp: int, ctx: flink.KeyedCoProcessFunction.OnTimerContext):
+        yield Row("on timer", timestamp)
+
+
+class Letters(flink.CoFlatMapFunction):
+    """PyFlink's own MyRichCoFlatMapFunction."""
+
+    def open(self, runtime_context: RuntimeContext):
+        self.seen: Any = runtime_context.get_map_state(MapStateDescriptor("map", Types.STRING(), Types.BOOLEAN()))
+
+    def flat_map1(self, value):
+        yield str(value[0] + 1)
+        yield str(value[0] + 1)
+
+    def flat_map2(self, value):
+        if value[0] not in self.seen:
+            self.seen[value[0]] = True
+            yield value[0]
+
+
+class Both(flink.CoMapFunction):
+    def map1(self, value):
+        return value[0]
+
+    def map2(self, value):
+        return None if value[1] == 3 else value[1]
+
+
+@pytest.mark.parametrize("keyed_first", [True, False])
+def test_connected_streams(keyed_first):
+    """As PyFlink's own test_keyed_co_process does it."""
+    row = Types.ROW([Types.STRING(), Types.INT()])
+    env = StreamExecutionEnvironment.get_execution_environment()
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
+    first, second = (
+        env.from_collection(rows, type_info=row).assign_timestamps_and_watermarks(strategy)
+        for rows in ([("a", 1), ("b", 2), ("c", 3)], [("b", 2), ("c", 3), ("d", 4)])
+    )
+    if keyed_first:
+        connected = first.key_by(FirstField()).connect(second.key_by(FirstField()))
+    else:
+        connected = first.connect(second).key_by(lambda value: value[0], lambda value: value[0])
+    found = sorted(tuple(made) for made in connected.process(Counts()).execute_and_collect())
+    assert found == [("a", 1), ("b", 1), ("b", 2), ("c", 1), ("c", 2), ("d", 1), ("on timer", 3)]
+    # Connected once more, with other keys.
+    again = connected.key_by(lambda value: value[1], lambda value: value[1]).process(Counts())
+    assert len(list(again.execute_and_collect())) == 7
+    assert sorted(connected.map(Both()).execute_and_collect(), key=str) == [2, 4, "a", "b", "c"]
+
+
+def test_connected_streams_of_other_types():
+    """As PyFlink's own test_keyed_co_flat_map does it."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    numbers = env.from_collection([(1, 1), (2, 2), (3, 3)], type_info=Types.ROW([Types.INT(), Types.INT()]))
+    letters = env.from_collection(
+        [("a", "a"), ("b", "b"), ("c", "c"), ("a", "a")], type_info=Types.ROW([Types.STRING(), Types.STRING()])
+    )
+    keyed_together = numbers.connect(letters).key_by(lambda x: 1, lambda x: 1)
+    found = keyed_together.flat_map(Letters(), output_type=Types.STRING())
+    assert sorted(value[0] for value in found.execute_and_collect()) == ["2", "2", "3", "3", "4", "4", "a", "b", "c"]
+
+
+def test_a_union_is_a_stream_of_both():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    both = env.from_collection([("a", 1, 1.0)]).union(env.from_collection([("b", 2, 1.0)]), env.from_collection(ROWS))
+    assert sorted(both.key_by(FirstField()).map(lambda value: value[1]).execute_and_collect()) == [1, 1, 2, 2, 3, 7]
