@@ -42,7 +42,9 @@ class Pairing:
 
     def __init__(self, join: Join, how: str, kinds: Collection[str] = ("inner", "left", "right", "full")) -> None:
         if not callable(join):
-            raise DefinitionError(f"join={join!r}: give a function join(left, right)")
+            raise DefinitionError(
+                f"join={join!r}: give a function join(left, right); a ProcessJoinFunction is for an IntervalJoin"
+            )
         if how not in kinds:
             raise DefinitionError(f"how={how!r} must be one of {', '.join(map(repr, kinds))}")
         self.join = join

@@ -1,15 +1,20 @@
-"""Flink's IntervalJoinOperatorTest, through the harness of two inputs.
+"""Flink's IntervalJoinOperatorTest, through the harness of two inputs, and its IntervalJoinITCase.
 
 An element is its time; the pairs that come out are told as (left, right). Flink looks at its buffers, which are the
-times under which elements are kept here.
+times under which elements are kept here. The second runs in the local runtime, on both paths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
-from keyed import OutputTag, TimestampError
-from keyed.joins import IntervalJoin
+import keyed
+from keyed import DefinitionError, OutputTag, TimestampError
+from keyed.joins import IntervalJoin, JoinContext, ProcessJoinFunction
 from keyed.testing import KeyedTestHarness, Record
 
 LEFT, RIGHT = OutputTag("left"), OutputTag("right")
@@ -66,6 +71,9 @@ BOUNDS = [
     (-3, -1, True, True, [(3, 1), (4, 2)]),
     (-1, 1, True, True, [(1, 1), (2, 2), (3, 3), (4, 4)]),
     (1, 3, True, True, [(1, 3), (2, 4)]),
+    # testImplementationMirrorsCorrectly.
+    (1, 3, False, True, [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]),
+    (-3, -1, True, False, [(2, 1), (3, 1), (3, 2), (4, 2), (4, 3)]),
 ]
 
 
@@ -127,6 +135,28 @@ def test_restore_from_snapshot():
         assert sorted(pairs(harness)) == [(3, 4), (4, 3), (4, 4)]
 
 
+class Times(ProcessJoinFunction):
+    """Tells what it is told of the times of a pair, and sends it aside too."""
+
+    def process_element(self, left: int, right: int, ctx: JoinContext) -> Iterator[Any]:
+        ctx.output("aside", (left, right))
+        yield left, right, ctx.left_timestamp(), ctx.right_timestamp(), ctx.timestamp()
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+def test_context_knows_the_timestamps(left_first):
+    """testContextCorrectLeftTimestamp, …RightTimestamp and testReturnsCorrectTimestamp."""
+    with KeyedTestHarness(IntervalJoin(Times(), lower=-1, upper=1), key=lambda value: "key") as harness:
+        elements_and_watermarks(harness, left_first)
+        found = harness.take_output()
+        assert len(found) == 10
+        for record in found:
+            left, right, *times = record.value
+            assert times == [left, right, max(left, right)]
+            assert record.timestamp == max(left, right)
+        assert sorted(record.value for record in harness.take_side_output("aside")) == BOUNDS[1][-1]
+
+
 def test_returns_correct_timestamp():
     """testReturnsCorrectTimestamp: the greater of both."""
     with harness_of(-1, 1) as harness:
@@ -166,3 +196,95 @@ def test_late_data(aside):
         dropped = [[record.value for record in harness.take_side_output(tag)] for tag in (LEFT, RIGHT)]
         assert dropped == ([[1, 2], [1]] if aside else [[], []])
         assert harness.metrics()["rows_dropped"] == (0 if aside else 3)
+
+
+def test_late_data_beside_data_that_is_not():
+    """As testDiscardsLateData and testLateData are written."""
+    with harness_of(-1, 1) as harness:
+        for time in (1, 2, 3):
+            harness.process_element1(time, time)
+            harness.process_element2(time, time)
+        harness.advance_watermark1(3)
+        harness.advance_watermark2(3)
+        harness.process_element1(1, 1)
+        for time in (4, 5):
+            harness.process_element1(time, time)
+            harness.process_element2(time, time)
+        assert sorted(pairs(harness)) == [
+            (left, right) for left in range(1, 6) for right in range(1, 6) if abs(left - right) <= 1
+        ]
+    with harness_of(-1, 1, late_left=LEFT, late_right=RIGHT) as harness:
+        harness.process_element1(3, 3)
+        harness.process_element2(3, 3)
+        harness.advance_watermark1(3)
+        harness.advance_watermark2(3)
+        harness.process_element1(4, 4)
+        harness.process_element2(4, 4)
+        harness.process_element1(1, 1)
+        harness.process_element2(2, 2)
+        harness.process_element1(5, 5)
+        harness.process_element2(5, 5)
+        assert sorted(pairs(harness)) == [(3, 3), (3, 4), (4, 3), (4, 4), (4, 5), (5, 4), (5, 5)]
+        assert harness.take_side_output(LEFT) == [Record(1, 1)]
+        assert harness.take_side_output(RIGHT) == [Record(2, 2)]
+
+
+IN_ORDER = [("key", time) for time in range(3)]
+SIX = [("key", time) for time in range(6)]
+KEYS = [(f"key{1 + time % 2}", time) for time in range(6)]
+
+
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+@pytest.mark.parametrize(
+    ("left", "right", "bounds", "expected"),
+    [
+        # testCanJoinOverSameKey.
+        (SIX, SIX, {"lower": 0, "upper": 0}, [("key", time, time) for time in range(6)]),
+        # testJoinsCorrectlyWithMultipleKeys.
+        (KEYS, KEYS, {"lower": 0, "upper": 1}, sorted((key, time, time) for key, time in KEYS)),
+        # testBoundedUnorderedStreamsStillJoinCorrectly.
+        (
+            [("key", time) for time in (5, 1, 4, 3, 2, 9, 8, 7, 6)],
+            [("key", time) for time in (2, 1, 3, 4, 5, 8, 7, 9, 6)],
+            {"lower": -1, "upper": 1},
+            [("key", left, right) for left in range(1, 10) for right in range(1, 10) if abs(left - right) <= 1],
+        ),
+        # testBoundsCanBeExclusive.
+        (
+            IN_ORDER,
+            IN_ORDER,
+            {"lower": 0, "upper": 2, "lower_exclusive": True, "upper_exclusive": True},
+            [("key", 0, 1), ("key", 1, 2)],
+        ),
+        # testBoundsCanBeInclusive and testBoundsAreInclusiveByDefault.
+        (
+            IN_ORDER,
+            IN_ORDER,
+            {"lower": 0, "upper": 2},
+            [("key", left, right) for left in range(3) for right in range(left, 3)],
+        ),
+    ],
+)
+def test_of_streams(path, left, right, bounds, expected):
+    """IntervalJoinITCase: pairs of two streams, whose watermark is up to four behind."""
+    streams = [
+        keyed.stream(
+            pa.table({"key": [key for key, _ in rows], "time": [time for _, time in rows]}),
+            timestamp="time",
+            watermark=keyed.bounded_out_of_orderness(4),
+        )
+        for rows in (left, right)
+    ]
+    join = IntervalJoin(lambda left, right: (left.key, left.time, right.time), path=path, **bounds)
+    out = streams[0].connect(streams[1]).key_by("key").process(join, "key string, left bigint, right bigint")
+    assert sorted(map(tuple, out.run(rows_per_batch=5).values)) == expected
+
+
+def test_bounds_are_needed_and_event_time():
+    """IntervalJoinITCase: testFailsWithoutUpperBound, …LowerBound, testExecutionFailsInProcessingTime."""
+    for bounds in ({"lower": 0, "upper": None}, {"lower": None, "upper": 1}):
+        with pytest.raises(DefinitionError, match="None"):
+            harness_of(**bounds)
+    first, second = keyed.stream([("1", 1)]), keyed.stream([("1", 1)])
+    with pytest.raises(TimestampError, match="goes by event time"):
+        first.connect(second).key_by(lambda row: row[0]).process(IntervalJoin(min, lower=0, upper=0)).run()

@@ -36,7 +36,8 @@ def main(variant: str, folder: str) -> None:
         # Files that are not finished are hidden; those of the input are the rows of the pass-through.
         if path.is_file() and not path.name.startswith(".") and (variant == "flink" or path.suffix == ".csv"):
             rows += path.read_bytes().count(b"\n")
-    print("found", rows)
+    print("found", rows, flush=True)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

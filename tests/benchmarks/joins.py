@@ -13,12 +13,14 @@ processes left out: a run of all files less a run of the first. The pairs are co
 from __future__ import annotations
 
 import argparse
-import resource
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +32,7 @@ import keyed
 from keyed.joins import AsOfJoin, IntervalJoin
 from tests.benchmarks.events import EVENTS, Events, event_files
 from tests.benchmarks.functions import pass_through
+from tests.benchmarks.meter import cpu_of
 
 __all__ = ["main"]
 
@@ -73,6 +76,7 @@ def run(variant: str, folder: Path) -> int:
     """Run a variant on Spark to the end of its input, two files a batch. How many rows came out."""
     config = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
     spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=config)
+    spark.sparkContext.setLogLevel("ERROR")
     left, right = (
         spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / side))
         for side in ("left", "right")
@@ -91,7 +95,6 @@ def run(variant: str, folder: Path) -> int:
     with tempfile.TemporaryDirectory() as checkpoint:
         query = frame.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint)
         query.outputMode("append").trigger(availableNow=True).start().awaitTermination()
-    spark.stop()
     return found[0]
 
 
@@ -99,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. Returns 1 where the pairs of the interval joins differ."""
     options = _parser().parse_args(arguments)
     if options.run is not None:
-        print("found", run(options.only[0], options.run))
+        print("found", run(options.only[0], options.run), flush=True)
+        sys.stdin.read()
         return 0
     _FOLDER.mkdir(parents=True, exist_ok=True)
     (_FOLDER / ".gitignore").write_text("*\n")
@@ -110,15 +114,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pairs: dict[str, int] = {}
         for _ in range(options.rounds):
             for variant in options.only:
-                all_files, found = _measured(variant, whole)
-                one_file, _ = _measured(variant, start)
+                try:
+                    one_file, _ = _measured(variant, start, options.limit)
+                    all_files, pairs[variant] = _measured(variant, whole, options.limit)
+                except TimeoutError:
+                    print(f"# {variant}: not through after {options.limit:.0f} s", file=sys.stderr, flush=True)
+                    continue
                 figures.setdefault(variant, []).append((all_files - one_file) / million)
-                pairs[variant] = found
                 print(f"# {variant}: {figures[variant][-1]:.2f}", file=sys.stderr, flush=True)
     print("| what | CPU-s per million rows | rows out |\n|---|--:|--:|")
     for variant, found_figures in figures.items():
         print(f"| {variant} | {median(found_figures):.2f} | {pairs[variant]:,} |")
-    interval = {count for variant, count in pairs.items() if variant in ("interval", "interval-row", "flink")}
+    interval = {
+        count for variant, count in pairs.items() if variant in ("interval", "interval-row", "spark-interval", "flink")
+    }
     return 0 if len(interval) <= 1 else 1
 
 
@@ -126,7 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.joins", description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--files", type=int, default=5, help="files of either stream, each a batch")
-    parser.add_argument("--rows", type=int, default=500_000, help="rows of a file")
+    parser.add_argument("--rows", type=int, default=250_000, help="rows of a file")
+    parser.add_argument("--limit", type=float, default=180, help="seconds after which a run is given up")
     parser.add_argument("--only", nargs="+", choices=_CHOICES, default=_CHOICES)
     parser.add_argument("--run", metavar="FOLDER", type=Path, help=argparse.SUPPRESS)
     return parser
@@ -150,16 +160,39 @@ def _inputs(folder: Path, files: int, rows: int) -> Path:
     return folder
 
 
-def _measured(variant: str, folder: Path) -> tuple[float, int]:
-    """Return the CPU-seconds of a process with its children, and how many rows came out."""
+def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
+    """Return the CPU-seconds of a process and all below it when it is through, and how many rows came out.
+
+    Raises:
+        TimeoutError: It was not through in time.
+    """
     command = [sys.executable, "-m", __spec__.name, "--only", variant, "--run", str(folder)]
     if variant.startswith("flink"):
         command = [_environment(), str(_FLINK_FLOW), variant, str(folder)]
-    spent: Callable[[], float] = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # noqa: E731
-    before = spent()
-    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
-    found = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("found"))
-    return spent() - before, int(found.split()[1])
+    pipe = subprocess.PIPE
+    with (
+        (folder / f"{variant}.log").open("w+") as log,
+        subprocess.Popen(
+            command, cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
+        ) as child,
+    ):
+        limit = threading.Timer(seconds, lambda: os.killpg(child.pid, signal.SIGKILL))
+        limit.start()
+        try:
+            assert child.stdout is not None
+            found = next((line for line in child.stdout if line.startswith("found")), None)
+            # It waits for its input to end, so that its Java process can still be asked.
+            spent = cpu_of(child.pid).total if found else 0.0
+        finally:
+            in_time = limit.is_alive()
+            limit.cancel()
+            child.communicate()
+        if found is None:
+            if not in_time:
+                raise TimeoutError(variant)
+            log.seek(0)
+            raise RuntimeError(f"{variant} failed:\n{log.read()[-3000:]}")
+    return spent, int(found.split()[1])
 
 
 def _environment() -> str:

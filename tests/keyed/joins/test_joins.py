@@ -5,10 +5,21 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from keyed import DefinitionError, OutputTag, TimeDomain, TimestampError, read_changelog
-from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin
+import keyed
+from keyed import DefinitionError, OutputDefinitionError, OutputTag, TimeDomain, TimestampError, read_changelog
+from keyed.joins import (
+    AsOfJoin,
+    EnrichmentJoin,
+    IntervalJoin,
+    ProcessJoinFunction,
+    TableJoin,
+    WindowCoGroup,
+    WindowJoin,
+    explain,
+)
 from keyed.testing import KeyedTestHarness, MemoryChangelog, Record
 
 LATE, ASIDE = OutputTag("late"), OutputTag("aside")
@@ -35,6 +46,69 @@ def test_elements_of_one_time_are_entries_of_their_own(function):
     changes = [change for change in read_changelog(changelog) if change.state == "lefts"]
     assert len({(change.namespace, change.entry) for change in changes}) == 9
     assert len(changes) == 2 * 9
+
+
+class Told(ProcessJoinFunction):
+    """Yields nothing for a pair of equal numbers, and as many outputs as they are apart."""
+
+    opened = 0
+
+    def open(self, context):
+        assert self.opened == 0
+        self.opened = 1
+
+    def process_element(self, left, right, ctx):
+        times = ctx.left_timestamp(), ctx.right_timestamp(), ctx.timestamp()
+        if left is None or right is None:
+            yield times
+        else:
+            assert self.opened == 1
+            yield from [times] * abs(left[1] - right[1])
+
+    def close(self):
+        assert self.opened == 1
+
+
+def test_a_process_join_function_knows_times_and_gives_any_number_of_outputs():
+    function = IntervalJoin(Told(), lower=-5, upper=5, how="full")
+    with KeyedTestHarness(function, key=lambda value: value[0], parallelism=2) as harness:
+        harness.process_element1(("a", 1), 10)
+        harness.process_element2(("a", 1), 11)
+        harness.process_element2(("a", 3), 12)
+        harness.process_element1(("b", 1), 20)
+        harness.process_element2(("c", 1), 30)
+        harness.end_of_input()
+        assert harness.take_output() == [
+            *[Record((10, 12, 12), 12)] * 2,
+            Record((20, None, 25), 25),
+            Record((None, 30, 35), 35),
+        ]
+
+
+def test_a_join_with_a_process_join_function_runs_by_row_and_says_so():
+    table = pa.table({"k": ["a"], "t": [1]})
+    first, second = keyed.stream(table, timestamp="t"), keyed.stream(table, timestamp="t")
+    connected = first.connect(second).key_by("k")
+    out = connected.process(IntervalJoin(Told(), lower=0, upper=1), "l bigint, r bigint, t bigint")
+    assert explain(out) == "IntervalJoin: row by row, because Told is a ProcessJoinFunction"
+    with pytest.raises(DefinitionError, match="because Told is a ProcessJoinFunction"):
+        connected.process(IntervalJoin(Told(), lower=0, upper=1, path="vectorized"), "l bigint, r bigint, t bigint")
+    with pytest.raises(DefinitionError, match=r"Told is a class; give an object of it: Told\(\)"):
+        IntervalJoin(Told, lower=0, upper=1)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="a ProcessJoinFunction is for an IntervalJoin"):
+        WindowJoin(Told(), size=1)  # type: ignore[arg-type]
+
+
+class Returns(ProcessJoinFunction):
+    def process_element(self, left, right, ctx):
+        return left
+
+
+def test_an_output_that_a_process_join_function_returns_is_not_taken_apart():
+    with harness_of(IntervalJoin(Returns(), lower=0, upper=1)) as harness:
+        harness.process_element1(("a", 1), 10)
+        with pytest.raises(OutputDefinitionError, match="was returned by process_element of Returns"):
+            harness.process_element2(("a", 1), 10)
 
 
 def test_an_as_of_join_takes_late_right_rows_and_not_late_left_ones():
