@@ -154,19 +154,22 @@ class Intervals(Model):
         return self.__dict__.setdefault("_told", {})
 
 
+BOUNDS = st.tuples(st.integers(-6, 6), st.integers(-6, 6)).map(sorted)
+HOWS: Any = st.sampled_from(["inner", "left", "right", "full"])
+
+
 @PATHS
-@pytest.mark.parametrize("how", ["inner", "full"])
-@given(steps=STEPS, bounds=st.tuples(st.integers(-6, 6), st.integers(-6, 6)))
-def test_interval_join(how, path, steps, bounds):
-    lower, upper = sorted(bounds)
+@given(steps=STEPS, bounds=BOUNDS, how=HOWS)
+def test_interval_join(path, steps, bounds, how):
+    lower, upper = bounds
     found = run(IntervalJoin(pair, lower=lower, upper=upper, how=how), steps, path)
     assert sorted(found, key=str) == sorted(Intervals(steps, lower, upper, how).outputs, key=str)
 
 
 class AsOf(Model):
-    def __init__(self, steps, tolerance):
+    def __init__(self, steps, tolerance, every=1):
         self.tolerance = tolerance
-        super().__init__(steps)
+        super().__init__(steps, every)
 
     def arrives(self, side, key, time, number):
         if side or time > self.watermark:
@@ -220,29 +223,57 @@ IDLE_STEPS = st.lists(
         st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), TIMES),
         st.tuples(st.just("waits"), st.integers(1, 12)),
         st.tuples(st.just("crash")),
+        st.tuples(st.just("restore"), st.integers(1, 4)),
     ),
     max_size=30,
+)
+#: A join, and the model that the steps go through.
+JOINS: Any = st.one_of(
+    st.tuples(BOUNDS, HOWS).map(
+        lambda drawn: (
+            IntervalJoin(pair, lower=drawn[0][0], upper=drawn[0][1], how=drawn[1]),
+            lambda steps: Intervals(steps, *drawn[0], drawn[1], every=2),
+        )
+    ),
+    (st.none() | st.integers(0, 8)).map(
+        lambda tolerance: (AsOfJoin(pair, tolerance=tolerance), lambda steps: AsOf(steps, tolerance, every=2))
+    ),
+    st.just((WindowJoin(pair, size=5, slide=2), lambda steps: Windows(steps, every=2))),
 )
 
 
 @PATHS
-@given(steps=IDLE_STEPS, bounds=st.tuples(st.integers(-6, 6), st.integers(-6, 6)))
-def test_interval_join_while_sides_are_silent(path, steps, bounds):
+@given(steps=IDLE_STEPS, join=JOINS)
+def test_joins_while_sides_are_silent(path, steps, join):
     """The watermark follows the rows, and a side that is silent for 10 ms does not hold it back; both may be."""
-    lower, upper = sorted(bounds)
-    function: Any = IntervalJoin(pair, lower=lower, upper=upper, how="full")
+    function, model = join
     function = on_columns(function) if path == "vectorized" else function
     seen: list[Any] = []
-    with KeyedTestHarness(function, key="k", watermark=PATIENT) as harness:
+    found: list[Any] = []
+    now = 0
+    harness = KeyedTestHarness(function, key="k", watermark=PATIENT)
+    try:
         for number, (what, *rest) in enumerate(steps):
             if what in ("left", "right"):
                 arrive(harness, path, what, rest[0], number, rest[1])
             elif what == "waits":
-                harness.advance_processing_time(number * 12 + rest[0])
-            else:
+                now += rest[0]
+                harness.advance_processing_time(now)
+            elif what == "crash":
                 harness.crash_and_recover()
+            else:
+                found += harness.take_output()
+                snapshot, reached = harness.snapshot(), harness.current_watermark
+                harness.close()
+                harness = KeyedTestHarness.restore(function, snapshot, key="k", watermark=PATIENT, parallelism=rest[0])
+                harness.advance_processing_time(now)
+                assert harness.current_watermark == reached
             seen += [(what, *rest), ("watermark", harness.current_watermark)]
         harness.end_of_input()
-        found = [(tuple(record.value), record.timestamp) for record in harness.take_output()]
-        assert harness.state_entries() == 0
-    assert sorted(found, key=str) == sorted(Intervals(seen, lower, upper, "full", every=2).outputs, key=str)
+        found += harness.take_output()
+        if not isinstance(join[0], AsOfJoin):
+            assert harness.state_entries() == 0
+    finally:
+        harness.close()
+    outputs = [(tuple(record.value), record.timestamp) for record in found]
+    assert sorted(outputs, key=str) == sorted(model(seen).outputs, key=str)
