@@ -147,7 +147,7 @@ def test_records_after_the_window_has_closed_are_dropped(how):
     """KStreamKStreamWindowCloseTest.recordsArrivingPostWindowCloseShouldBeDropped: a window of 10 ms and 5 ms of grace.
 
     Kafka drops a record when its window with the grace is over. Here it is late below the watermark, whatever the
-    window: to drop the same ones, the watermark stays behind by both together, 15 ms, less the one that it is at.
+    window: to drop the same ones, the watermark stays behind by both together, 15 ms (a delay of 14).
     """
     driver = Driver(inner(10, 10, how), delay_ms=15)
     driver.left(0, "left", 15)

@@ -232,7 +232,7 @@ JOINS: Any = st.one_of(
     st.tuples(BOUNDS, HOWS).map(
         lambda drawn: (
             IntervalJoin(pair, lower=drawn[0][0], upper=drawn[0][1], how=drawn[1]),
-            lambda steps: Intervals(steps, *drawn[0], drawn[1], every=2),
+            lambda steps: Intervals(steps, drawn[0][0], drawn[0][1], drawn[1], every=2),
         )
     ),
     (st.none() | st.integers(0, 8)).map(
