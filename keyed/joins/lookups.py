@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 from keyed import (
     BatchContext,
     Changelog,
     DefinitionError,
+    KeyedError,
     KeyedStream,
     Output,
     OutputDefinitionError,
     RestorePoint,
     Schema,
+    StateAccessError,
     StateTtl,
     TableState,
+    UserFunctionError,
     VectorizedFunction,
     schema_of,
+    table_of,
     table_rows,
 )
 
@@ -90,8 +95,10 @@ def lookup_join(
         raise DefinitionError(f"lookup={lookup!r} is not callable; give a function of a list of keys")
     types = dict(schema_of(input).columns) if input is not None else stream.columns
     if types is None or None in types.values():
-        unknown = "" if types is None else f" of column {next(n for n, t in types.items() if t is None)!r}"
-        raise DefinitionError(f"lookup_join: the type{unknown} is not known before the stream runs; give input='...'")
+        columns_of = "its columns" if types is None else f"column {next(n for n, t in types.items() if t is None)!r}"
+        raise DefinitionError(
+            f"lookup_join: the type of {columns_of} is not known before the stream runs; give input='...'"
+        )
     known = Schema(tuple((name, str(type_)) for name, type_ in types.items()))
     added = schema_of(columns)
     twice = [column for column in added.names if column in types]
@@ -135,8 +142,10 @@ class LookupJoin(VectorizedFunction):
         self._how = how
         self._keys_per_call = keys_per_call
         types = dict(known.columns)
-        stored = Schema((*((key, types[key]) for key in keys), *added.columns, (_FOUND, "boolean")))
-        self._cache = TableState(stored.ddl, key=keys, name="looked_up", ttl=None if ttl is None else StateTtl(ttl))
+        self._stored = Schema((*((key, types[key]) for key in keys), *added.columns, (_FOUND, "boolean")))
+        self._cache = TableState(
+            self._stored.ddl, key=keys, name="looked_up", ttl=None if ttl is None else StateTtl(ttl)
+        )
 
     def __repr__(self) -> str:
         return f"LookupJoin({', '.join(self._added.names)})"
@@ -154,24 +163,51 @@ class LookupJoin(VectorizedFunction):
 
     def _look_up(self, keys: pa.Table) -> None:
         """Ask for the keys that are not in the state, and put what was found there."""
-        known = set(_tuples(self._cache.lookup(keys), self._keys))
+        try:
+            known = set(_tuples(self._cache.lookup(keys), self._keys))
+        except StateAccessError as error:
+            raise DefinitionError(f"lookup_join: the keys have other types than input= says: {error}") from error
         unknown = [key for key in _tuples(keys, self._keys) if key not in known]
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for start in range(0, len(unknown), self._keys_per_call):
-            asked = unknown[start : start + self._keys_per_call]
-            found = self._lookup([key[0] if len(key) == 1 else key for key in asked])
-            if not isinstance(found, Mapping):
-                raise OutputDefinitionError(
-                    f"lookup gave a {type(found).__name__} for {len(asked)} keys; return a mapping from keys to values"
-                )
-            for key in asked:
-                value = found.get(key[0] if len(key) == 1 else key)
-                row = dict(zip(self._keys, key, strict=True))
-                rows.append(row | self._columns_of(value) | {_FOUND: value is not None})
+            part = unknown[start : start + self._keys_per_call]
+            asked = [key[0] if len(key) == 1 else key for key in part]
+            found = self._asked(asked)
+            rows += [
+                (*key, *self._columns_of(found.get(one)), one in found) for key, one in zip(part, asked, strict=True)
+            ]
         if rows:
-            self._cache.upsert(_table(rows, keys.schema, self._added.names))
+            self._cache.upsert(table_of(rows, self._stored, "what lookup gave"))
 
-    def _columns_of(self, value: Any) -> dict[str, Any]:
+    def _asked(self, keys: list[Any]) -> dict[Any, Any]:
+        """Return what the function gives for keys; what it says of others, or ``None``, is left out.
+
+        Raises:
+            OutputDefinitionError: It gave no mapping, or one of keys of another type.
+            UserFunctionError: It raised.
+        """
+        try:
+            given = self._lookup(keys)
+        except KeyedError:
+            raise
+        except Exception as error:
+            asked = f"{keys!r:.200}"
+            raise UserFunctionError(f"lookup of the keys {asked}: {type(error).__name__}: {error}") from error
+        if not isinstance(given, Mapping):
+            raise OutputDefinitionError(
+                f"lookup gave a {type(given).__name__} for {len(keys)} keys; return a mapping from keys to values"
+            )
+        found = {key: value for key in keys if (value := given.get(key)) is not None}
+        other = next(iter(given), keys[0]) if not found else keys[0]
+        both_numbers = isinstance(other, Number) and isinstance(keys[0], Number)
+        if not both_numbers and not isinstance(other, type(keys[0])):
+            raise OutputDefinitionError(
+                f"lookup gave values of keys such as {other!r:.100} of type {type(other).__name__}, and was asked for "
+                f"keys such as {keys[0]!r:.100}; return a mapping from the keys that it gets"
+            )
+        return found
+
+    def _columns_of(self, value: Any) -> list[Any]:
         """Return the columns of what was found.
 
         Raises:
@@ -179,7 +215,7 @@ class LookupJoin(VectorizedFunction):
         """
         names = self._added.names
         if value is None:
-            return dict.fromkeys(names)
+            return [None] * len(names)
         if isinstance(value, Mapping):
             parts: Iterable[Any] = (value[name] for name in names if name in value)
         elif isinstance(value, tuple | list):
@@ -189,18 +225,8 @@ class LookupJoin(VectorizedFunction):
         made = list(parts)
         if len(made) != len(names):
             raise OutputDefinitionError(f"lookup gave {value!r:.200}, which has not the columns {', '.join(names)}")
-        return dict(zip(names, made, strict=True))
+        return made
 
 
 def _tuples(table: pa.Table, names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
     return map(tuple, table_rows(table.select(list(names))))
-
-
-def _table(rows: list[dict[str, Any]], keys: pa.Schema, added: Iterable[str]) -> pa.Table:
-    """Return rows as a table whose keys have the types that they came with."""
-    import pyarrow as pa
-
-    arrays = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in keys}
-    arrays |= {name: pa.array([row[name] for row in rows]) for name in (*added, _FOUND)}
-    made: pa.Table = pa.table(arrays)
-    return made

@@ -86,7 +86,7 @@ class LocalOperator:
         self._has_run = False
         self.metrics: dict[str, int] = {}
         self._times_broadcast = any(each.is_broadcast and each.event_time for each in stage.inputs)
-        self._keys_of = [key_getter(each.keys) for each in stage.inputs]
+        self._keys_of = [key_getter(each.keys, stage.name) for each in stage.inputs]
         self._vectorized = isinstance(stage.function, VectorizedFunction)
         #: The main output of each key group in the last batch, for an operator that is chained to this one.
         self.emitted: list[Emitted | EmittedTables] = []

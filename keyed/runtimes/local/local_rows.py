@@ -106,9 +106,9 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
     """
     source = stage.source
     if source.time is not None and timestamps is None:
-        get = source.time if callable(source.time) else _field_getter(source.time, "timestamp column")
+        get = source.time if callable(source.time) else _field_getter(source.time, "timestamp column", stage.name)
         timestamps = [timestamp_of(get(value)) for value in values]
-    keys = list(map(key_getter(stage.keys), values))
+    keys = list(map(key_getter(stage.keys, stage.name), values))
     diverted = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
     if source.on_bad_row is not None and not _is_text(values):
         # Without `on_bad_row` such a text is refused where it is stored or written.
@@ -129,14 +129,14 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
     return _partitioned(source, rows)
 
 
-def check_column(name: str, columns: Sequence[str]) -> None:
-    """Check that a source has a column.
+def check_column(name: str, columns: Sequence[str], operator: str) -> None:
+    """Check that a source of an operator has a column.
 
     Raises:
         DefinitionError: It has not.
     """
     if name not in columns:
-        raise DefinitionError(f"column {name!r} is not in the source: {', '.join(columns)}")
+        raise DefinitionError(f"operator {operator!r}: column {name!r} is not in the source: {', '.join(columns)}")
 
 
 def _partitioned(source: Source, rows: SourceRows) -> SourceRows:
@@ -177,11 +177,11 @@ def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, 
     return table.filter(pa.array(good)), elements
 
 
-def key_getter(keys: Keys) -> Callable[[Any], Any]:
-    """Return a function from an element to its key: a scalar, or a tuple where there are several columns."""
+def key_getter(keys: Keys, operator: str | None = None) -> Callable[[Any], Any]:
+    """Return a function from an element of an operator to its key: a scalar, or a tuple of several columns."""
     if callable(keys):
         return keys
-    getters = [_field_getter(name, "key column") for name in keys]
+    getters = [_field_getter(name, "key column", operator) for name in keys]
     if len(getters) == 1:
         return getters[0]
     return lambda element: tuple([get(element) for get in getters])
@@ -274,7 +274,7 @@ def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any
     return rows
 
 
-def _field_getter(name: str, what: str) -> Callable[[Any], Any]:
+def _field_getter(name: str, what: str, operator: str | None = None) -> Callable[[Any], Any]:
     def get(element: Any) -> Any:
         try:
             return getattr(element, name)
@@ -282,7 +282,8 @@ def _field_getter(name: str, what: str) -> Callable[[Any], Any]:
             try:
                 return element[name]
             except (TypeError, KeyError, IndexError, KeyedError):
-                raise DefinitionError(f"{what} {name!r} is not in element {element!r}") from None
+                where = "" if operator is None else f"operator {operator!r}: "
+                raise DefinitionError(f"{where}{what} {name!r} is not in element {element!r}") from None
 
     return get
 

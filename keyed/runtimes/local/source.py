@@ -341,8 +341,9 @@ def _table_batches(
     limit: Limit | None,
     first: int | None,
 ) -> Iterator[list[SourceRows]]:
-    for name in (name for stage in readers for name in _needed(stage)):
-        check_column(name, table.column_names)
+    for stage in readers:
+        for name in _needed(stage):
+            check_column(name, table.column_names, stage.name)
     count = position.rows
     _check_length(min(table.num_rows, count), count)
     tracker = None

@@ -56,7 +56,7 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
     if times is not None:
         rows.highest = pc.max(times).as_py()
         if (name := stage.source.watermark.partition_by) is not None:
-            check_column(name, table.column_names)
+            check_column(name, table.column_names, stage.name)
             rows.by_partition = highest_by_partition(table.column(name), times)
         table = table.append_column(TIMESTAMP_COLUMN, times)
     rows.table = lambda: table

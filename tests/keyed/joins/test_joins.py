@@ -212,3 +212,10 @@ def test_parameters_that_break_a_rule_are_refused(kind: Any, options: dict[str, 
 def test_a_join_by_event_time_needs_timestamps():
     with harness_of(AsOfJoin(pair)) as harness, pytest.raises(TimestampError, match="the element has no timestamp"):
         harness.process_element1(("a", "l"))
+
+
+def test_a_side_without_the_key_column_is_told_with_the_operator():
+    first, second = keyed.stream([{"k": "a", "t": 1}], timestamp="t"), keyed.stream([{"x": "a", "t": 1}], timestamp="t")
+    out = first.connect(second).key_by("k").process(IntervalJoin(pair, lower=0, upper=1), "l bigint, r bigint")
+    with pytest.raises(DefinitionError, match="operator 'IntervalJoin': key column 'k' is not in element Row\\(x='a'"):
+        out.run()

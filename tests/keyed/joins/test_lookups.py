@@ -140,11 +140,25 @@ def test_what_cannot_be_is_refused_before_the_first_row(given, message):
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"), [(["A"], "lookup gave a list for 1 keys"), ({"a": ("A",)}, "has not the columns name, tier")]
+    ("answer", "message"),
+    [
+        (["A"], "lookup gave a list for 1 keys"),
+        ({"a": ("A",)}, "has not the columns name, tier"),
+        ({"a": (1, 2)}, "what lookup gave, column 'name': 1 of type int does not fit: string takes str"),
+        ({"a": ("A", 1.5)}, "what lookup gave, column 'tier': 1.5 of type float does not fit"),
+        ({1: ("A", 1)}, "values of keys such as 1 of type int, and was asked for keys such as 'a'"),
+    ],
 )
 def test_answers_of_another_form_are_refused(answer, message):
     with pytest.raises(keyed.OutputDefinitionError, match=message):
         joined(rows("a"), lambda keys: answer).run()
+
+
+def test_what_raises_is_told_with_the_keys_and_input_with_its_columns():
+    with pytest.raises(UserFunctionError, match=r"lookup of the keys \['a', 'b'\]: ZeroDivisionError"):
+        joined(rows("ab"), lambda keys: {keys[0]: 1 // 0}).run()
+    with pytest.raises(DefinitionError, match=r"other types than input= says.*column 'k' of string does not fit int64"):
+        joined(rows("ab"), Directory({}), input="k bigint, n bigint, v bigint").run()
 
 
 # Asynchronous ---------------------------------------------------------------------------------------------------------
@@ -230,7 +244,7 @@ def test_it_is_the_function_of_a_look_up_join_and_its_failure_names_operator_and
 
     lookup = AsyncLookup(name_of)
     assert [row.name for row in joined(rows("ab"), lookup, "name string").run().values] == ["A", "B"]
-    with pytest.raises(UserFunctionError, match=r"operator 'lookup_join'.*LookupError: no such customer"):
+    with pytest.raises(UserFunctionError, match=r"LookupError: no such customer.*operator 'lookup_join'"):
         joined(rows("az"), lookup, "name string").run()
 
 

@@ -274,7 +274,7 @@ def test_partitions_of_a_vectorized_function():
     assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
     unknown = keyed.ascending_timestamps().with_partitions("q")
     counted = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=unknown).key_by("k")
-    with pytest.raises(DefinitionError, match="column 'q' is not in the source"):
+    with pytest.raises(DefinitionError, match=r"operator '.*': column 'q' is not in the source"):
         counted.process(CountColumns()).run()
 
 
