@@ -163,6 +163,9 @@ class ValueState(KeyedState, Generic[T]):
         rows: Names and types of columns, where the value is a plain `list` that holds rows one after the other, each as
             so many items: state tables show each row as an entry, which the first column names. What is stored is the
             list.
+        named_by: Name of another `ValueState` of the function whose value, of the same key without a namespace, is a
+            list of pairs (name, namespace): state tables show what this state has under a namespace under its name. For
+            windows that merge, whose contents stay where they are.
     """
 
     kind = "value"
@@ -176,6 +179,7 @@ class ValueState(KeyedState, Generic[T]):
         ttl: StateTtl | None = None,
         in_place: bool = False,
         rows: Mapping[str, Any] | None = None,
+        named_by: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -186,6 +190,7 @@ class ValueState(KeyedState, Generic[T]):
         ttl: StateTtl | None = None,
         in_place: bool = False,
         rows: Mapping[str, Any] | None = None,
+        named_by: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -201,6 +206,7 @@ class ValueState(KeyedState, Generic[T]):
         ttl: StateTtl | None = None,
         in_place: bool = False,
         rows: Mapping[str, Any] | None = None,
+        named_by: str | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -211,6 +217,7 @@ class ValueState(KeyedState, Generic[T]):
         ttl: StateTtl | None = None,
         in_place: bool = False,
         rows: Mapping[str, Any] | None = None,
+        named_by: str | None = None,
     ) -> None:
         super().__init__(name, ttl)
         if in_place and default is not None:
@@ -227,6 +234,7 @@ class ValueState(KeyedState, Generic[T]):
         self.default: Any = default
         self.in_place = in_place
         self.rows = rows
+        self.named_by = named_by
 
     def _types(self) -> tuple[Any, ...]:
         return (self.type,)
@@ -245,23 +253,49 @@ class ListState(KeyedState, Generic[T]):
 
     Args:
         type: Type of the elements.
+        named_by: Of a `ValueState` that has names of namespaces, as there.
     """
 
     kind = "list"
 
     @overload
     def __init__(
-        self: ListState[Any], type: None = None, *, name: str | None = None, ttl: StateTtl | None = None
+        self: ListState[Any],
+        type: None = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        named_by: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: ListState[D], type: type[D], *, name: str | None = None, ttl: StateTtl | None = None
+        self: ListState[D],
+        type: type[D],
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        named_by: str | None = None,
     ) -> None: ...
     @overload
-    def __init__(self: ListState[Any], type: Any, *, name: str | None = None, ttl: StateTtl | None = None) -> None: ...
-    def __init__(self, type: Any = None, *, name: str | None = None, ttl: StateTtl | None = None) -> None:
+    def __init__(
+        self: ListState[Any],
+        type: Any,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        named_by: str | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        type: Any = None,
+        *,
+        name: str | None = None,
+        ttl: StateTtl | None = None,
+        named_by: str | None = None,
+    ) -> None:
         super().__init__(name, ttl)
         self.type: Any = _type(type)
+        self.named_by = named_by
 
     def _types(self) -> tuple[Any, ...]:
         return (self.type,)

@@ -33,7 +33,7 @@ from windows.merge_plan import Merge, plan_merge
 from windows.process_function import ProcessWindowFunction
 from windows.window_context import TimerContext, WindowContext
 
-_IDLE = "idle"
+_IDLE, _MERGING = "idle", "merging_windows"
 
 
 class GeneralWindows:
@@ -54,18 +54,21 @@ class GeneralWindows:
         merging = isinstance(self._assigner, MergingWindowAssigner)
         self._merging: Any = None
         if merging:
-            self._merging = context.get_state(ValueState(name="merging_windows", in_place=True))
+            self._merging = context.get_state(ValueState(name=_MERGING, in_place=True))
+        named_by = _MERGING if merging else None
         self._contents: Any
         self._keeps_elements = self._evictor is not None or self._cells is None
         type_: Any = definition.element_type
         if self._keeps_elements:
             if self._evictor is not None and type_ is not object:
                 type_ = tuple[type_, int | None]
-            self._contents = context.get_list_state(ListState(type_, name="window_contents"))
+            self._contents = context.get_list_state(ListState(type_, name="window_contents", named_by=named_by))
         else:
             self._single = definition.aggregates[0].accumulator_type if len(definition.aggregates) == 1 else None
             name = f"window_contents_{len(definition.aggregates)}"
-            self._contents = context.get_state(ValueState(self._single or object, name=name, in_place=True))
+            self._contents = context.get_state(
+                ValueState(self._single or object, name=name, in_place=True, named_by=named_by)
+            )
         self._triggering = TimerContext(definition, context)
         self._processing = WindowContext(definition, context, merging=merging)
         self._emission = Emission(definition, self._cells, self._processing)

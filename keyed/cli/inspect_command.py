@@ -13,7 +13,7 @@ import msgspec
 
 from keyed.cli.command import Command
 from keyed.cli.shown_rows import print_rows
-from keyed.content.addresses import key_of, state_id_of
+from keyed.content.addresses import key_of, namespace_of, state_id_of
 from keyed.content.contents import content_blocks
 from keyed.content.table_entries import entries_of, tables_of
 from keyed.engine.group_log import GroupLog
@@ -25,6 +25,7 @@ from keyed.views.entries import EntryReader
 from keyed.views.json_values import as_json
 from keyed.views.json_values import key_of as key_of_text
 from keyed.views.state_table import timer_of
+from keyed.views.stored_entries import Names
 
 _TIMERS = "timers"
 
@@ -77,6 +78,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
     wanted: Any = None
     found: list[dict[str, Any]] = []
+    stored: list[tuple[EntryReader, bytes, bytes, bytes]] = []
     tables = tables_of(meta.states, where)
     for block in content_blocks(committed(log, meta, where), meta.states):
         for prefix, sub, value in entries_of(block, tables, where):
@@ -96,10 +98,20 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
                     {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
                 )
             elif here == wanted and reader is not None:
-                found += [
-                    {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
-                    for entry in reader.entries(prefix, sub, value)
-                ]
+                stored.append((reader, prefix, sub, value))
+    naming = {reader.schema.named_by for reader in readers.values()}
+    pairs = {
+        reader.schema.name: Names(reader.value(value))
+        for reader, prefix, _, value in stored
+        if reader.schema.name in naming and namespace_of(prefix) is None
+    }
+    for reader, prefix, sub, value in stored:
+        head = reader.head_of(prefix)
+        names = pairs.get(reader.schema.named_by or "", Names())
+        found += [
+            {"state": reader.schema.name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
+            for entry in reader.entries(head + names.shown(prefix[len(head) :]), sub, value)
+        ]
     return Inspected(
         operator=meta.operator,
         groups=1,

@@ -30,6 +30,7 @@ class StateSchema:
             whatever else is worth printing.
         rows: Of a value that is a list with rows one after the other the [name, fingerprint] of each column, of which
             the first says which row; None of others.
+        named_by: Name of the state that says by which names namespaces of this one go; None where they have none.
     """
 
     name: str
@@ -38,10 +39,18 @@ class StateSchema:
     value: Any
     ttl: dict[str, Any] | None = None
     rows: list[list[Any]] | None = None
+    named_by: str | None = None
 
     @classmethod
     def of(
-        cls, name: str, kind: str, key: Any, value: Any, ttl: Any = None, rows: Mapping[str, Any] | None = None
+        cls,
+        name: str,
+        kind: str,
+        key: Any,
+        value: Any,
+        ttl: Any = None,
+        rows: Mapping[str, Any] | None = None,
+        named_by: str | None = None,
     ) -> Self:
         """Describe a declaration.
 
@@ -52,6 +61,7 @@ class StateSchema:
             value: The type of the values.
             ttl: None or a `keyed.state.StateTtl`.
             rows: The columns of `keyed.ValueState`'s rows, if it has them.
+            named_by: The state that names its namespaces, if there is one.
 
         Raises:
             EncodingError: A type cannot be encoded.
@@ -59,7 +69,7 @@ class StateSchema:
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
         map_key = describe_type(key) if kind in MAPS else None
         columns = [[column, describe_type(type_)] for column, type_ in rows.items()] if rows else None
-        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns)
+        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns, named_by)
 
     @classmethod
     def of_table(cls, name: str, key: list[str], columns: Any, ttl: Any = None) -> Self:
@@ -69,7 +79,8 @@ class StateSchema:
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
         described = {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
-        return described if self.rows is None else described | {"rows": self.rows}
+        extra = {"rows": self.rows, "named_by": self.named_by}
+        return described | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -79,8 +90,10 @@ class StateSchema:
             CorruptionError: It is something else.
         """
         try:
-            schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"], data.get("rows"))
+            extra = data.get("rows"), data.get("named_by")
+            schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"], *extra)
             assert schema.kind in KINDS
+            assert schema.named_by is None or isinstance(schema.named_by, str)
             assert isinstance(schema.name, str)
             str(schema)
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:

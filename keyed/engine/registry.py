@@ -71,8 +71,16 @@ class Registry:
         """Check the states, now all known, against the checkpoint's.
 
         Raises:
+            StateDefinitionError: What names the namespaces of one is no value state.
             StateSchemaChanged: One changed in a way that its stored values do not survive.
         """
+        for schema in self._schemas.values():
+            names = None if schema.named_by is None else self._schemas.get(schema.named_by)
+            if schema.named_by is not None and (names is None or names.kind != "value"):
+                raise StateDefinitionError(
+                    f"named_by={schema.named_by!r} of the {schema}: there is no such value state; declare it, as "
+                    f"ValueState(list, name={schema.named_by!r})"
+                )
         old = [StateSchema.from_json(state["schema"]) for state in self._stored.values()]
         check_compatible(old, list(self._schemas.values()))
         self._checked = True
@@ -165,7 +173,8 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
     else:
         key, value = None, state.type
     rows = state.rows if isinstance(state, ValueState) else None
-    return StateSchema.of(state.name, bound.kind, key, value, state.ttl, rows)
+    named_by = state.named_by if isinstance(state, ValueState | ListState) else None
+    return StateSchema.of(state.name, bound.kind, key, value, state.ttl, rows, named_by)
 
 
 def _expect(descriptor: Any, kind: type[State]) -> State:

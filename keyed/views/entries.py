@@ -244,6 +244,13 @@ class EntryReader:
         }
         return dict(sorted(found.items()))
 
+    def head_of(self, address: bytes) -> bytes:
+        """Return what the addresses of all entries of an address's key begin with; of a beginning of a key itself."""
+        try:
+            return address[: decode_key_at(address, _HEAD.size)[1]]
+        except CorruptionError:
+            return address
+
     def list_of(self, address: bytes) -> bytes:
         """Return the address of the list that holds the row of an address; of a beginning of one the beginning."""
         try:

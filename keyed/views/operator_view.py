@@ -19,6 +19,7 @@ from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.views.entries import Entry, EntryReader
 from keyed.views.follower import FolderReader, Follower
+from keyed.views.stored_entries import NamedEntries, StoredEntries
 
 AsOf = int | datetime | None
 """A batch: its number, or a time; ``None`` is the newest one."""
@@ -221,18 +222,27 @@ class View:
         # What is due at the greatest time never expires, also after the end of input.
         return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
 
+    def stored_entries(self, reader: EntryReader) -> StoredEntries:
+        """Return what is stored of a state, by the addresses under which it is shown."""
+        names = reader.schema.named_by
+        if names is None or names not in self.at.states:
+            return StoredEntries(self.store, self.at.commit, reader)
+        return NamedEntries(self.store, self.at.commit, reader, self.reader(names, as_stored=True))
+
     def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the stored value of an entry that is live."""
+        stored = self.stored_entries(reader)
         if reader.schema.rows is not None:
-            return reader.rows(self.live(reader, self.store.get(prefix, self.at.commit))).get(sub)
-        return self.live(reader, self.store.get(prefix + sub, self.at.commit))
+            return reader.rows(self.live(reader, stored.get(prefix, b""))).get(sub)
+        return self.live(reader, stored.get(prefix, sub))
 
     def history(self, reader: EntryReader, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
         """Yield the (commit, stored value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+        stored = self.stored_entries(reader)
         if reader.schema.rows is None:
-            yield from self.store.history(prefix + sub)
+            yield from stored.history(prefix, sub)
             return
-        lists = self.store.history(prefix)
+        lists = stored.history(prefix, b"")
         rows = ((number, reader.rows(stored).get(sub)) for number, stored in lists)
         for (number, row), (_, before) in pairwise(chain(rows, [(0, None)])):
             if row != before:
@@ -245,9 +255,8 @@ class View:
         if found is None:
             reader = self.reader(state)
             found = []
-            for address in self.store.changed(number, *reader.range):
-                change = self.store.change(address, number)
-                for prefix, sub, old, new in () if change is None else _entry_changes(reader, *change):
+            for change in self.stored_entries(reader).changes():
+                for prefix, sub, old, new in _entry_changes(reader, *change):
                     if old and new and split_value(prefix, old)[1] == split_value(prefix, new)[1]:
                         # Only when it expires is another time.
                         continue
@@ -292,10 +301,11 @@ class View:
         self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield the (prefix, sub, value) of a range of addresses, also of entries that have expired."""
+        stored = self.stored_entries(reader)
         if reader.schema.rows is None:
-            yield from self.store.scan(first, end, self.at.commit, reverse=reverse)
+            yield from stored.scan(first, end, reverse=reverse)
             return
-        for prefix, _, value in self.store.scan(reader.list_of(first), end, self.at.commit, reverse=reverse):
+        for prefix, _, value in stored.scan(reader.list_of(first), end, reverse=reverse):
             rows = reader.rows(value).items()
             for sub, row in reversed(rows) if reverse else rows:
                 if first <= prefix + sub < end:

@@ -173,7 +173,7 @@ class StateTable:
             if reader.has_entries:
                 raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
             make = reader.prefix_maker(namespace)
-            stored = view.store.get_many([make(key) for key in keys], view.at.commit)
+            stored = view.stored_entries(reader).get_many([make(key) for key in keys])
             if reader.clock is not None:
                 stored = [view.live(reader, value) for value in stored]
             return reader.values(stored)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -247,3 +250,200 @@ def test_rows_expire_with_their_list_and_a_list_that_is_no_rows_is_named(tmp_pat
 def test_rows_of_anything_but_a_list_are_refused(wrong):
     with pytest.raises(keyed.StateDefinitionError, match="a plain list has rows"):
         keyed.ValueState(name="x", **wrong)
+
+
+GAP = 10
+
+
+class Sessions:
+    """What sessions hold, computed from their rows with nothing incremental: {(key, (start, end)): values in order}."""
+
+    def __init__(self):
+        self.open = {}
+        self.watermark = -(2**63)
+
+    def add(self, row):
+        key, window, values = row["k"], (row["t"], row["t"] + GAP), [row["n"]]
+        touched = [at for at in self.open if at[0] == key and at[1][0] <= window[1] and window[0] <= at[1][1]]
+        for at in touched:
+            window = min(window[0], at[1][0]), max(window[1], at[1][1])
+            values += self.open[at]
+        if window[1] - 1 > self.watermark:
+            for at in touched:
+                del self.open[at]
+            self.open[key, window] = sorted(values)
+
+    def advance(self, watermark):
+        self.watermark = watermark
+        self.open = {at: values for at, values in self.open.items() if at[1][1] - 1 > watermark}
+
+
+class Values(w.ProcessWindowFunction):
+    def process(self, key, context, elements):
+        return ()
+
+
+KEPT: dict[str, tuple[dict[str, Any], str]] = {
+    "trigger": ({"aggregate": {"n": w.Sum("n"), "last": w.Max("n")}, "trigger": w.CountTrigger(1000)}, "value"),
+    "single": ({"aggregate": w.Sum("n"), "trigger": w.CountTrigger(3)}, "value"),
+    "evictor": ({"process": Values(), "evictor": w.CountEvictor(1000)}, "list"),
+    "function": ({"process": Values()}, "list"),
+}
+
+
+def shown(kept, values):
+    """Return what a table has of the rows with these values."""
+    if kept == "trigger":
+        return [sum(values), max(values)]
+    return [sum(values)] if kept == "single" else values
+
+
+def numbers(kept, found):
+    """Return what entries of a table hold, by (key, window): of lists the values of their rows."""
+    held: dict[Any, Any] = {}
+    for entry in found:
+        if KEPT[kept][1] == "value":
+            held[entry.key, entry.namespace] = entry.value
+        else:
+            row = entry.value[0] if kept == "evictor" else entry.value
+            held[entry.key, entry.namespace] = sorted([*held.get((entry.key, entry.namespace), []), row["n"]])
+    return held
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
+@pytest.mark.parametrize("kept", KEPT)
+def test_sessions_that_merge_are_found_under_the_windows_that_they_are_now(tmp_path, kept, seed):
+    random, expected, log = Random(seed), Sessions(), keyed.DirectoryChangelog(tmp_path / "log")
+    operator = w.WindowOperator(assigner=w.EventTimeSessionWindows.with_gap(GAP), **KEPT[kept][0])
+    past: dict[int, dict[Any, Any]] = {}
+    pushed: dict[Any, Any] = {}
+    changes = None
+    with (
+        KeyedTestHarness(operator, key=lambda row: row["k"], changelog=log, parallelism=2) as harness,
+        open_tables(keyed.DirectoryChangelog(tmp_path / "log"), tmp_path / "tables") as tables,
+    ):
+        clock = 0
+        for batch in range(1, 41):
+            if batch % 4:
+                rows: list[dict[str, Any]] = [
+                    {"k": random.choice("abc"), "t": clock + random.randint(-15, 60), "n": random.randint(1, 99)}
+                    for _ in range(random.randint(1, 5))
+                ]
+                add(harness, *rows)
+                for row in sorted(rows, key=lambda row: row["t"]):
+                    expected.add(row)
+            else:
+                clock += random.randint(0, 30)
+                harness.advance_watermark(clock)
+                expected.advance(clock)
+            tables.poll()
+            table = next(table for name, table in tables.items() if name.startswith("window_contents"))
+            past[batch] = {at: shown(kept, values) for at, values in sorted(expected.open.items())}
+            assert numbers(kept, table) == past[batch]
+            changes = changes or table.subscribe(after="beginning")
+            while given := changes.take(0):
+                for change in given:
+                    at = change.key, change.namespace, change.entry
+                    assert pushed.get(at) == change.old
+                    pushed[at] = change.new
+                    if change.removed:
+                        del pushed[at]
+            assert pushed == {(entry.key, entry.namespace, entry.entry): entry.value for entry in table}
+        assert changes is not None
+        assert not changes.resets
+        for batch, was in past.items():
+            assert numbers(kept, table.scan(as_of=batch)) == was
+            first, end = sorted(random.sample(range(clock), 2))
+            within = {at: value for at, value in was.items() if first <= at[1][0] < end}
+            assert numbers(kept, table.scan(as_of=batch, windows=(first, end))) == within
+            assert numbers(kept, table.scan(as_of=batch, windows=(first, end), reverse=True)) == within
+            of_b = {at: value for at, value in within.items() if at[0] == "b"}
+            assert numbers(kept, table.scan(as_of=batch, key="b", windows=(first, end))) == of_b
+            pages: list[Any] = []
+            after = None
+            while True:
+                page = table.scan(limit=1, after=after, as_of=batch)
+                pages += page
+                after = page.token
+                if after is None:
+                    break
+            assert pages == list(table.scan(as_of=batch))
+        windows = {at for was in past.values() for at in was}
+        assert len(windows) > len({(key, start) for key, (start, _) in windows})
+        for key, window in windows if KEPT[kept][1] == "value" else ():
+            held = [was.get((key, window)) for was in past.values()]
+            assert [table.get(key, namespace=window, as_of=batch) for batch in past] == held
+            versions = [(batch, value) for batch, (old, value) in enumerate(pairwise([None, *held]), 1) if old != value]
+            found = table.history(key, namespace=window)
+            assert [(version.batch, version.value) for version in found] == versions[::-1]
+        sql = tables.sql(f"select key, namespace, count(*) as n from {table.name} group by all").to_pylist()
+        assert {(row["key"], row["namespace"]) for row in sql} == {
+            (key, f"[{start}, {end}]") for key, (start, end) in past[40]
+        }
+        with tables.snapshot() as snapshot:
+            assert len(snapshot[table.name]) == sum(row["n"] for row in sql)
+        if KEPT[kept][1] == "value":
+            assert table.get_many("abc", namespace=(0, 1)) == [None] * 3
+
+
+def test_a_checkpoint_shows_sessions_under_the_windows_that_they_are_now(tmp_path, capsys):
+    rows = [{"k": "a", "t": time, "n": 1} for time in (10, 15, 40, 5)]
+    stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=90)).key_by("k")
+    windowed = (
+        stream.window(w.EventTimeSessionWindows.with_gap(10)).trigger(w.CountTrigger(9)).aggregate({"n": w.Count()})
+    )
+    result = windowed.run(checkpoint=tmp_path / "job", tables=tmp_path / "tables", rows_per_batch=1, drain=False)
+    with result.tables as tables:
+        held = {entry.namespace: entry.value for entry in tables["window_contents_1"]}
+    assert held == {(5, 25): [3], (40, 50): [1]}
+    assert main(["inspect", str(tmp_path / "job"), "--key", "a", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)["entries"]
+    found = {tuple(entry["about"]): entry["value"] for entry in entries if entry["state"] == "window_contents_1"}
+    assert found == held
+
+
+class Named(keyed.KeyedProcessFunction):
+    """Keeps rows under namespaces that go by other names."""
+
+    names = keyed.ValueState(list)
+    kept = keyed.ValueState(list, rows={"start": int, "n": int}, named_by="names")
+
+    def process_element(self, value, ctx):
+        for namespace, n in value["kept"].items():
+            self.kept.namespace(namespace).update(n)
+        self.names.update(value["names"])
+        return ()
+
+
+def test_names_of_namespaces_may_be_of_rows_and_are_pairs(tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Named(), key=lambda row: row["k"], changelog=log) as harness:
+        add(harness, {"k": "a", "t": 0, "kept": {"x": [1, 2], "y": [3, 4]}, "names": [["b", "x"]]})
+        with open_tables(log, tmp_path / "tables") as tables:
+            tables.poll()
+            table = tables["kept"]
+            assert [(entry.namespace, entry.entry) for entry in table] == [("b", (1,)), ("y", (3,))]
+            assert table.get("a", 1, namespace="b") == {"n": 2}
+            assert table.get("a", 1, namespace="x") is None
+            assert table.get("a", namespace="y") == {(3,): {"n": 4}}
+            changes = table.subscribe(after="now")
+            add(harness, {"k": "a", "t": 0, "kept": {}, "names": [["c", "x"], ["a", "y"]]})
+            tables.poll()
+            assert [(change.namespace, change.removed) for change in changes.take(0)] == [
+                ("a", False), ("b", True), ("c", False), ("y", True)
+            ]  # fmt: skip
+            add(harness, {"k": "a", "t": 0, "kept": {}, "names": [1]})
+            tables.poll()
+            with pytest.raises(keyed.EncodingError, match="no pairs of a name and a namespace in \\[1\\]"):
+                list(table)
+
+
+def test_namespaces_are_named_by_a_value_state_that_there_is():
+    class Unnamed(Named):
+        names = None  # type: ignore[assignment]
+
+    with (
+        pytest.raises(keyed.StateDefinitionError, match="named_by='names' of the value state 'kept'"),
+        KeyedTestHarness(Unnamed(), key=lambda row: row["k"]) as harness,
+    ):
+        harness.process({"k": "a"})
