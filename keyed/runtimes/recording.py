@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,21 +66,34 @@ class Recorder:
             ) from error
 
     def begin(self, batch: int) -> None:
-        """Remove what an earlier attempt has recorded of a batch, which had other partitions perhaps."""
+        """Remove what an earlier attempt has recorded of a batch, which had other partitions perhaps.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
         folder = Path(self.path)
         number = self.first_batch + batch
-        for old in (*folder.glob(f"part-{number:010d}-*.parquet"), *folder.glob(f".part-{number:010d}-*.tmp")):
-            old.unlink(missing_ok=True)
+        with self._naming_itself():
+            for old in (*folder.glob(f"part-{number:010d}-*.parquet"), *folder.glob(f".part-{number:010d}-*.tmp")):
+                old.unlink(missing_ok=True)
 
     def write(self, batch: int, number: int, side: int, tables: Iterable[pa.Table]) -> None:
-        """Write rows of one input of a batch, if there are any."""
+        """Write rows of one input of a batch, if there are any.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
         with self.writer(batch, number, 0, side) as add:
             for table in tables:
                 add(table)
 
     @contextmanager
     def writer(self, batch: int, number: int, partition: int, side: int) -> Iterator[Any]:
-        """Give what takes the rows of one partition of an input, a table at a time; they are there at the end."""
+        """Give what takes the rows of one partition of an input, a table at a time; they are there at the end.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
         import pyarrow.parquet as pq
 
         name = f"part-{self.first_batch + batch:010d}-{number:02d}{partition:06d}.parquet"
@@ -91,26 +104,45 @@ class Recorder:
 
         def add(table: pa.Table) -> None:
             nonlocal file, writer, schema
-            if file is None or writer is None:
-                descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                file = os.fdopen(descriptor, "wb")
-                os.fchmod(descriptor, file_mode(target.parent))
-                metadata = {**(table.schema.metadata or {}), METADATA: said}
-                schema = table.schema.with_metadata(metadata)
-                writer = pq.ParquetWriter(file, schema)
-            writer.write_table(table.cast(schema))
+            with self._naming_itself():
+                if file is None or writer is None:
+                    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                    file = os.fdopen(descriptor, "wb")
+                    os.fchmod(descriptor, file_mode(target.parent))
+                    metadata = {**(table.schema.metadata or {}), METADATA: said}
+                    schema = table.schema.with_metadata(metadata)
+                    writer = pq.ParquetWriter(file, schema)
+                writer.write_table(table.cast(schema))
 
         try:
             yield add
             if file is not None and writer is not None:
-                writer.close()
-                file.flush()
-                os.fsync(file.fileno())
-                staged.replace(target)
+                with self._naming_itself():
+                    writer.close()
+                    file.flush()
+                    os.fsync(file.fileno())
+                    staged.replace(target)
         finally:
             if file is not None:
-                file.close()
+                # What is not written yet is no longer wanted: it was, or the attempt has failed.
+                with suppress(OSError):
+                    file.close()
                 staged.unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming_itself(self) -> Iterator[None]:
+        """Say which folder cannot be written.
+
+        Raises:
+            SinkError: It cannot.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise SinkError(
+                f"record={self.path!r}: {error.strerror or error}; no batch is committed that is not recorded: make "
+                "room or the folder writable, and run again from the checkpoint"
+            ) from error
 
 
 def recorder(path: Any, first: Stage, first_batch: int = 0) -> Recorder | None:

@@ -535,6 +535,11 @@ class KeyedTestHarness(Shown):
         return total
 
     @property
+    def function(self) -> Function:
+        """The function."""
+        return self._spec.function
+
+    @property
     def current_watermark(self) -> int:
         """The watermark, milliseconds."""
         return self._watermark

@@ -8,8 +8,7 @@ extra ``keyed[testing]``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -23,17 +22,16 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedCoProcessFunction
 from keyed.outputs import schema_of
-from keyed.state import MapState, State
+from keyed.state import MapState
 from keyed.testing import chosen
 from keyed.testing.harness import Record
+from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Script, Watermark, difference
 from keyed.testing.strategies import batches, steps
 from keyed.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_PLAIN = (int, float, str, bytes, bytearray, list, dict, set, tuple, type(None))
 
 
 class PropertyOptions(TypedDict, total=False):
@@ -90,7 +88,7 @@ def _prove(
     Args:
         name: Name of the test to be printed.
         proved: The sentence.
-        function: The function, whose class is as it was at first before each example.
+        function: The function; what the process remembers of it is as it was at first before each example.
         example: What is drawn.
         check: Raises a `_Failure`.
         options: `PropertyOptions`.
@@ -105,7 +103,7 @@ def _prove(
         number = random.getrandbits(32)
     examples = options.get("examples") or settings().max_examples
     found: list[_Failure] = []
-    classes = _Classes(function)
+    memory = ProcessMemory(function)
 
     @seed(number)
     @settings(
@@ -120,7 +118,7 @@ def _prove(
     )
     @given(example)
     def tried(drawn: Any) -> None:
-        with classes.as_at_first():
+        with memory.as_at_first():
             try:
                 check(drawn)
             except _Failure as failure:
@@ -135,38 +133,6 @@ def _prove(
         test = "\n".join([f"def test_{name}():", *(f"    {line}" for line in last.lines)])
         raise Falsified(last.why, last.rows, test, number) from None
     return f"{type(function).__name__}: {proved}, in {examples} examples (--keyed-seed={number})"
-
-
-class _Classes:
-    """What the classes of a function hold beside methods and states, to be put back before each example."""
-
-    def __init__(self, function: Function) -> None:
-        self._kept = [
-            (cls, {name: deepcopy(value) for name, value in vars(cls).items() if self._is_data(name, value)})
-            for cls in type(function).__mro__
-            if not cls.__module__.startswith(("keyed.", "windows.", "builtins"))
-        ]
-
-    @staticmethod
-    def _is_data(name: str, value: Any) -> bool:
-        return not name.startswith("__") and not isinstance(value, State) and isinstance(value, _PLAIN)
-
-    @contextmanager
-    def as_at_first(self) -> Iterator[None]:
-        """Put them back, now and afterwards."""
-        self._put_back()
-        try:
-            yield
-        finally:
-            self._put_back()
-
-    def _put_back(self) -> None:
-        for cls, values in self._kept:
-            for name, value in list(vars(cls).items()):
-                if name not in values and self._is_data(name, value):
-                    delattr(cls, name)
-            for name, value in values.items():
-                setattr(cls, name, deepcopy(value))
 
 
 def _script(function: Function, done: Iterable[Any], options: Any, **more: Any) -> Script:
@@ -273,7 +239,7 @@ def assert_recovery_invisible(
         _compare(
             f"a crash of {type(function).__name__} can be seen",
             _script(function, [step for step in done if not isinstance(step, Crash)], options, backend=backend),
-            _script(function, done, options, backend=backend),
+            _script(function, done, options, backend=backend, afresh=True),
             "without a crash",
         )
 
@@ -308,7 +274,7 @@ def assert_rescale_invisible(
         _compare(
             f"rescaling {type(function).__name__} can be seen",
             _script(function, [step for step in done if not isinstance(step, Rescale)], options),
-            _script(function, done, options),
+            _script(function, done, options, afresh=True),
             "with one key group",
         )
 

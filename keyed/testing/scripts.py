@@ -13,6 +13,7 @@ from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProc
 from keyed.shown import named
 from keyed.state import MapState
 from keyed.testing.harness import Backend, KeyedTestHarness, Record
+from keyed.testing.process_memory import ProcessMemory
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
@@ -175,6 +176,8 @@ class Script:
         parallelism: As `KeyedTestHarness` has it.
         key2: As `KeyedTestHarness` has it.
         broadcast: As `KeyedTestHarness` has it.
+        afresh: Whether it begins in a new process, as each crash and each other number of key groups does: with what
+            a process remembers as it was when the script was made.
     """
 
     function: Function
@@ -185,6 +188,10 @@ class Script:
     parallelism: int = 1
     key2: Key = None
     broadcast: Sequence[MapState[Any, Any]] = ()
+    afresh: bool = False
+    _memory: ProcessMemory = attrs.field(
+        init=False, eq=False, repr=False, default=attrs.Factory(lambda self: ProcessMemory(self.function), True)
+    )
 
     @property
     def rows(self) -> list[Record]:
@@ -194,6 +201,8 @@ class Script:
     def run(self) -> Outcome:
         """Run it and return what can be seen afterwards: outputs in no order, states, timers; or the error."""
         function = copied(self.function)
+        if self.afresh:
+            self._memory.put_back()
         with KeyedTestHarness(
             function,
             key=self.key,
@@ -205,6 +214,8 @@ class Script:
         ) as harness:
             try:
                 for step in self.steps:
+                    if isinstance(step, Crash | Rescale):
+                        self._memory.put_back()
                     step.do(harness, self.function)
                 return outcome(harness)
             except KeyedError as error:
@@ -224,8 +235,11 @@ class Script:
             options.append(f"backend={self.backend!r}")
         if self.parallelism != 1:
             options.append(f"parallelism={self.parallelism}")
-        steps = [line for step in self.steps for line in step.lines(harness, self.function)]
-        return [f"{harness} = KeyedTestHarness({', '.join(options)})", *steps]
+        forgets = self._memory.lines()
+        lines = [*(forgets if self.afresh else ()), f"{harness} = KeyedTestHarness({', '.join(options)})"]
+        for step in self.steps:
+            lines += [*(forgets if isinstance(step, Crash | Rescale) else ()), *step.lines(harness, self.function)]
+        return lines
 
 
 def outcome(harness: KeyedTestHarness) -> Outcome:

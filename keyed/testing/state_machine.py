@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
 from keyed.testing.harness import KeyedTestHarness, Record, Second
+from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.scripts import copied
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
@@ -35,6 +37,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.harness = self.make_harness()
+        self._function = copied(self.harness.function)
+        self._memory = ProcessMemory(self._function)
         self.seen: list[Record] = []
         self.outputs: list[Record] = []
 
@@ -70,12 +74,14 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @rule()
     def process_dies(self) -> None:
         """Let the process die and another one go on."""
-        self.harness.crash_and_recover()
+        self._memory.put_back()
+        self.harness.crash_and_recover(copied(self._function))
 
     @rule(data=st.data())
     def key_groups_change(self, data: DataObject) -> None:
         """Go on with another number of key groups."""
-        self.harness.rescale(data.draw(st.sampled_from(self.parallelisms)))
+        self._memory.put_back()
+        self.harness.rescale(data.draw(st.sampled_from(self.parallelisms)), copied(self._function))
 
     def _take(self) -> None:
         self.outputs += self.harness.take_output()
@@ -83,3 +89,4 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Close the harness."""
         self.harness.close()
+        self._memory.put_back()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from typing import Any
 
 import pyarrow as pa
@@ -170,6 +172,26 @@ def test_a_batch_that_runs_again_is_recorded_in_the_same_place(tmp_path):
     stream = keyed.stream(ROWS, timestamp="time").key_by("shop").process(Sales(), changelog=other)
     with pytest.raises(SinkError, match="record="):
         stream.run(record=tmp_path / "record")
+
+
+def test_a_full_disk_is_told_with_the_folder_and_the_job_goes_on_with_more_room(tmp_path):
+    rows = [{"shop": "a", "amount": 1, "time": n, "text": os.urandom(4_000).hex()} for n in range(300)]
+
+    def run():
+        changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+        stream = keyed.stream(rows, timestamp="time").key_by("shop").process(Sales(), changelog=changelog)
+        return stream.run(checkpoint=tmp_path / "ck", record=tmp_path / "record", processing_time=lambda: 1)
+
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, most))
+    try:
+        with pytest.raises(SinkError, match=r"record='.*/record': File too large; .* run again from the checkpoint"):
+            run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert not [path.name for path in (tmp_path / "record").iterdir() if path.suffix in (".parquet", ".tmp")]
+    run()
+    assert [row.value.text for row in Recording(tmp_path / "record").between(-1, 99)] == [row["text"] for row in rows]
 
 
 def test_both_sides_are_recorded(tmp_path):
