@@ -46,6 +46,7 @@ from keyed.errors import (
 from keyed.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from keyed.global_tables import GlobalTable, global_table
 from keyed.kafka_source import KafkaSource
+from keyed.options import OperatorOptions, shows_options
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
@@ -140,6 +141,7 @@ __all__ = [
     "OnTimerContext",
     "OpenContext",
     "OperatorChanged",
+    "OperatorOptions",
     "Output",
     "OutputDefinitionError",
     "OutputTag",
@@ -198,6 +200,7 @@ __all__ = [
     "read_tables",
     "run",
     "schema_of",
+    "shows_options",
     "snapshot",
     "spark_flush",
     "spark_metrics",

@@ -1,4 +1,4 @@
-"""How a chain is run: what `keyed.run` and `keyed.start` are asked for, as the runtimes get it."""
+"""Options that several calls have: how a chain is run, as the runtimes get it, and how an operator is kept."""
 
 from __future__ import annotations
 
@@ -9,8 +9,20 @@ from typing import Any, TypedDict, TypeVar
 
 import attrs
 
+from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
+from keyed.operators import Store
+from keyed.restoring import RestorePoint
 from keyed.results import Progress, RestoreProgress
+
+
+class OperatorOptions(TypedDict, total=False):
+    """Keywords of what makes an operator by `KeyedStream.process`, which says what they are, and hands them on."""
+
+    parallelism: int | None
+    store: Store
+    changelog: Changelog | None
+    restore_from: Changelog | RestorePoint | None
 
 
 class RunOptions(TypedDict, total=False):
@@ -82,14 +94,19 @@ def options_of(given: RunOptions | StartOptions, kind: type[RunOptions]) -> Opti
     return Options(**given)
 
 
-def shows(kind: type[RunOptions]) -> Callable[[F], F]:
+def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
     """Let the signature of a function that takes options name them, for ``help`` and notebooks.
 
     Type checkers and editors read them from ``Unpack``; what looks at the function itself would see ``**options``.
+
+    Args:
+        kind: The `TypedDict` that the function unpacks.
+        defaults: What the options are by default, where it is not ``None``.
     """
-    defaults = {field.name: field.default for field in attrs.fields(Options)}
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint.__forward_arg__)
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint.__forward_arg__
+        )
         for name, hint in kind.__annotations__.items()
     ]
 

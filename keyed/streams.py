@@ -32,7 +32,7 @@ from keyed.functions import (
 from keyed.global_tables import GlobalTable
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
-from keyed.options import Options, RunOptions, StartOptions, options_of, shows
+from keyed.options import Options, RunOptions, StartOptions, options_of, shows_options
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
@@ -657,12 +657,12 @@ class Output(Unkeyed):
         frame: DataFrame = _runtime(self.stage.source).dataframe(self)
         return frame
 
-    @shows(RunOptions)
+    @shows_options(RunOptions, group_access=False)
     def run(self, sink: SinkLike | None = None, **options: Unpack[RunOptions]) -> RunResult:
         """Run a query with this output alone to its end; without a sink its values are collected. See `run`."""
         return run(self.to(CollectSink() if sink is None else sink), **options)
 
-    @shows(StartOptions)
+    @shows_options(StartOptions, group_access=False)
     def start(self, sink: SinkLike | None = None, **options: Unpack[StartOptions]) -> Query:
         """Start a query with this output alone; with ``tables=`` it may do without a sink. See `start`."""
         if sink is None and options.get("tables") is None:
@@ -736,7 +736,7 @@ def stream(
     return Stream((Source(source, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given),))
 
 
-@shows(RunOptions)
+@shows_options(RunOptions, group_access=False)
 def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
     """Run all available input through one query that writes ``outputs``, and return when it is done.
 
@@ -771,7 +771,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
     return result
 
 
-@shows(StartOptions)
+@shows_options(StartOptions, group_access=False)
 def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     """Start one query that writes ``outputs`` and return a handle to it.
 

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keyed import (
     BatchContext,
-    Changelog,
     Context,
     DefinitionError,
     KeyedProcessFunction,
     KeyedStream,
     OpenContext,
+    OperatorOptions,
     Output,
     OutputDefinitionError,
-    RestorePoint,
     Schema,
     TableState,
     TaskContext,
     ValueState,
     VectorizedFunction,
     schema_of,
+    shows_options,
 )
 from windows.aggregates import AnyAggregate
 from windows.definition import named_aggregates
@@ -42,6 +42,7 @@ ACCUMULATORS = "accumulators"
 Duration = int | dt.timedelta
 
 
+@shows_options(OperatorOptions, store="memory")
 def aggregate(
     stream: KeyedStream,
     aggregates: Mapping[str, Any],
@@ -49,10 +50,7 @@ def aggregate(
     output: Any = None,
     name: str = "aggregates",
     path: Path = "auto",
-    parallelism: int | None = None,
-    store: Literal["memory", "rocksdb"] = "memory",
-    changelog: Changelog | None = None,
-    restore_from: Changelog | RestorePoint | None = None,
+    **options: Unpack[OperatorOptions],
 ) -> Output:
     """Aggregate all rows of each key, as they come: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
 
@@ -72,10 +70,7 @@ def aggregate(
         name: Name of the operator, and of its state.
         path: Whole columns where the aggregates allow it (``"auto"``), or one of ``"row"`` and ``"vectorized"``. A
             checkpoint goes on with the path that it was started with.
-        parallelism: Number of key groups.
-        store: Where the state is kept.
-        changelog: Where committed changes go.
-        restore_from: What a new query starts with.
+        options: Number of key groups and so on, as in ``KeyedStream.process``.
 
     Raises:
         DefinitionError: Parts do not fit each other.
@@ -101,16 +96,7 @@ def aggregate(
         function = ContinuousColumns(name, found, derived, {n: t for n, t in columns.items() if t is not None})
     else:
         function = ContinuousRows(name, found, keys, reason)
-    return stream.process(
-        function,
-        schema,
-        name=name,
-        order="arrival",
-        parallelism=parallelism,
-        store=store,
-        changelog=changelog,
-        restore_from=restore_from,
-    )
+    return stream.process(function, schema, name=name, order="arrival", **options)
 
 
 class ContinuousRows(KeyedProcessFunction):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import html
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import attrs
 
 from keyed import (
     AggregateFunction,
-    Changelog,
     DefinitionError,
     KeyedStream,
+    OperatorOptions,
     Output,
     OutputTag,
-    RestorePoint,
     milliseconds_of,
     schema_of,
+    shows_options,
 )
 from windows.aggregates import Reduce
 from windows.assigners import HoppingWindows, WindowAssigner
@@ -33,8 +33,22 @@ from windows.window_operator import WindowOperator
 
 Duration = int | dt.timedelta
 Order = Literal["event_time", "arrival"]
-Store = Literal["memory", "rocksdb"]
-_OPTIONS = ("process", "output", "name", "parallelism", "order", "store", "changelog", "restore_from")
+
+
+class WindowOptions(OperatorOptions, total=False):
+    """Keywords of the methods that make a window operator."""
+
+    output: Any
+    name: str | None
+    order: Order
+
+
+_NO_INITIAL_STATE = (
+    "windows take no initial_state, because they keep their state in a form of their own, with its timers; "
+    "restore_from= the changelog of a query, or read the elements of open windows again"
+)
+_OPTIONS = ("process", *WindowOptions.__annotations__)
+_shows = shows_options(WindowOptions, order="event_time", store="memory")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -114,19 +128,14 @@ class WindowedStream:
         check_path(path)
         return attrs.evolve(self, path=path)
 
+    @_shows
     def reduce(
         self,
         reduce: Callable[[Any, Any], Any],
         process: ProcessWindowFunction | None = None,
         *,
         type: Any = None,
-        output: Any = None,
-        name: str | None = None,
-        parallelism: int | None = None,
-        order: Order = "event_time",
-        store: Store = "memory",
-        changelog: Changelog | None = None,
-        restore_from: Changelog | RestorePoint | None = None,
+        **options: Unpack[WindowOptions],
     ) -> Output:
         """Combine the elements of each window to one of their kind.
 
@@ -134,28 +143,12 @@ class WindowedStream:
             reduce: ``(current, element) -> new``, associative.
             process: Gets the reduced element; without it that is the output.
             type: Type of the elements for the codec, where they are neither rows nor plain data.
-            output: Columns of the output, as in ``KeyedStream.process``, and so the others.
-            name: Name of the operator.
-            parallelism: Number of key groups.
-            order: Order of the rows of a batch.
-            store: Where the state is kept.
-            changelog: Where committed changes go.
-            restore_from: What a new query starts with.
+            options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
 
         Raises:
             DefinitionError: Parts do not fit each other.
         """
-        return self._build(
-            Reduce(reduce, type),
-            process,
-            output=output,
-            name=name,
-            parallelism=parallelism,
-            order=order,
-            store=store,
-            changelog=changelog,
-            restore_from=restore_from,
-        )
+        return self._build(Reduce(reduce, type), process, **options)
 
     @overload
     def aggregate(
@@ -163,14 +156,7 @@ class WindowedStream:
         aggregate: AggregateFunction[Any, Any, Any] | Mapping[str, AggregateFunction[Any, Any, Any]],
         /,
         process: ProcessWindowFunction | None = None,
-        *,
-        output: Any = None,
-        name: str | None = None,
-        parallelism: int | None = None,
-        order: Order = "event_time",
-        store: Store = "memory",
-        changelog: Changelog | None = None,
-        restore_from: Changelog | RestorePoint | None = None,
+        **options: Unpack[WindowOptions],
     ) -> Output: ...
     @overload
     def aggregate(self, /, **columns: AggregateFunction[Any, Any, Any]) -> Output: ...
@@ -195,10 +181,7 @@ class WindowedStream:
             OutputDefinitionError: On Spark, the columns cannot be derived and are not given.
         """
         if "initial_state" in named and not hasattr(named["initial_state"], "create_accumulator"):
-            raise DefinitionError(
-                "aggregate: windows take no initial_state, because they keep their state in a form of their own, with "
-                "its timers; restore_from= the changelog of a query, or read the elements of open windows again"
-            )
+            raise DefinitionError(_NO_INITIAL_STATE)
         if aggregate is not None:
             wrong = [name for name in named if name not in _OPTIONS]
             if wrong:
@@ -222,44 +205,22 @@ class WindowedStream:
                 )
         return self._build(named, None)
 
+    @_shows
     def process(
         self,
         process: ProcessWindowFunction,
-        *,
-        output: Any = None,
-        name: str | None = None,
-        parallelism: int | None = None,
-        order: Order = "event_time",
-        store: Store = "memory",
-        changelog: Changelog | None = None,
-        restore_from: Changelog | RestorePoint | None = None,
+        **options: Unpack[WindowOptions],
     ) -> Output:
         """Give all elements of each window to a function. The window keeps them all.
 
         Args:
             process: The function.
-            output: Columns of the output, as in ``KeyedStream.process``, and so the others.
-            name: Name of the operator.
-            parallelism: Number of key groups.
-            order: Order of the rows of a batch.
-            store: Where the state is kept.
-            changelog: Where committed changes go.
-            restore_from: What a new query starts with.
+            options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
 
         Raises:
             DefinitionError: Parts do not fit each other.
         """
-        return self._build(
-            None,
-            process,
-            output=output,
-            name=name,
-            parallelism=parallelism,
-            order=order,
-            store=store,
-            changelog=changelog,
-            restore_from=restore_from,
-        )
+        return self._build(None, process, **options)
 
     def _build(
         self,
@@ -272,6 +233,8 @@ class WindowedStream:
         **options: Any,
     ) -> Output:
         """Return the output of the window operator over the stream."""
+        if "initial_state" in options:
+            raise DefinitionError(_NO_INITIAL_STATE)
         stream, columns = self.stream, self.stream.columns
         definition = self._definition(aggregate, process)
         reason = "of path='row'" if self._path == "row" else None

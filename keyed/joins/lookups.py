@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from keyed import (
     BatchContext,
-    Changelog,
     DefinitionError,
     KeyedError,
     KeyedStream,
+    OperatorOptions,
     Output,
     OutputDefinitionError,
-    RestorePoint,
     Schema,
     StateAccessError,
     StateTtl,
@@ -22,6 +21,7 @@ from keyed import (
     UserFunctionError,
     VectorizedFunction,
     schema_of,
+    shows_options,
     table_of,
     table_rows,
 )
@@ -35,6 +35,7 @@ How = Literal["left", "inner"]
 _FOUND = "__found"
 
 
+@shows_options(OperatorOptions, store="memory")
 def lookup_join(
     stream: KeyedStream,
     lookup: LookupFunction,
@@ -45,11 +46,8 @@ def lookup_join(
     keys_per_call: int = 1000,
     input: Any = None,
     name: str = "lookup_join",
-    parallelism: int | None = None,
-    store: Literal["memory", "rocksdb"] = "memory",
-    changelog: Changelog | None = None,
-    restore_from: Changelog | RestorePoint | None = None,
     initial_state: Any = None,
+    **options: Unpack[OperatorOptions],
 ) -> Output:
     """Add columns to the rows of a stream: what ``lookup`` gives for their keys (Flink SQL's look-up join).
 
@@ -73,12 +71,9 @@ def lookup_join(
         keys_per_call: The most keys that ``lookup`` is called with.
         input: Columns of the stream, where they are not known before it runs: rows of an iterable in the local runtime.
         name: Name of the operator.
-        parallelism: Number of key groups. Each makes calls of its own.
-        store: Where the state is kept.
-        changelog: Where committed changes go.
-        restore_from: What a new query starts with.
         initial_state: What a new query starts with that comes from elsewhere, as in ``KeyedStream.process``: what is
             known already, as a state table of an earlier query has it.
+        options: Number of key groups, each of which makes calls of its own, and so on, as in ``KeyedStream.process``.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -108,17 +103,8 @@ def lookup_join(
     if missing:
         raise DefinitionError(f"lookup_join: the key column {missing[0]!r} is not in the stream: {', '.join(types)}")
     function = LookupJoin(lookup, stream.key_columns, known, added, how, ttl, keys_per_call)
-    return stream.process(
-        function,
-        Schema((*known.columns, *added.columns)),
-        name=name,
-        order="arrival",
-        parallelism=parallelism,
-        store=store,
-        changelog=changelog,
-        restore_from=restore_from,
-        initial_state=initial_state,
-    )
+    schema = Schema((*known.columns, *added.columns))
+    return stream.process(function, schema, name=name, order="arrival", initial_state=initial_state, **options)
 
 
 class LookupJoin(VectorizedFunction):
