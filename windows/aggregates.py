@@ -165,40 +165,52 @@ class ColumnAggregate(AnyAggregate):
     commutative = True
     #: Whether values of elements are in accumulators, and not what was computed from them.
     _keeps: ClassVar[bool] = False
+    _needs_numbers: ClassVar[bool] = False
+    #: What `algebra` says of it: the accumulator's parts, and the attributes that are parameters.
+    _parts: ClassVar[tuple[Part, ...]] = ()
+    _options: ClassVar[tuple[str, ...]] = ()
+    #: Type of the result; ``{}`` is that of the column.
+    _result: ClassVar[str] = "{}"
 
     def __init__(self, column: Column = None, *, type: str | None = None) -> None:
         self.column = column
         self.type = type
         self._value = kept_getter(column) if self._keeps else value_getter(column)
 
-    def _algebra(self, *parts: Part, **options: Any) -> Algebra | None:
+    def create_accumulator(self) -> Any:
+        return None
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            # Neither may change with the other.
+            return (list(b) if b.__class__ is list else b) if a is None else a
+        return self._merged(a, b)
+
+    def _merged(self, a: Any, b: Any) -> Any:
+        """Merge accumulators that are both there."""
+        raise NotImplementedError(f"{type(self).__name__} does not define merge")
+
+    def algebra(self) -> Algebra | None:
         column = self.column
-        if callable(column):
+        if not self._parts or callable(column) or callable(getattr(self, "by", None)):
             return None
-        return Algebra(type(self).__name__.lower(), column, parts, tuple(options.items()))
+        options = tuple((name, getattr(self, name)) for name in self._options)
+        return Algebra(type(self).__name__.lower(), column, self._parts, options)
 
     def _column_type(self, columns: Mapping[str, str]) -> str | None:
         """Return the type of the column that is read.
 
         Raises:
-            OutputDefinitionError: The input has no such column.
+            OutputDefinitionError: The input has no such column, or it does not hold the numbers that are needed.
         """
         if not isinstance(self.column, str):
             return None
+        column = columns.get(self.column)
         if self.column not in columns:
             raise OutputDefinitionError(
                 f"{self!r}: the input has no column {self.column!r}; it has {', '.join(columns)}"
             )
-        return columns[self.column]
-
-    def _number_type(self, columns: Mapping[str, str]) -> str | None:
-        """Return the type of the column that is read, which holds numbers.
-
-        Raises:
-            OutputDefinitionError: The input has no such column, or it holds something else.
-        """
-        column = self._column_type(columns)
-        if column is not None and column.partition("(")[0] not in _NUMBERS:
+        if self._needs_numbers and column is not None and column.partition("(")[0] not in _NUMBERS:
             raise OutputDefinitionError(
                 f"{self!r}: column {self.column!r} is of type {column}, and {type(self).__name__} needs numbers; "
                 f"give a column of numbers, or a function of the element, as in {type(self).__name__}(lambda row: ...)"
@@ -206,7 +218,10 @@ class ColumnAggregate(AnyAggregate):
         return column
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
-        return self.type or self._column_type(columns)
+        if self.type:
+            return self.type
+        column = self._column_type(columns)
+        return None if column is None and "{}" in self._result else self._result.format(column)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
@@ -214,6 +229,9 @@ class ColumnAggregate(AnyAggregate):
 
 class Count(ColumnAggregate):
     """Number of elements, or of those whose column is not null."""
+
+    _parts = (Part("count", "sum"),)
+    _result = "bigint"
 
     def __init__(self, column: Column = None) -> None:
         super().__init__(column)
@@ -232,19 +250,12 @@ class Count(ColumnAggregate):
     def merge(self, a: Any, b: Any) -> Any:
         return a + b
 
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("count", "sum"))
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        self._column_type(columns)
-        return "bigint"
-
 
 class Sum(ColumnAggregate):
     """Sum of the values. Integers must stay within 64 bits."""
 
-    def create_accumulator(self) -> Any:
-        return None
+    _needs_numbers = True
+    _parts = (Part("sum", "sum"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -264,13 +275,10 @@ class Sum(ColumnAggregate):
             raise DefinitionError(f"{self!r} needs numbers, and the values are text, such as {accumulator[:40]!r}")
         return fitting(accumulator, self, "sum") if accumulator.__class__ is Decimal else accumulator
 
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("sum", "sum"))
-
     def output_type(self, columns: Mapping[str, str]) -> str | None:
         if self.type:
             return self.type
-        column = self._number_type(columns)
+        column = self._column_type(columns)
         if column is None:
             return None
         if column in _INTEGRAL:
@@ -285,9 +293,7 @@ class Min(ColumnAggregate):
     """The least value. NaN counts only where there is no other, as in Arrow."""
 
     _keeps = True
-
-    def create_accumulator(self) -> Any:
-        return None
+    _parts = (Part("min", "min"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -295,22 +301,15 @@ class Min(ColumnAggregate):
             return value
         return accumulator
 
-    def merge(self, a: Any, b: Any) -> Any:
-        if a is None or (b is not None and (b < a or a != a)):
-            return b
-        return a
-
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("min", "min"))
+    def _merged(self, a: Any, b: Any) -> Any:
+        return b if b < a or a != a else a
 
 
 class Max(ColumnAggregate):
     """The greatest value. NaN counts only where there is no other, as in Arrow."""
 
     _keeps = True
-
-    def create_accumulator(self) -> Any:
-        return None
+    _parts = (Part("max", "max"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -318,13 +317,8 @@ class Max(ColumnAggregate):
             return value
         return accumulator
 
-    def merge(self, a: Any, b: Any) -> Any:
-        if a is None or (b is not None and (b > a or a != a)):
-            return b
-        return a
-
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("max", "max"))
+    def _merged(self, a: Any, b: Any) -> Any:
+        return b if b > a or a != a else a
 
 
 class Mean(ColumnAggregate):
@@ -333,8 +327,8 @@ class Mean(ColumnAggregate):
     A ``decimal(p,s)`` has a mean of type ``decimal(p+4,s+4)``, each at most 38.
     """
 
-    def create_accumulator(self) -> Any:
-        return None
+    _needs_numbers = True
+    _parts = (Part("sum", "sum"), Part("count", "sum"))
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -346,9 +340,7 @@ class Mean(ColumnAggregate):
         accumulator[1] += 1
         return accumulator
 
-    def merge(self, a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return (None if b is None else list(b)) if a is None else a
+    def _merged(self, a: Any, b: Any) -> Any:
         return [_plus(a[0], b[0]), a[1] + b[1]]
 
     def get_result(self, accumulator: Any) -> Any:
@@ -361,11 +353,8 @@ class Mean(ColumnAggregate):
             total, count, self.type or mean_type(_DIGITS, max(0, -int(total.as_tuple().exponent))), self
         )
 
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("sum", "sum"), Part("count", "sum"))
-
     def output_type(self, columns: Mapping[str, str]) -> str | None:
-        column = self._number_type(columns)
+        column = self._column_type(columns)
         if self.type or not (column and column.startswith("decimal")):
             return self.type or "double"
         return mean_type(*decimal_of(column))
@@ -381,12 +370,14 @@ class Variance(ColumnAggregate):
         sample: Divide by n − 1 (null for fewer than two values); otherwise by n.
     """
 
+    _needs_numbers = True
+    _parts = (Part("count", "moments"), Part("mean", "moments"), Part("m2", "moments"))
+    _options = ("sample",)
+    _result = "double"
+
     def __init__(self, column: Column = None, *, sample: bool = True) -> None:
         super().__init__(column)
         self.sample = sample
-
-    def create_accumulator(self) -> Any:
-        return None
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
@@ -401,9 +392,7 @@ class Variance(ColumnAggregate):
         accumulator[:] = [count, mean, accumulator[2] + delta * (value - mean)]
         return accumulator
 
-    def merge(self, a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return (None if b is None else list(b)) if a is None else a
+    def _merged(self, a: Any, b: Any) -> Any:
         count = a[0] + b[0]
         delta = b[1] - a[1]
         return [count, a[1] + delta * b[0] / count, a[2] + b[2] + delta * delta * a[0] * b[0] / count]
@@ -413,15 +402,6 @@ class Variance(ColumnAggregate):
             return None
         divisor = accumulator[0] - 1 if self.sample else accumulator[0]
         return accumulator[2] / divisor if divisor else None
-
-    def algebra(self) -> Algebra | None:
-        return self._algebra(
-            Part("count", "moments"), Part("mean", "moments"), Part("m2", "moments"), sample=self.sample
-        )
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        self._number_type(columns)
-        return "double"
 
 
 class Stddev(Variance):
@@ -458,22 +438,11 @@ class Reduce(AnyAggregate):
         return self._reduce(a, b)
 
 
-class _Functions(AnyAggregate):
+class Functions(AnyAggregate):
     """An aggregate out of four functions."""
 
-    def __init__(
-        self,
-        create: Callable[[], Any],
-        add: Callable[[Any, Any], Any],
-        merge: Callable[[Any, Any], Any],
-        result: Callable[[Any], Any],
-        type: str | None,
-    ) -> None:
-        self.create_accumulator = create  # type: ignore[method-assign]
-        self.add = add  # type: ignore[assignment,method-assign]
-        self.merge = merge  # type: ignore[assignment,method-assign]
-        self.get_result = result  # type: ignore[assignment,method-assign]
-        self.type = type
+    def __init__(self, create: Any, add: Any, merge: Any, result: Any, **types: Any) -> None:
+        vars(self).update(types, create_accumulator=create, add=add, merge=merge, get_result=result)
 
 
 @overload
@@ -518,7 +487,7 @@ def aggregate_of(
     for name, function in functions.items():
         if not callable(function):
             raise DefinitionError(f"{name}={function!r} is not callable")
-    return _Functions(create, add, merge, result or _itself, type)
+    return Functions(**functions, type=type)
 
 
 def _plus(a: Any, b: Any) -> Any:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from keyed import DefinitionError
-from windows.aggregates import Algebra, Column, ColumnAggregate, Part, kept_getter
+from windows.aggregates import Column, ColumnAggregate, Part, kept_getter
 
 
 class CollectList(ColumnAggregate):
@@ -21,6 +20,8 @@ class CollectList(ColumnAggregate):
 
     commutative = False
     _keeps = True
+    _parts = (Part("values", "append"),)
+    _result = "array<{}>"
 
     def create_accumulator(self) -> Any:
         return []
@@ -37,17 +38,13 @@ class CollectList(ColumnAggregate):
     def get_result(self, accumulator: Any) -> Any:
         return list(accumulator)
 
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("values", "append"))
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        return self.type or array_of(self._column_type(columns))
-
 
 class CollectSet(ColumnAggregate):
     """The distinct values as a list in ascending order. NaN is one value, the last; there is one zero."""
 
     _keeps = True
+    _parts = (Part("values", "union"),)
+    _result = "array<{}>"
 
     def create_accumulator(self) -> Any:
         return set()
@@ -74,22 +71,14 @@ class CollectSet(ColumnAggregate):
         except TypeError:  # values of several types
             return sorted(accumulator, key=lambda value: (type(value).__name__, repr(value)))
 
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("values", "union"))
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        return self.type or array_of(self._column_type(columns))
-
 
 class CountDistinct(CollectSet):
     """Exact number of distinct values. Keeps them all; `ApproxCountDistinct` does not."""
 
+    _result = "bigint"
+
     def get_result(self, accumulator: Any) -> Any:
         return len(accumulator)
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        self._column_type(columns)
-        return "bigint"
 
 
 class First(ColumnAggregate):
@@ -101,17 +90,15 @@ class First(ColumnAggregate):
         type: Column type of the result, where it does not follow from the column's.
     """
 
-    _keeps = True
-
     commutative = False
+    _keeps = True
+    _parts = (Part("value", "first"),)
+    _options = ("by_time",)
 
     def __init__(self, column: Column = None, *, by_time: bool = False, type: str | None = None) -> None:
         super().__init__(column, type=type)
         self.by_time = by_time
         self.timed = by_time
-
-    def create_accumulator(self) -> Any:
-        return None
 
     def add(self, value: Any, accumulator: Any) -> Any:
         return [self._value(value)] if accumulator is None else accumulator
@@ -121,16 +108,11 @@ class First(ColumnAggregate):
             return [self._value(value), timestamp]
         return accumulator
 
-    def merge(self, a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return b if a is None else a
+    def _merged(self, a: Any, b: Any) -> Any:
         return b if self.by_time and b[1] < a[1] else a
 
     def get_result(self, accumulator: Any) -> Any:
         return None if accumulator is None else accumulator[0]
-
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("value", "first"), by_time=self.by_time)
 
 
 class Latest(First):
@@ -142,6 +124,8 @@ class Latest(First):
         type: Column type of the result, where it does not follow from the column's.
     """
 
+    _parts = (Part("value", "latest"),)
+
     def add(self, value: Any, accumulator: Any) -> Any:
         return [self._value(value)]
 
@@ -150,13 +134,8 @@ class Latest(First):
             return [self._value(value), timestamp]
         return accumulator
 
-    def merge(self, a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return b if a is None else a
+    def _merged(self, a: Any, b: Any) -> Any:
         return a if self.by_time and b[1] < a[1] else b
-
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("value", "latest"), by_time=self.by_time)
 
 
 class TopK(ColumnAggregate):
@@ -174,6 +153,9 @@ class TopK(ColumnAggregate):
     """
 
     _keeps = True
+    _parts = (Part("values", "top"),)
+    _options = ("k", "by")
+    _result = "array<{}>"
 
     def __init__(self, k: int, column: Column = None, *, by: Column = None, type: str | None = None) -> None:
         super().__init__(column, type=type)
@@ -198,12 +180,6 @@ class TopK(ColumnAggregate):
     def get_result(self, accumulator: Any) -> Any:
         return [value for _, value in accumulator]
 
-    def algebra(self) -> Algebra | None:
-        return None if callable(self.by) else self._algebra(Part("values", "top"), k=self.k, by=self.by)
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        return self.type or array_of(self._column_type(columns))
-
     def _best(self, pairs: list[Any]) -> list[Any]:
         # Two stable sorts, because ranks that descend need not be numbers.
         if self.by is not self.column:
@@ -223,7 +199,8 @@ class ArgMax(ColumnAggregate):
     """
 
     _keeps = True
-
+    _parts = (Part("value", "top"),)
+    _options = ("by",)
     _greatest = True
 
     def __init__(self, column: Column, by: Column, *, type: str | None = None) -> None:
@@ -231,25 +208,17 @@ class ArgMax(ColumnAggregate):
         self.by = by
         self._rank = kept_getter(by)
 
-    def create_accumulator(self) -> Any:
-        return None
-
     def add(self, value: Any, accumulator: Any) -> Any:
         rank = self._rank(value)
-        return accumulator if rank is None else self._better(accumulator, (rank, self._value(value)))
-
-    def merge(self, a: Any, b: Any) -> Any:
-        return a if b is None else self._better(a, b)
+        if rank is None:
+            return accumulator
+        pair = (rank, self._value(value))
+        return pair if accumulator is None else self._merged(accumulator, pair)
 
     def get_result(self, accumulator: Any) -> Any:
         return None if accumulator is None else accumulator[1]
 
-    def algebra(self) -> Algebra | None:
-        return None if callable(self.by) else self._algebra(Part("value", "top"), by=self.by)
-
-    def _better(self, a: Any, b: Any) -> Any:
-        if a is None:
-            return b
+    def _merged(self, a: Any, b: Any) -> Any:
         x, y = a[0], b[0]
         if x != y:
             if y == y and (x != x or (y > x) is self._greatest):
@@ -265,8 +234,3 @@ class ArgMin(ArgMax):
     """The value of one column where another is least; of several such values the least."""
 
     _greatest = False
-
-
-def array_of(type_: str | None) -> str | None:
-    """Return the type of an array of such values, if they are known."""
-    return None if type_ is None else f"array<{type_}>"

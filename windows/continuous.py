@@ -20,7 +20,6 @@ from keyed import (
     OpenContext,
     OperatorOptions,
     Output,
-    OutputDefinitionError,
     Schema,
     TableState,
     TaskContext,
@@ -30,10 +29,10 @@ from keyed import (
     shows_options,
 )
 from windows.aggregates import AnyAggregate
-from windows.definition import named_aggregates
+from windows.definition import derived_schema, named_aggregates
 from windows.emission import row_maker
 from windows.general import no_timestamp
-from windows.paths import Path, check_path, columns_reason, plain_type
+from windows.paths import Path, check_path, chosen, columns_reason, plain_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,12 +83,7 @@ def aggregate(
     twice = [column for column in found if column in keys]
     if twice:
         raise DefinitionError(f"aggregates={{{twice[0]!r}: ...}}: the key has a column of that name; rename the other")
-    reason = "of path='row'" if path == "row" else columns_reason(found.values(), columns, stream.key_columns)
-    if reason is not None and path == "vectorized":
-        raise DefinitionError(
-            f"path='vectorized': these aggregates cannot be computed over whole columns, because {reason}; use "
-            "path='auto' or 'row'"
-        )
+    reason = chosen(path, columns_reason(found.values(), columns, stream.key_columns), "these aggregates")
     schema = _derived(found, keys, columns, strict=stream.on_spark) if output is None else schema_of(output)
     function: ContinuousRows | ContinuousColumns
     if reason is None and columns is not None and (derived := _derived(found, keys, columns, strict=True)):
@@ -215,11 +209,4 @@ def _derived(
     else:
         types = {key: columns.get(key) for key in keys}
         types |= {name: aggregate.output_type(columns) for name, aggregate in aggregates.items()}
-    known = {name: plain_type(type_) for name, type_ in types.items() if type_ is not None}
-    unknown = [name for name in types if name not in known]
-    if unknown and strict:
-        raise OutputDefinitionError(
-            f"the type of output column {unknown[0]!r} does not follow from the input; give it as type=... to the "
-            "aggregate, or all columns as output=..."
-        )
-    return None if unknown else Schema(tuple(known.items()))
+    return derived_schema({name: type_ and plain_type(type_) for name, type_ in types.items()}, strict=strict)

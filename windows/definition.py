@@ -33,7 +33,7 @@ from keyed import (
     VersionedState,
     milliseconds_of,
 )
-from windows.aggregates import Aggregate, AnyAggregate, Count
+from windows.aggregates import Aggregate, AnyAggregate, Count, Functions
 from windows.assigners import HoppingWindows, MergingWindowAssigner, SessionWindows, WindowAssigner
 from windows.evictors import Evictor
 from windows.process_function import ProcessWindowFunction
@@ -67,7 +67,7 @@ class Definition:
     key_names: tuple[str, ...]
     timestamps: bool
     element_type: Any
-    layout_reason: str | None
+    layout_reason: str | None = None
     row_reason: str | None = None
     plain_rows: bool = False
 
@@ -78,6 +78,16 @@ class Definition:
             return None
         tag = self.late_tag
         return () if tag is None else (tag.name if isinstance(tag, OutputTag) else tag,)
+
+    @property
+    def custom_reason(self) -> str | None:
+        """What of the windows is not as it is by default, whatever the aggregates; ``None`` if all is."""
+        default = EventTimeTrigger if self.assigner.event_time else ProcessingTimeTrigger
+        if type(self.trigger) is not default:
+            return f"the trigger {self.trigger!r} is not the default one"
+        if self.evictor is not None:
+            return "an evictor needs all elements"
+        return None if self.idle_timeout_ms is None else "windows close when they are idle"
 
     @property
     def layout(self) -> str:
@@ -161,7 +171,6 @@ def define(
         raise DefinitionError(f"windows of {assigner!r} merge, which {chosen!r} does not support; use another trigger")
     _nested_triggers(chosen)
     evictor = evictor if evictor is not None else assigner.default_evictor()
-    reason = _general_reason(assigner, chosen, evictor, aggregates, process, lateness_ms, idle_ms, open_slices)
     definition = Definition(
         assigner,
         chosen,
@@ -175,8 +184,8 @@ def define(
         key_names,
         timestamps,
         element_type,
-        reason,
     )
+    definition = attrs.evolve(definition, layout_reason=_general_reason(definition, open_slices))
     columns = definition.row_names
     if names is not None and process is None and len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
@@ -197,23 +206,27 @@ def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, 
     """
     if definition.names is None or definition.process is not None or columns is None:
         return None
-    types: list[tuple[str, str | None]] = [(name, columns.get(name)) for name in definition.key_names]
+    types: dict[str, str | None] = {name: columns.get(name) for name in definition.key_names}
     if definition.assigner.window_type is not GlobalWindow:
-        kind = "timestamp" if definition.timestamps else "bigint"
-        types += [("window_start", kind), ("window_end", kind)]
-    pairs = zip(definition.names, definition.aggregates, strict=True)
-    types += [(name, aggregate.output_type(columns)) for name, aggregate in pairs]
-    known: list[tuple[str, str]] = []
-    for name, type_ in types:
-        if type_ is None:
-            if strict:
-                raise OutputDefinitionError(
-                    f"the type of output column {name!r} does not follow from the input; give it as type=... to the "
-                    "aggregate, or all columns as output=..."
-                )
-            return None
-        known.append((name, type_))
-    return Schema(tuple(known))
+        types |= dict.fromkeys(("window_start", "window_end"), "timestamp" if definition.timestamps else "bigint")
+    types |= {name: aggregate.output_type(columns) for name, aggregate in definition.named.items()}
+    return derived_schema(types, strict=strict)
+
+
+def derived_schema(types: Mapping[str, str | None], *, strict: bool) -> Schema | None:
+    """Return the columns of an output, as far as their types follow from the input; ``None`` where one does not.
+
+    Raises:
+        OutputDefinitionError: One does not, and has to.
+    """
+    known = {name: type_ for name, type_ in types.items() if type_ is not None}
+    unknown = [name for name in types if name not in known]
+    if unknown and strict:
+        raise OutputDefinitionError(
+            f"the type of output column {unknown[0]!r} does not follow from the input; give it as type=... to the "
+            "aggregate, or all columns as output=..."
+        )
+    return None if unknown else Schema(tuple(known.items()))
 
 
 def row_timestamps(output: Schema) -> bool:
@@ -299,54 +312,31 @@ def named_aggregates(aggregates: Any) -> dict[str, AnyAggregate]:
 def _aggregate(name: str, aggregate: Any) -> AnyAggregate:
     if isinstance(aggregate, Aggregate):
         return aggregate
-    methods = ("create_accumulator", "add", "get_result", "merge")
+    methods = ("create_accumulator", "add", "merge", "get_result")
     if isinstance(aggregate, type):
         raise DefinitionError(f"{name}={aggregate!r} is a class; give an object of it")
     missing = [method for method in methods if not callable(getattr(aggregate, method, None))]
     if missing:
         raise DefinitionError(f"{name}={aggregate!r} is not an aggregate: it lacks {', '.join(missing)}")
-    return _Foreign(aggregate)
+    functions = (getattr(aggregate, method) for method in methods)
+    return Functions(*functions, accumulator_type=getattr(aggregate, "accumulator_type", None))
 
 
-class _Foreign(AnyAggregate):
-    """An aggregate that has the methods without extending the class."""
-
-    def __init__(self, aggregate: Any) -> None:
-        self.create_accumulator = aggregate.create_accumulator  # type: ignore[method-assign]
-        self.add = aggregate.add  # type: ignore[method-assign]
-        self.merge = aggregate.merge  # type: ignore[method-assign]
-        self.get_result = aggregate.get_result  # type: ignore[method-assign]
-        self.accumulator_type = getattr(aggregate, "accumulator_type", None)
-
-
-def _general_reason(
-    assigner: WindowAssigner,
-    trigger: Trigger,
-    evictor: Evictor | None,
-    aggregates: tuple[AnyAggregate, ...],
-    process: ProcessWindowFunction | None,
-    lateness_ms: int,
-    idle_ms: int | None,
-    open_slices: int,
-) -> str | None:
+def _general_reason(definition: Definition, open_slices: int) -> str | None:
     """Say why windows have to be kept one by one, ``None`` if they need not."""
-    default = EventTimeTrigger if assigner.event_time else ProcessingTimeTrigger
-    if type(trigger) is not default:
-        return f"the trigger {trigger!r} is not the default one"
-    if evictor is not None:
-        return "an evictor needs all elements"
+    assigner, aggregates, process = definition.assigner, definition.aggregates, definition.process
+    reason = definition.custom_reason
+    if reason is not None:
+        return reason
     if not aggregates:
         return "the window function needs all elements"
     if any(aggregate.accumulator_type is not None for aggregate in aggregates):
         return "an aggregate declares the type of its accumulator"
-    if idle_ms is not None:
-        return "windows close when they are idle"
     if process is not None and (declared_states(process) or type(process).clear is not ProcessWindowFunction.clear):
         return "the window function has state or clear()"
     if isinstance(assigner, HoppingWindows) and type(assigner).assign_windows is HoppingWindows.assign_windows:
         slice_ms = hopping_slice(assigner)
-        late = lateness_ms if assigner.event_time else 0
-        slices = (assigner.size_ms + late) // slice_ms
+        slices = (assigner.size_ms + definition.lateness_ms) // slice_ms
         if slices + open_slices > MOST_SLICES:
             return f"a key may have more than {MOST_SLICES} open slices"
         if slices > 1 and assigner.slide_ms < assigner.size_ms and not all(a.commutative for a in aggregates):

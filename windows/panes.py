@@ -223,11 +223,8 @@ class PaneWindows:
 
     def _first_window(self, start: int) -> int:
         """Return the start of the earliest window that holds the slice at ``start``."""
-        return -self._floor_negative(start + self._span - self._size)
-
-    def _floor_negative(self, time: int) -> int:
-        """Return minus the earliest start of a window at or after ``time``."""
-        return -time - (self._offset - time) % self._slide
+        earliest = start + self._span - self._size
+        return earliest + (self._offset - earliest) % self._slide
 
     def _last(self, window: int) -> int:
         """Return the last timestamp of the window that starts at ``window``."""

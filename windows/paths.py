@@ -15,7 +15,6 @@ from windows.assigners import HoppingWindows, SessionWindows
 from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from windows.definition import Definition
 from windows.sketches import ApproxCountDistinct
-from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
 
 Path = Literal["auto", "row", "vectorized"]
 _OLD_NAME = "columnar"
@@ -62,6 +61,20 @@ def check_path(path: str) -> None:
         raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'{now}")
 
 
+def chosen(path: str, reason: str | None, what: str) -> str | None:
+    """Return why something is computed row by row, ``None`` where it is not, as the path and reasons against it say.
+
+    Raises:
+        DefinitionError: It is to be computed over whole columns and cannot.
+    """
+    if reason is not None and path == "vectorized":
+        raise DefinitionError(
+            f"path='vectorized': {what} cannot be computed over whole columns, because {reason}; use path='auto' or "
+            "'row'"
+        )
+    return "of path='row'" if path == "row" else reason
+
+
 def plain_type(type_: str) -> str:
     """Return the type of a stream's column, with one name for all kinds of text: ``string`` for ``varchar(3)``."""
     return "string" if type_.startswith(("string", "varchar(", "char(")) else type_
@@ -94,15 +107,10 @@ def row_reason(
         longest = assigner.gap_of
     if longest > MOST_LENGTH:
         return f"windows are longer than {MOST_LENGTH} ms"
-    default = EventTimeTrigger if assigner.event_time else ProcessingTimeTrigger
-    if type(definition.trigger) is not default:
-        return f"the trigger {definition.trigger!r} is not the default one"
-    if definition.evictor is not None:
-        return "an evictor needs all elements"
+    if definition.custom_reason is not None:
+        return definition.custom_reason
     if definition.process is not None:
         return "a window function is called for each window"
-    if definition.idle_timeout_ms is not None:
-        return "windows close when they are idle"
     if definition.names is None:
         return "the aggregate has no column name"
     if order != "event_time":

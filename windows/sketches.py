@@ -20,12 +20,11 @@ import datetime as dt
 import math
 import struct
 import uuid
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from keyed import DefinitionError, EncodingError
-from windows.aggregates import Algebra, Column, ColumnAggregate, Part
+from windows.aggregates import Column, ColumnAggregate, Part
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -42,6 +41,10 @@ class ApproxCountDistinct(ColumnAggregate):
     Raises:
         DefinitionError: The precision is out of range.
     """
+
+    _parts = (Part("registers", "register_max"),)
+    _options = ("precision",)
+    _result = "bigint"
 
     def __init__(self, column: Column = None, *, precision: int = 12) -> None:
         super().__init__(column)
@@ -94,13 +97,6 @@ class ApproxCountDistinct(ColumnAggregate):
         if accumulator.__class__ is not bytes:
             counts[0] += (1 << self.precision) - len(accumulator)
         return round(estimate(counts))
-
-    def algebra(self) -> Algebra | None:
-        return self._algebra(Part("registers", "register_max"), precision=self.precision)
-
-    def output_type(self, columns: Mapping[str, str]) -> str | None:
-        self._column_type(columns)
-        return "bigint"
 
     def _dense(self, accumulator: Any) -> bytes:
         if accumulator.__class__ is bytes:

@@ -25,7 +25,7 @@ from windows.assigners import HoppingWindows, WindowAssigner
 from windows.continuous import ContinuousColumns, ContinuousRows
 from windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
 from windows.evictors import Evictor
-from windows.paths import Path, check_path, row_reason
+from windows.paths import Path, check_path, chosen, row_reason
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
 from windows.vectorized.batch_operator import WindowBatchOperator
@@ -237,13 +237,8 @@ class WindowedStream:
             raise DefinitionError(_NO_INITIAL_STATE)
         stream, columns = self.stream, self.stream.columns
         definition = self._definition(aggregate, process)
-        reason = "of path='row'" if self._path == "row" else None
-        reason = reason or row_reason(definition, columns, stream.key_columns, order)
-        if reason is not None and self._path == "vectorized":
-            raise DefinitionError(
-                f"path='vectorized': {definition.assigner!r} cannot be computed over whole columns, because {reason}; "
-                "use path='auto' or 'row'"
-            )
+        reason = row_reason(definition, columns, stream.key_columns, order)
+        reason = chosen(self._path, reason, repr(definition.assigner))
         schema = output_schema(definition, columns, strict=stream.on_spark) if output is None else schema_of(output)
         has_rows = schema is not None and definition.names is not None and process is None
         operator: WindowOperator | WindowBatchOperator

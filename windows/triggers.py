@@ -97,12 +97,12 @@ class Trigger:
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Tell whether the trigger can be used with windows that merge. Then define `on_merge`."""
-        return False
+        """Tell whether the trigger can be used with windows that merge: by default if it defines `on_merge`."""
+        return type(self).on_merge is not Trigger.on_merge
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         """Set the timers again and merge the state; called when windows became ``window``."""
-        raise DefinitionError(f"{type(self).__name__} does not support merging windows; define can_merge and on_merge")
+        raise DefinitionError(f"{type(self).__name__} does not support merging windows; define on_merge")
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
         """Delete the timers that were set and the state; called when the window goes away."""
@@ -124,9 +124,6 @@ class EventTimeTrigger(Trigger):
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def can_merge(self) -> bool:
-        return True
-
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         # A window that has passed fires for the element that made the merge.
         if window.max_timestamp() > ctx.get_current_watermark():
@@ -145,9 +142,6 @@ class ProcessingTimeTrigger(Trigger):
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE
-
-    def can_merge(self) -> bool:
-        return True
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         if window.max_timestamp() > ctx.get_current_processing_time():
@@ -172,9 +166,6 @@ class _ContinuousTrigger(Trigger):
             DefinitionError: The interval is below 1 ms.
         """
         return cls(milliseconds_of(interval, "interval", least=1))
-
-    def can_merge(self) -> bool:
-        return True
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.interval_ms} ms)"
@@ -296,9 +287,6 @@ class CountTrigger(Trigger):
             return TriggerResult.FIRE
         return TriggerResult.CONTINUE
 
-    def can_merge(self) -> bool:
-        return True
-
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         ctx.merge_partitioned_state(self._count)
 
@@ -314,9 +302,6 @@ class NeverTrigger(Trigger):
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
-
-    def can_merge(self) -> bool:
-        return True
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
         pass
@@ -413,9 +398,6 @@ class ProcessingTimeoutTrigger(Trigger):
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return self._expire(self.nested.on_processing_time(time, window, ctx), window, ctx)
-
-    def can_merge(self) -> bool:
-        return False
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
         state = ctx.get_partitioned_state(self._timeout)

@@ -68,12 +68,12 @@ class Accumulator:
         raise NotImplementedError
 
     def result(self, parts: Parts) -> Any:
-        """Return the results.
+        """Return the results: the first part, where that is all.
 
         Raises:
             OverflowError: A sum of integers does not fit into 64 bits.
         """
-        raise NotImplementedError
+        return parts[0]
 
 
 class _Simple(Accumulator):
@@ -101,9 +101,6 @@ class CountColumn(_Simple):
             if column.null_count:
                 groups = groups.of(column.is_valid().to_numpy(zero_copy_only=False))
         return [pa.array(groups.sizes())]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 class SumColumn(_Simple):
@@ -241,9 +238,6 @@ class Extreme(_Simple):
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         return self.merged([rows.column(self._column)], groups)
 
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
-
 
 class Timed(Accumulator):
     """First or latest value by time; of several with the same time the first or the last to come.
@@ -273,9 +267,6 @@ class Timed(Accumulator):
         chosen = groups.of(candidates)
         return taken(parts, candidates[chosen.last_rows() if self._latest else chosen.first_rows()])
 
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
-
 
 class Arrived(Accumulator):
     """First or latest value by arrival.
@@ -300,9 +291,6 @@ class Arrived(Accumulator):
         there = np.flatnonzero(parts[1].to_numpy(zero_copy_only=False))
         chosen = groups.of(there)
         return taken(parts, there[chosen.last_rows() if self._latest else chosen.first_rows()])
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 class Ranked(Accumulator):
@@ -335,9 +323,6 @@ class Ranked(Accumulator):
             is_best = pc.or_(is_best, pc.is_nan(best))
         candidates = np.flatnonzero(is_best.fill_null(False).to_numpy(zero_copy_only=False))
         return [reduced(taken([values], candidates)[0], groups.of(candidates), "min"), extreme]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 def whole_limbs(parts: Sequence[Any]) -> tuple[Any, Any]:

@@ -33,8 +33,7 @@ class _Lists(Accumulator):
     def _of_items(self, items: list[Any], groups: Groups) -> Parts:
         """Return lists out of items; the items of a list keep the order in which they were chosen."""
         chosen = self._chosen(items, groups)
-        sizes = groups.of(chosen).sizes()
-        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+        offsets = _offsets(groups.of(chosen).sizes())
         return [pa.ListArray.from_arrays(offsets, item) for item in taken(items, chosen)]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
@@ -76,7 +75,9 @@ class DistinctValues(_Lists):
             return pc.list_value_length(values).cast(pa.int64())
         items = pa.table([pc.list_parent_indices(values), pc.list_flatten(values)], names=["group", "value"])
         order = pc.sort_indices(items, sort_keys=[("group", "ascending"), ("value", "ascending")])
-        return pa.ListArray.from_arrays(_offsets(values), items.column("value").combine_chunks().take(order))
+        return pa.ListArray.from_arrays(
+            _offsets(integers(pc.list_value_length(values))), items.column("value").combine_chunks().take(order)
+        )
 
 
 class TopValues(_Lists):
@@ -109,9 +110,6 @@ class TopValues(_Lists):
         ids = groups.ids[order]
         place = np.arange(len(ids)) - np.searchsorted(ids, ids)
         return order[place < self._k]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 class Registers(_Lists):
@@ -170,7 +168,6 @@ def _values(column: Any) -> list[Any]:
     return values
 
 
-def _offsets(lists: Any) -> Any:
-    """Return the offsets of lists without nulls, from 0."""
-    sizes = integers(pc.list_value_length(lists))
+def _offsets(sizes: Any) -> Any:
+    """Return the offsets of lists of these sizes, from 0."""
     return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from keyed import TIMESTAMP_COLUMN, BatchContext, TableState
 from windows.aggregates import AnyAggregate
-from windows.general import no_timestamp
 from windows.vectorized.accumulators import BatchRows
 from windows.vectorized.fold import fold_of
-from windows.vectorized.row_groups import array_of, concatenated, grouped, integers, pc, plain_column, reduced, taken
+from windows.vectorized.row_groups import array_of, concatenated, grouped, integers, plain_column, reduced, taken
+from windows.vectorized.window_tables import timestamps
 
 #: The column with the highest timestamp of combined rows. No key has such a name (`windows.paths`).
 _LATEST = "window.latest"
@@ -45,10 +45,7 @@ class RunningTotals:
         Raises:
             DefinitionError: An aggregate needs timestamps, and a row has none.
         """
-        times = array_of(table.column(TIMESTAMP_COLUMN)) if TIMESTAMP_COLUMN in table.column_names else None
-        if self._timed and (times is None or times.null_count):
-            at = 0 if times is None else pc.index(times.is_null(), True).as_py()
-            raise no_timestamp(table.slice(at, 1).to_pylist()[0])
+        times = timestamps(table, needed=self._timed)
         keys = [plain_column(table.column(name)) for name in self._keys]
         groups = grouped(keys)
         parts = self._fold.of_rows(BatchRows(table, integers(times) if self._timed else None), groups)

@@ -73,11 +73,7 @@ class Tables:
             DefinitionError: A row has none.
             TimestampError: One is out of the range of this path.
         """
-        column = array_of(table.column(TIMESTAMP_COLUMN)) if TIMESTAMP_COLUMN in table.column_names else None
-        if column is None or column.null_count:
-            at = 0 if column is None else pc.index(column.is_null(), True).as_py()
-            raise no_timestamp(table.slice(at, 1).to_pylist()[0])
-        times = integers(column)
+        times = integers(timestamps(table, needed=True))
         if len(times) and not -MOST_TIME <= times.min() <= times.max() <= MOST_TIME:
             raise TimestampError(
                 f"a timestamp is more than 2^62 ms from 1970 ({times.min()} to {times.max()}): windows over whole "
@@ -87,9 +83,8 @@ class Tables:
 
     def optional_times(self, table: Any) -> Any:
         """Return the timestamps of rows where windows do not need them; ``None`` if any is missing."""
-        if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
-            return None
-        return integers(table.column(TIMESTAMP_COLUMN))
+        times = timestamps(table, needed=False)
+        return None if times is None or times.null_count else integers(times)
 
     def emit(self, ctx: BatchContext, keys: Sequence[Any], starts: Any, ends: Any, parts: Parts) -> None:
         """Emit the results of windows.
@@ -115,6 +110,19 @@ class Tables:
             ctx.output(self.definition.late_tag, late)
         else:
             ctx.drop(late.num_rows)
+
+
+def timestamps(table: Any, *, needed: bool) -> Any:
+    """Return the column of timestamps; ``None`` if there is none.
+
+    Raises:
+        DefinitionError: They are needed, and a row has none.
+    """
+    times = array_of(table.column(TIMESTAMP_COLUMN)) if TIMESTAMP_COLUMN in table.column_names else None
+    if needed and (times is None or times.null_count):
+        at = 0 if times is None else pc.index(times.is_null(), True).as_py()
+        raise no_timestamp(table.slice(at, 1).to_pylist()[0])
+    return times
 
 
 def _instants(times: Any) -> Any:
