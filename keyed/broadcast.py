@@ -33,27 +33,21 @@ class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
     def get(self, key: K, default: D) -> V_co | D: ...
     def get(self, key: K, default: Any = None) -> Any:
         """Return the value of ``key``, or ``default``."""
-        ...
 
     def contains(self, key: K) -> bool:
         """Tell whether ``key`` is there (with a null value too)."""
-        ...
 
     def keys(self) -> Iterator[K]:
         """Return the keys in order."""
-        ...
 
     def values(self) -> Iterator[V_co]:
         """Return the values in the order of their keys."""
-        ...
 
     def items(self) -> Iterator[tuple[K, V_co]]:
         """Return pairs of key and value in the order of the keys."""
-        ...
 
     def is_empty(self) -> bool:
         """Tell whether there is no entry."""
-        ...
 
     def __getitem__(self, key: K) -> V_co: ...
 
@@ -67,19 +61,15 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
 
     def put(self, key: K, value: V) -> None:
         """Set the value of ``key``."""
-        ...
 
     def put_all(self, entries: Mapping[K, V]) -> None:
         """Set all of ``entries``."""
-        ...
 
     def remove(self, key: K) -> None:
         """Remove ``key`` if it is there."""
-        ...
 
     def clear(self) -> None:
         """Remove all entries."""
-        ...
 
     def __setitem__(self, key: K, value: V) -> None: ...
 
@@ -91,15 +81,12 @@ class BroadcastContext(Protocol):
 
     def timestamp(self) -> int | Any:
         """Return the element's timestamp in milliseconds, ``None`` if it has none."""
-        ...
 
     def current_watermark(self) -> int:
         """Return the watermark before the batch."""
-        ...
 
     def current_processing_time(self) -> int:
         """Return the processing time of the batch."""
-        ...
 
     def get_broadcast_state(self, descriptor: MapState[K, V]) -> BroadcastState[K, V]:
         """Return the broadcast state of a descriptor that was given to `keyed.Stream.broadcast`.
@@ -107,7 +94,6 @@ class BroadcastContext(Protocol):
         Raises:
             StateAccessError: It is of another one.
         """
-        ...
 
     def apply_to_keyed_state(self, descriptor: S, function: Callable[[Any, S], object]) -> None:
         """Call ``function`` with each key of the key group that has something in a keyed state, and with that state.
@@ -122,23 +108,18 @@ class BroadcastContext(Protocol):
         Raises:
             StateAccessError: The function has no such keyed state.
         """
-        ...
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
         """Emit ``value`` to the side output ``tag``, in each key group."""
-        ...
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
         """Emit ``value`` to the main output, in each key group; without a timestamp it takes the element's."""
-        ...
 
     def drop(self) -> None:
         """Count the current element as dropped (``rows_dropped``): once, and not in each key group."""
-        ...
 
     def is_late(self) -> bool:
         """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
-        ...
 
 
 def check_descriptors(descriptors: tuple[Any, ...]) -> None:

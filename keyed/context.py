@@ -47,39 +47,30 @@ class TimerService(Protocol):
 
     def current_watermark(self) -> int:
         """Return the watermark; −2^63 before the first row, 2^63 − 1 after the end of input."""
-        ...
 
     def current_processing_time(self) -> int:
         """Return the processing time of this micro-batch."""
-        ...
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Call ``on_timer`` when the watermark reaches ``timestamp``."""
-        ...
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Call ``on_timer`` when the processing time reaches ``timestamp``."""
-        ...
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         """Delete the unnamed event-time timer at ``timestamp``, if it is set."""
-        ...
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         """Delete the unnamed processing-time timer at ``timestamp``, if it is set."""
-        ...
 
     def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Set the timer ``name``, replacing where it stood. ``name`` is any plain encodable value but ``None``."""
-        ...
 
     def cancel_timer(self, name: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Cancel the timer ``name`` if it is set."""
-        ...
 
     def timers(self) -> list[Timer]:
         """Return the pending timers of the current key: by domain (event time first), timestamp and name."""
-        ...
 
 
 class Context(Protocol):
@@ -90,15 +81,12 @@ class Context(Protocol):
 
         Type checkers take it for an `int`: where it is used, the stream has timestamps.
         """
-        ...
 
     def get_current_key(self) -> Any:
         """Return the key: a scalar, or a tuple where ``key_by`` has several columns."""
-        ...
 
     def timer_service(self) -> TimerService:
         """Return the clocks and timers of the current key."""
-        ...
 
     def get_broadcast_state(self, descriptor: MapState[K, V]) -> ReadOnlyBroadcastState[K, V]:
         """Return the broadcast state of a descriptor; writing it raises `StateAccessError`.
@@ -108,23 +96,18 @@ class Context(Protocol):
         Raises:
             StateAccessError: No stream was broadcast with this descriptor.
         """
-        ...
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
         """Emit ``value`` to the side output ``tag``."""
-        ...
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
         """Emit ``value`` to the main output; without a timestamp it takes the element's or the event timer's."""
-        ...
 
     def drop(self) -> None:
         """Count the current element as dropped (``rows_dropped``): nothing goes missing without a trace."""
-        ...
 
     def is_late(self) -> bool:
         """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
-        ...
 
 
 class OnTimerContext(Context, Protocol):
@@ -132,11 +115,9 @@ class OnTimerContext(Context, Protocol):
 
     def time_domain(self) -> TimeDomain:
         """Return the domain of the timer that fired."""
-        ...
 
     def timer_name(self) -> Any:
         """Return the name of the timer that fired, or ``None``."""
-        ...
 
 
 class TaskContext(Protocol):
@@ -144,15 +125,12 @@ class TaskContext(Protocol):
 
     def get_task_name(self) -> str:
         """Return the name of the operator."""
-        ...
 
     def get_index_of_this_subtask(self) -> int:
         """Return the index of the key group, from 0."""
-        ...
 
     def get_number_of_parallel_subtasks(self) -> int:
         """Return the number of key groups."""
-        ...
 
 
 class OpenContext(TaskContext, Protocol):
@@ -160,24 +138,18 @@ class OpenContext(TaskContext, Protocol):
 
     def get_state(self, descriptor: ValueState[T]) -> ValueState[T]:
         """Return the `ValueState` that ``descriptor`` names, bound to this task."""
-        ...
 
     def get_list_state(self, descriptor: ListState[T]) -> ListState[T]:
         """Return the `ListState` that ``descriptor`` names, bound to this task."""
-        ...
 
     def get_map_state(self, descriptor: MapState[K, V]) -> MapState[K, V]:
         """Return the `MapState` that ``descriptor`` names, bound to this task."""
-        ...
 
     def get_reducing_state(self, descriptor: ReducingState[T]) -> ReducingState[T]:
         """Return the `ReducingState` that ``descriptor`` names, bound to this task."""
-        ...
 
     def get_aggregating_state(self, descriptor: AggregatingState[IN, OUT]) -> AggregatingState[IN, OUT]:
         """Return the `AggregatingState` that ``descriptor`` names, bound to this task."""
-        ...
 
     def get_versioned_state(self, descriptor: VersionedState[T]) -> VersionedState[T]:
         """Return the `VersionedState` that ``descriptor`` names, bound to this task."""
-        ...

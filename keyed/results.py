@@ -109,17 +109,14 @@ class Query(Protocol):
     @property
     def is_active(self) -> bool:
         """Whether the query is running."""
-        ...
 
     @property
     def progress(self) -> Progress | None:
         """The last batch that was committed."""
-        ...
 
     @property
     def restored(self) -> Restored | None:
         """What the query was restored with, if this program has restored it."""
-        ...
 
     @property
     def tables(self) -> StateTables:
@@ -128,15 +125,12 @@ class Query(Protocol):
         Raises:
             DefinitionError: The query was started without ``tables=``.
         """
-        ...
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Return the cumulative counters by operator and name, as of the last batch."""
-        ...
 
     def stop(self) -> None:
         """Stop the query; what it has committed stays, also in its changelogs."""
-        ...
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query.
@@ -150,7 +144,6 @@ class Query(Protocol):
         Raises:
             KeyedError: What the query failed with.
         """
-        ...
 
 
 def shown_query(name: str, progress: Progress | None) -> str:

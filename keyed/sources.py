@@ -48,7 +48,6 @@ class SeekableSource(Protocol):
 
     def __iter__(self) -> Iterator[Any]:
         """Return the elements from where `seek` was called for, or from where the source starts by itself."""
-        ...
 
     def position(self) -> Any:
         """Return where the source stands after the element that the iteration gave last.
@@ -56,7 +55,6 @@ class SeekableSource(Protocol):
         Returns:
             Plain data: None excepted, what MessagePack has, so lists for tuples and names as keys of dictionaries.
         """
-        ...
 
     def seek(self, position: Any) -> None:
         """Let the iteration that comes begin after the element of a position that `position` gave, in an earlier run.
@@ -64,4 +62,3 @@ class SeekableSource(Protocol):
         Raises:
             KeyedError: The position is not one of this source.
         """
-        ...

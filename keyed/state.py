@@ -44,19 +44,15 @@ class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
 
     def create_accumulator(self) -> ACC:
         """Return an accumulator to which nothing was added."""
-        ...
 
     def add(self, value: IN_contra, accumulator: ACC) -> ACC:
         """Return the accumulator with ``value`` added."""
-        ...
 
     def get_result(self, accumulator: ACC) -> OUT_co:
         """Return the result of what was added."""
-        ...
 
     def merge(self, a: ACC, b: ACC) -> ACC:
         """Return one accumulator out of two."""
-        ...
 
 
 def _type(type_: Any) -> Any:

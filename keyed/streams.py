@@ -60,7 +60,6 @@ class Assigner(Protocol[W_co]):
 
     def windowed(self, stream: KeyedStream) -> W_co:
         """Cut ``stream`` into windows."""
-        ...
 
 
 @attrs.frozen(eq=False)

@@ -22,7 +22,6 @@ class BatchContext(Protocol):
     @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns of ``key_by``."""
-        ...
 
     @property
     def late(self) -> pa.BooleanArray:
@@ -31,23 +30,18 @@ class BatchContext(Protocol):
         As long as the table that ``process_batch`` got, all false if that has no timestamps; empty in
         ``on_watermark``.
         """
-        ...
 
     def current_watermark(self) -> int:
         """Return the watermark: in ``process_batch`` that before the batch, in ``on_watermark`` the new one."""
-        ...
 
     def current_processing_time(self) -> int:
         """Return the processing time of this micro-batch, milliseconds."""
-        ...
 
     def previous_watermark(self) -> int:
         """Return the watermark before this micro-batch, also in ``on_watermark``: what lies between them ends in it."""
-        ...
 
     def previous_processing_time(self) -> int:
         """Return the processing time of the micro-batch before; −2^63 in the first one."""
-        ...
 
     def emit(self, table: pa.Table) -> None:
         """Emit rows to the main output.
@@ -56,15 +50,12 @@ class BatchContext(Protocol):
             table: The columns of the declared output, by name; others are left out. If it has `TIMESTAMP_COLUMN`, those
                 are the timestamps of the rows for a keyed stage that follows.
         """
-        ...
 
     def output(self, tag: OutputTag | str, table: pa.Table) -> None:
         """Emit rows to the side output ``tag``. The columns are as in `emit`."""
-        ...
 
     def drop(self, rows: int) -> None:
         """Count rows as dropped (``rows_dropped``): nothing goes missing without a trace."""
-        ...
 
 
 class VectorizedFunction(Shown):

@@ -30,11 +30,9 @@ class EvictorContext(Protocol):
 
     def get_current_watermark(self) -> int:
         """Return the watermark, milliseconds."""
-        ...
 
     def get_current_processing_time(self) -> int:
         """Return the processing time, milliseconds."""
-        ...
 
 
 class Evictor:

@@ -16,15 +16,12 @@ class ProcessWindowContext(Protocol):
 
     def window(self) -> Any:
         """Return the window: a `windows.TimeWindow`, `windows.GlobalWindow` or one of the assigner's own."""
-        ...
 
     def current_watermark(self) -> int:
         """Return the watermark, milliseconds."""
-        ...
 
     def current_processing_time(self) -> int:
         """Return the processing time, milliseconds."""
-        ...
 
     def window_state(self, descriptor: Any) -> Any:
         """Return the state that the function declares as ``descriptor``, for this key and window.
@@ -34,15 +31,12 @@ class ProcessWindowContext(Protocol):
         Raises:
             StateAccessError: The windows merge; what would its state be?
         """
-        ...
 
     def global_state(self, descriptor: Any) -> Any:
         """Return the state that the function declares as ``descriptor``, for this key and all its windows."""
-        ...
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
         """Emit ``value`` to the side output ``tag``."""
-        ...
 
 
 class ProcessWindowFunction:

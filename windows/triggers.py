@@ -36,31 +36,24 @@ class TriggerContext(Protocol):
 
     def get_current_watermark(self) -> int:
         """Return the watermark, milliseconds."""
-        ...
 
     def get_current_processing_time(self) -> int:
         """Return the processing time, milliseconds."""
-        ...
 
     def register_event_time_timer(self, time: int) -> None:
         """Call ``on_event_time`` for this window when the watermark reaches ``time``."""
-        ...
 
     def register_processing_time_timer(self, time: int) -> None:
         """Call ``on_processing_time`` for this window when the processing time reaches ``time``."""
-        ...
 
     def delete_event_time_timer(self, time: int) -> None:
         """Delete the event-time timer of this window at ``time``, if it is set."""
-        ...
 
     def delete_processing_time_timer(self, time: int) -> None:
         """Delete the processing-time timer of this window at ``time``, if it is set."""
-        ...
 
     def get_partitioned_state(self, descriptor: Any) -> Any:
         """Return the state that the trigger declares as ``descriptor``, for this key and window."""
-        ...
 
 
 class OnMergeContext(TriggerContext, Protocol):
@@ -68,7 +61,6 @@ class OnMergeContext(TriggerContext, Protocol):
 
     def merge_partitioned_state(self, descriptor: Any) -> None:
         """Merge the state of the merged windows into that of the new one (`ReducingState` and `ListState`)."""
-        ...
 
 
 class Trigger:

@@ -16,7 +16,6 @@ class Window(Protocol):
 
     def max_timestamp(self) -> int:
         """Return the last timestamp that belongs to the window; timers and results of the window stand at it."""
-        ...
 
 
 class TimeWindow(NamedTuple):

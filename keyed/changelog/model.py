@@ -105,7 +105,6 @@ class ChangelogWriter(Protocol):
 
     def last(self) -> Commit | None:
         """Return the newest commit that is whole, or ``None`` if there is none. Torn ones are not counted."""
-        ...
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         """Append a commit: all of it, durable when this returns, or nothing.
@@ -124,11 +123,9 @@ class ChangelogWriter(Protocol):
             ChangelogFenced: Another writer of the group is ahead. Open a new one, and go on from its `last`.
             ChangelogError: It cannot be written. The writer can be used again.
         """
-        ...
 
     def close(self) -> None:
         """Release what the writer holds. Closing again does nothing."""
-        ...
 
 
 @runtime_checkable
@@ -148,7 +145,6 @@ class StagingWriter(ChangelogWriter, Protocol):
         Raises:
             ChangelogError: It cannot be written.
         """
-        ...
 
 
 class ChangelogReader(Protocol):
@@ -156,7 +152,6 @@ class ChangelogReader(Protocol):
 
     def last(self) -> Commit | None:
         """Return the newest commit that is whole, or ``None``."""
-        ...
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
         """Yield the commits there are at the time, each with its content.
@@ -171,7 +166,6 @@ class ChangelogReader(Protocol):
             HistoryCompacted: ``after`` or ``until`` lies before what compaction left.
             CorruptionError: A record fails its checks, or a commit is missing between others.
         """
-        ...
 
 
 @runtime_checkable
@@ -185,19 +179,15 @@ class Changelog(Protocol):
             ChangelogError: It belongs to another operator or number of key groups, which the message names; or it
                 cannot be created.
         """
-        ...
 
     def header(self) -> LogHeader | None:
         """Return the identity of the changelog, or ``None`` if it was not created yet."""
-        ...
 
     def writer(self, group: int) -> ChangelogWriter:
         """Open the writer of a key group. It fences those opened before, where the storage can."""
-        ...
 
     def reader(self, group: int) -> ChangelogReader:
         """Open a reader of a key group. There may be many."""
-        ...
 
     def put_position(self, sequence: int, data: bytes) -> None:
         """Remember the runner's position after a batch. The same one again is left as it is.
@@ -205,11 +195,9 @@ class Changelog(Protocol):
         Raises:
             ChangelogDiverged: Another position is kept for this sequence.
         """
-        ...
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield the positions after a sequence, in order, as far as they are kept."""
-        ...
 
     def keep(self, name: str, data: bytes) -> None:
         """Keep something of the runner's until it is forgotten. The same again is left as it is.
@@ -221,15 +209,12 @@ class Changelog(Protocol):
         Raises:
             ChangelogDiverged: Something else is kept under the name.
         """
-        ...
 
     def forget(self, names: Iterable[str]) -> None:
         """Keep no longer what was given to `keep` under names. Those that are not kept are passed over."""
-        ...
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Yield what was given to `keep`, in order of names."""
-        ...
 
 
 @runtime_checkable
@@ -254,4 +239,3 @@ class StagingChangelog(Changelog, Protocol):
         Raises:
             ChangelogError: It cannot be written.
         """
-        ...

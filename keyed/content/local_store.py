@@ -34,37 +34,29 @@ class StoredTable(Protocol):
     @property
     def keys(self) -> tuple[str, ...]:
         """Columns of the key."""
-        ...
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        ...
 
     @property
     def positions(self) -> int:
         """Number of positions, some of which may have no row."""
-        ...
 
     def select(self, ranges: Sequence[Range] | None) -> Iterator[tuple[Any, pa.Table]]:
         """Yield the rows in ranges, or all of them, with their positions, in parts."""
-        ...
 
     def at(self, positions: Any) -> pa.Table | None:
         """Return the rows at positions, in that order; ``None`` if there are no positions."""
-        ...
 
     def find(self, wanted: Any) -> Any:
         """Return the position of each key, -1 where there is none. Keys come as the store's tables hold them."""
-        ...
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:
         """Return the rows that are there of some keys, each once; ``None`` if none is."""
-        ...
 
     def live(self, rows: pa.Table) -> Any:
         """Return the positions of those of some rows that are there just as they are given."""
-        ...
 
 
 class ReadStore(Protocol):
@@ -72,23 +64,18 @@ class ReadStore(Protocol):
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the value at an address."""
-        ...
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the (sub, value) pairs of exactly this prefix, in order of sub."""
-        ...
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield the (time, prefix, sub) of the entries of a kind that are due by ``up_to``, in that order."""
-        ...
 
     def items(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield all (prefix, sub, value)."""
-        ...
 
     def table(self, state_id: int) -> StoredTable | None:
         """Return the rows of a table state, ``None`` if it has none."""
-        ...
 
 
 class Applies(Protocol):
@@ -96,7 +83,6 @@ class Applies(Protocol):
 
     def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
         """Apply changes in order, and those of tables, atomically with the position."""
-        ...
 
 
 class LocalStore(ReadStore, Applies, Protocol):
@@ -104,12 +90,9 @@ class LocalStore(ReadStore, Applies, Protocol):
 
     def position(self) -> tuple[str, int] | None:
         """Return the (log id, last applied row), or ``None`` if the store is empty."""
-        ...
 
     def reset(self) -> None:
         """Drop everything."""
-        ...
 
     def close(self) -> None:
         """Release what the store holds."""
-        ...

@@ -21,11 +21,9 @@ class OutputTaker(Protocol):
 
     def take(self, emitted: Emitted) -> None:
         """Take what was emitted since the last call; it is cleared afterwards."""
-        ...
 
     def restart(self) -> None:
         """Forget what was taken: the batch runs again from its start."""
-        ...
 
 
 #: Keys, timestamps, elements, and the side of each where a function reads two.

@@ -54,7 +54,6 @@ class Work(Protocol):
             watermark: The watermark after it. The scope is at the one before, and is left at this one.
             changes: Takes what it changes.
         """
-        ...
 
 
 class RowWork:

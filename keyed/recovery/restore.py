@@ -49,11 +49,9 @@ class Loadable(Protocol):
     @property
     def index(self) -> int:
         """Its index."""
-        ...
 
     def loader(self, commit: int, states: dict[str, Any]) -> Loader:
         """Return what loads it. See `KeyGroup.loader`."""
-        ...
 
 
 def restore(

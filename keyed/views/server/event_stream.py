@@ -85,11 +85,9 @@ class Events(Protocol):
     @property
     def resets(self) -> int:
         """How often the reader got the state anew."""
-        ...
 
     def take(self) -> bytes:
         """Return the next events; nothing if there is none until the next batch."""
-        ...
 
 
 class ChangeEvents:
