@@ -46,11 +46,12 @@ from keyed.errors import (
 from keyed.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from keyed.global_tables import GlobalTable, global_table
 from keyed.kafka_source import KafkaSource
-from keyed.options import OperatorOptions, shows_options
+from keyed.options import OperatorOptions
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
+from keyed.shown import shows_options
 from keyed.sinks import collect_sink, parquet_sink
 from keyed.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.state import (

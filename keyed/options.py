@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import attrs
 
@@ -79,9 +78,6 @@ class Options:
                 raise DefinitionError(f"{name}={value!r} {remedy}")
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 def options_of(given: RunOptions | StartOptions, kind: type[RunOptions]) -> Options:
     """Return the options that were given.
 
@@ -92,28 +88,3 @@ def options_of(given: RunOptions | StartOptions, kind: type[RunOptions]) -> Opti
         if name not in kind.__annotations__:
             raise TypeError(f"{name!r} is no option; there are {', '.join(kind.__annotations__)}")
     return Options(**given)
-
-
-def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
-    """Let the signature of a function that takes options name them, for ``help`` and notebooks.
-
-    Type checkers and editors read them from ``Unpack``; what looks at the function itself would see ``**options``.
-
-    Args:
-        kind: The `TypedDict` that the function unpacks.
-        defaults: What the options are by default, where it is not ``None``.
-    """
-    options = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint.__forward_arg__
-        )
-        for name, hint in kind.__annotations__.items()
-    ]
-
-    def shown(function: F) -> F:
-        signature = inspect.signature(function)
-        *others, _ = signature.parameters.values()
-        vars(function)["__signature__"] = signature.replace(parameters=[*others, *options])
-        return function
-
-    return shown

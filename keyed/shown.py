@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST = 200
 
 
@@ -33,3 +35,28 @@ def shown(value: Any) -> str:
     except RecursionError:
         return f"<{type(value).__name__}, nested too deep to be shown>"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
+    """Let the signature of a function that takes options name them, for ``help`` and notebooks.
+
+    Type checkers and editors read them from ``Unpack``; what looks at the function itself would see ``**options``.
+
+    Args:
+        kind: The `TypedDict` that the function unpacks.
+        defaults: What the options are by default, where it is not ``None``.
+    """
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint.__forward_arg__
+        )
+        for name, hint in kind.__annotations__.items()
+    ]
+
+    def shown(function: F) -> F:
+        signature = inspect.signature(function)
+        *others, _ = signature.parameters.values()
+        vars(function)["__signature__"] = signature.replace(parameters=[*others, *options])
+        return function
+
+    return shown

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import attrs
 
 from keyed.durations import MIN_TIMESTAMP, Duration, milliseconds_of
 from keyed.errors import StateAccessError, StateDefinitionError
-from keyed.shown import Shown, named
+from keyed.shown import Shown, named, shows_options
 from keyed.ttl import StateTtl, history_ttl
 
 T = TypeVar("T")
@@ -66,6 +66,26 @@ def _type(type_: Any) -> Any:
     return object if type_ is None else type_
 
 
+class StateOptions(TypedDict, total=False):
+    """Keywords of all states."""
+
+    name: str | None
+    ttl: StateTtl | None
+
+
+class ListOptions(StateOptions, total=False):
+    """Keywords of a `ListState`."""
+
+    named_by: str | None
+
+
+class ValueOptions(ListOptions, total=False):
+    """Keywords of a `ValueState`."""
+
+    in_place: bool
+    rows: Mapping[str, Any] | None
+
+
 ROW_CALLS = "process_element, on_timer or what they call"
 BATCH_CALLS = "process_batch, on_watermark or what they call"
 
@@ -91,7 +111,7 @@ class State(Shown):
     _lifetime = "ttl"
     _calls = f"{ROW_CALLS}, and call namespace() there too"
 
-    def __init__(self, name: str | None, ttl: StateTtl | None) -> None:
+    def __init__(self, name: str | None = None, ttl: StateTtl | None = None) -> None:
         if ttl is not None and not isinstance(ttl, StateTtl):
             raise StateDefinitionError(f"ttl={ttl!r} is a {type(ttl).__name__}; give a StateTtl")
         self.ttl = ttl
@@ -167,55 +187,25 @@ class ValueState(KeyedState, Generic[T]):
     kind = "value"
 
     @overload
-    def __init__(
-        self: ValueState[Any],
-        type: None = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        in_place: bool = False,
-        rows: Mapping[str, Any] | None = None,
-        named_by: str | None = None,
-    ) -> None: ...
+    def __init__(self: ValueState[Any], type: None = None, **options: Unpack[ValueOptions]) -> None: ...
     @overload
-    def __init__(
-        self: ValueState[D | None],
-        type: type[D],
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        in_place: bool = False,
-        rows: Mapping[str, Any] | None = None,
-        named_by: str | None = None,
-    ) -> None: ...
+    def __init__(self: ValueState[D | None], type: type[D], **options: Unpack[ValueOptions]) -> None: ...
     @overload
-    def __init__(
-        self: ValueState[D], type: type[D], default: D, *, name: str | None = None, ttl: StateTtl | None = None
-    ) -> None: ...
+    def __init__(self: ValueState[D], type: type[D], default: D, **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(
-        self: ValueState[Any],
-        type: Any,
-        default: Any = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        in_place: bool = False,
-        rows: Mapping[str, Any] | None = None,
-        named_by: str | None = None,
-    ) -> None: ...
+    def __init__(self: ValueState[Any], type: Any, default: Any = None, **options: Unpack[ValueOptions]) -> None: ...
+    @shows_options(StateOptions)
     def __init__(
         self,
         type: Any = None,
         default: Any = None,
         *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
         in_place: bool = False,
         rows: Mapping[str, Any] | None = None,
         named_by: str | None = None,
+        **options: Unpack[StateOptions],
     ) -> None:
-        super().__init__(name, ttl)
+        super().__init__(**options)
         if in_place and default is not None:
             raise StateDefinitionError(
                 f"default={default!r} with in_place=True: changes of a default would be lost; leave the default out, "
@@ -255,41 +245,14 @@ class ListState(KeyedState, Generic[T]):
     kind = "list"
 
     @overload
-    def __init__(
-        self: ListState[Any],
-        type: None = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        named_by: str | None = None,
-    ) -> None: ...
+    def __init__(self: ListState[Any], type: None = None, **options: Unpack[ListOptions]) -> None: ...
     @overload
-    def __init__(
-        self: ListState[D],
-        type: type[D],
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        named_by: str | None = None,
-    ) -> None: ...
+    def __init__(self: ListState[D], type: type[D], **options: Unpack[ListOptions]) -> None: ...
     @overload
-    def __init__(
-        self: ListState[Any],
-        type: Any,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        named_by: str | None = None,
-    ) -> None: ...
-    def __init__(
-        self,
-        type: Any = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-        named_by: str | None = None,
-    ) -> None:
-        super().__init__(name, ttl)
+    def __init__(self: ListState[Any], type: Any, **options: Unpack[ListOptions]) -> None: ...
+    @shows_options(StateOptions)
+    def __init__(self, type: Any = None, *, named_by: str | None = None, **options: Unpack[StateOptions]) -> None:
+        super().__init__(**options)
         self.type: Any = _type(type)
         self.named_by = named_by
 
@@ -328,25 +291,15 @@ class MapState(KeyedState, Generic[K, V]):
 
     @overload
     def __init__(
-        self: MapState[Any, Any],
-        key: None = None,
-        value: None = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
+        self: MapState[Any, Any], key: None = None, value: None = None, **options: Unpack[StateOptions]
     ) -> None: ...
     @overload
-    def __init__(
-        self: MapState[K, V], key: type[K], value: type[V], *, name: str | None = None, ttl: StateTtl | None = None
-    ) -> None: ...
+    def __init__(self: MapState[K, V], key: type[K], value: type[V], **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(
-        self: MapState[Any, Any], key: Any, value: Any, *, name: str | None = None, ttl: StateTtl | None = None
-    ) -> None: ...
-    def __init__(
-        self, key: Any = None, value: Any = None, *, name: str | None = None, ttl: StateTtl | None = None
-    ) -> None:
-        super().__init__(name, ttl)
+    def __init__(self: MapState[Any, Any], key: Any, value: Any, **options: Unpack[StateOptions]) -> None: ...
+    @shows_options(StateOptions)
+    def __init__(self, key: Any = None, value: Any = None, **options: Unpack[StateOptions]) -> None:
+        super().__init__(**options)
         self.key_type: Any = _type(key)
         self.value_type: Any = _type(value)
 
@@ -428,31 +381,15 @@ class ReducingState(KeyedState, Generic[T]):
 
     @overload
     def __init__(
-        self: ReducingState[D],
-        reduce: Callable[[D, D], D],
-        type: type[D],
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
+        self: ReducingState[D], reduce: Callable[[D, D], D], type: type[D], **options: Unpack[StateOptions]
     ) -> None: ...
     @overload
     def __init__(
-        self: ReducingState[Any],
-        reduce: Callable[[Any, Any], Any],
-        type: Any = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
+        self: ReducingState[Any], reduce: Callable[[Any, Any], Any], type: Any = None, **options: Unpack[StateOptions]
     ) -> None: ...
-    def __init__(
-        self,
-        reduce: Callable[[Any, Any], Any],
-        type: Any = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
-    ) -> None:
-        super().__init__(name, ttl)
+    @shows_options(StateOptions)
+    def __init__(self, reduce: Callable[[Any, Any], Any], type: Any = None, **options: Unpack[StateOptions]) -> None:
+        super().__init__(**options)
         if not callable(reduce):
             raise StateDefinitionError(f"reduce={reduce!r} is not callable; give a function (current, added) -> new")
         self.reduce = reduce
@@ -480,15 +417,11 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
 
     kind = "aggregating"
 
+    @shows_options(StateOptions)
     def __init__(
-        self,
-        aggregate: AggregateFunction[IN, Any, OUT],
-        accumulator: Any = None,
-        *,
-        name: str | None = None,
-        ttl: StateTtl | None = None,
+        self, aggregate: AggregateFunction[IN, Any, OUT], accumulator: Any = None, **options: Unpack[StateOptions]
     ) -> None:
-        super().__init__(name, ttl)
+        super().__init__(**options)
         missing = [m for m in ("create_accumulator", "add", "get_result") if not callable(getattr(aggregate, m, None))]
         if missing:
             raise StateDefinitionError(f"aggregate={aggregate!r} lacks {', '.join(missing)}; see AggregateFunction")

@@ -32,12 +32,12 @@ from keyed.functions import (
 from keyed.global_tables import GlobalTable
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
-from keyed.options import Options, RunOptions, StartOptions, options_of, shows_options
+from keyed.options import Options, RunOptions, StartOptions, options_of
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
-from keyed.shown import Shown, named
+from keyed.shown import Shown, named, shows_options
 from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState

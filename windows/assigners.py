@@ -304,10 +304,7 @@ def _offset(offset: Duration, period_ms: int, of: str) -> int:
     Raises:
         DefinitionError: It is not whole milliseconds, or its absolute value not below the period.
     """
-    negative = (isinstance(offset, int) and offset < 0) or (
-        isinstance(offset, dt.timedelta) and offset < dt.timedelta(0)
-    )
-    offset_ms = -milliseconds_of(-offset, "offset") if negative else milliseconds_of(offset, "offset")
+    offset_ms = milliseconds_of(offset, "offset", least=-MAX_TIMESTAMP)
     if abs(offset_ms) >= period_ms:
         raise DefinitionError(f"offset={offset!r}: its absolute value must be below the {of} of {period_ms} ms")
     return offset_ms

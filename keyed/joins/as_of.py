@@ -17,7 +17,7 @@ from keyed import (
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path
+from keyed.joins.join_path import Path, Plan
 from keyed.joins.pairs import Join, Pairing, TimedJoin, time_of
 
 
@@ -68,10 +68,10 @@ class AsOfJoin(TimedJoin):
     def spans_ms(self) -> tuple[int]:
         return (self.tolerance_ms or 0,)
 
-    def over_columns(self, **planned: Any) -> VectorizedFunction:
+    def over_columns(self, plan: Plan) -> VectorizedFunction:
         from keyed.joins.as_of_columns import AsOfColumns
 
-        return AsOfColumns(self.pairs, self.tolerance_ms, exact=self.exact, **planned)
+        return AsOfColumns(plan, self.pairs, self.tolerance_ms, exact=self.exact)
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         time = time_of(ctx)

@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from keyed import BatchContext, Schema
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, Late, in_order, integers, numbered
-from keyed.joins.join_path import Side
+from keyed import BatchContext
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
+from keyed.joins.join_path import Plan
 from keyed.joins.matching import Ordered, codes_of
 from keyed.joins.pairs import Pairing
 
@@ -20,27 +20,14 @@ class AsOfColumns(ColumnJoin):
     Right rows that the watermark has passed are in a table of their own, with one row a key: the last.
 
     Args:
+        plan: What it is made for.
         pairs: What it makes of pairs.
         tolerance_ms: How much older the right row may be; ``None`` for any.
         exact: Whether one of the same time counts.
-        shown: As in `ColumnJoin`, and so the others.
-        sides: The two streams.
-        output: Columns of the output.
-        late: Side outputs of late rows.
     """
 
-    def __init__(
-        self,
-        pairs: Pairing,
-        tolerance_ms: int | None,
-        *,
-        exact: bool,
-        shown: str,
-        sides: list[Side],
-        output: Schema,
-        late: Late,
-    ) -> None:
-        super().__init__(shown, sides, output, late)
+    def __init__(self, plan: Plan, pairs: Pairing, tolerance_ms: int | None, *, exact: bool) -> None:
+        super().__init__(plan)
         self._pairing = pairs
         self._tolerance_ms = tolerance_ms
         self._exact = exact

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from keyed import (
     TIMESTAMP_COLUMN,
     BatchContext,
-    OutputTag,
     Schema,
     TableState,
     TimestampError,
@@ -21,7 +20,7 @@ from keyed import (
     table_of,
     table_rows,
 )
-from keyed.joins.join_path import OWN, Side
+from keyed.joins.join_path import OWN, Plan
 from keyed.joins.matching import Numbers
 
 TIME, NUMBER = f"{OWN}time", f"{OWN}number"
@@ -29,8 +28,6 @@ TIME, NUMBER = f"{OWN}time", f"{OWN}number"
 _OUTPUTS = 8192
 #: How far from 1970 a timestamp may be: sums with what a join reaches stay in 64 bits.
 MOST_TIME = 2**62
-
-Late = tuple[OutputTag | None, OutputTag | None]
 
 
 class ColumnJoin(VectorizedCoFunction):
@@ -40,23 +37,17 @@ class ColumnJoin(VectorizedCoFunction):
     unique among those of one key and time.
 
     Args:
-        shown: What it is shown as.
-        sides: The two streams.
-        output: Columns of the output.
-        late: Side outputs of late rows of either side; those of a side without are dropped and counted.
+        plan: What it is made for.
     """
 
     path_reason = None
 
-    def __init__(self, shown: str, sides: list[Side], output: Schema, late: Late) -> None:
-        self._shown = shown
-        self._sides = sides
-        self._output = output
-        self._late = late
-        self.known_side_outputs = {tag.name for tag in late if tag is not None}
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.known_side_outputs = {tag.name for tag in plan.late if tag is not None}
 
     def __repr__(self) -> str:
-        return self._shown
+        return self._plan.shown
 
     def state(self, side: int, name: str, key: Iterable[str], **own: str) -> TableState:
         """Return the table of a side, with columns of its own behind those of the stream.
@@ -67,13 +58,13 @@ class ColumnJoin(VectorizedCoFunction):
             key: Columns of its own that are part of the key.
             own: Types of the columns of its own.
         """
-        columns = self._sides[side].stored | {OWN + column: type_ for column, type_ in own.items()}
+        columns = self._plan.sides[side].stored | {OWN + column: type_ for column, type_ in own.items()}
         return TableState(Schema(tuple(columns.items())).ddl, key=(*self.keys, *key), name=name)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The key columns of both tables."""
-        return self._sides[0].keys
+        return self._plan.sides[0].keys
 
     def arrived(self, side: int, table: pa.Table | None, ctx: BatchContext, first_in_time: int) -> pa.Table | None:
         """Return the rows of a side that are not late, as they are stored, without a number; the others are diverted.
@@ -101,7 +92,7 @@ class ColumnJoin(VectorizedCoFunction):
 
     def stored(self, side: int, table: pa.Table) -> pa.Table:
         """Return rows of a stream with the columns as they are stored, and their time."""
-        of = self._sides[side]
+        of = self._plan.sides[side]
         names = dict(zip(of.keys, of.stored_keys, strict=True))
         columns: dict[str, Any] = {
             names.get(name, name): _whole_microseconds(table.column(name)) for name in of.columns
@@ -110,7 +101,7 @@ class ColumnJoin(VectorizedCoFunction):
 
     def divert(self, side: int, late: pa.Table, ctx: BatchContext) -> None:
         """Send late rows aside, or count them as dropped."""
-        tag = self._late[side]
+        tag = self._plan.late[side]
         if tag is None:
             ctx.drop(late.num_rows)
         else:
@@ -124,7 +115,7 @@ class ColumnJoin(VectorizedCoFunction):
             table: The rows.
             wanted: Their numbers, one as often as it is wanted, −1 for ``None``; all by default.
         """
-        of = self._sides[side]
+        of = self._plan.sides[side]
         names = dict(zip(of.keys, of.stored_keys, strict=True))
         columns: dict[str, Any] = {name: table.column(names.get(name, name)) for name in of.columns}
         table = pa.table(columns)
@@ -138,7 +129,7 @@ class ColumnJoin(VectorizedCoFunction):
     def emit(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
         """Emit outputs with their times."""
         if values:
-            ctx.emit(table_of(values, self._output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
+            ctx.emit(table_of(values, self._plan.output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
 
     def emit_made(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
         """Emit what was made of pairs; ``None`` is nothing."""

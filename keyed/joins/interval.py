@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from keyed import (
+    MAX_TIMESTAMP,
     Context,
     DefinitionError,
     MapState,
@@ -22,9 +23,10 @@ from keyed import (
     OutputDefinitionError,
     OutputTag,
     VectorizedFunction,
+    milliseconds_of,
 )
-from keyed.joins.join_path import Path
-from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
+from keyed.joins.join_path import Path, Plan
+from keyed.joins.pairs import How, Join, Pairing, TimedJoin, time_of
 
 Kept = MapState[tuple[int, int], tuple[Any, bool]]
 
@@ -130,8 +132,8 @@ class IntervalJoin(TimedJoin):
             # It may have side outputs of its own.
             self.known_side_outputs = None
         self.pairs = Pairing(made, how)
-        self.lower = signed_milliseconds(lower, "lower") + lower_exclusive
-        self.upper = signed_milliseconds(upper, "upper") - upper_exclusive
+        self.lower = milliseconds_of(lower, "lower", least=-MAX_TIMESTAMP) + lower_exclusive
+        self.upper = milliseconds_of(upper, "upper", least=-MAX_TIMESTAMP) - upper_exclusive
         if self.lower > self.upper:
             raise DefinitionError(f"IntervalJoin: no time lies between lower={lower!r} and upper={upper!r}")
         # How long an element of either side is kept after its time.
@@ -155,10 +157,10 @@ class IntervalJoin(TimedJoin):
     def spans_ms(self) -> tuple[int, int]:
         return self.lower, self.upper
 
-    def over_columns(self, **planned: Any) -> VectorizedFunction:
+    def over_columns(self, plan: Plan) -> VectorizedFunction:
         from keyed.joins.interval_columns import IntervalColumns
 
-        return IntervalColumns(self.pairs, (self.lower, self.upper), self.kept_ms, **planned)
+        return IntervalColumns(plan, self.pairs, (self.lower, self.upper), self.kept_ms)
 
     def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
         return self._meet(0, value, ctx, self.lefts, self.rights, self.lower, self.upper)

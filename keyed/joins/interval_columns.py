@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed import BatchContext, Schema
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, Late, in_order, integers, joined, numbered
-from keyed.joins.join_path import OWN, Side
+from keyed import BatchContext
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, joined, numbered
+from keyed.joins.join_path import OWN, Plan
 from keyed.joins.matching import Numbers, Ordered, codes_of
 from keyed.joins.pairs import Pairing
 
@@ -23,27 +23,14 @@ class IntervalColumns(ColumnJoin):
     """Does what an `IntervalJoin` does. Pairs of a batch come out as there, and what waits no more after them.
 
     Args:
+        plan: What it is made for.
         pairs: What it makes of pairs.
         bounds: The least and greatest distance of the right row's time from the left one's.
         kept_ms: How long a row of either side is kept after its time.
-        shown: As in `ColumnJoin`, and so the others.
-        sides: The two streams.
-        output: Columns of the output.
-        late: Side outputs of late rows.
     """
 
-    def __init__(
-        self,
-        pairs: Pairing,
-        bounds: tuple[int, int],
-        kept_ms: tuple[int, int],
-        *,
-        shown: str,
-        sides: list[Side],
-        output: Schema,
-        late: Late,
-    ) -> None:
-        super().__init__(shown, sides, output, late)
+    def __init__(self, plan: Plan, pairs: Pairing, bounds: tuple[int, int], kept_ms: tuple[int, int]) -> None:
+        super().__init__(plan)
         self._pairing = pairs
         self._lower, self._upper = bounds
         self._kept_ms = kept_ms

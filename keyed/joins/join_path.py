@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import attrs
 
-from keyed import DefinitionError, KeyedStream, Output
+from keyed import DefinitionError, KeyedStream, Output, OutputTag, Schema
 
 Path = Literal["auto", "row", "vectorized"]
 
@@ -41,6 +41,23 @@ class Side:
         """The columns as they are stored: the key first, with the names of the left side."""
         keys = {stored: self.columns[key] for stored, key in zip(self.stored_keys, self.keys, strict=True)}
         return keys | {name: type_ for name, type_ in self.columns.items() if name not in self.keys}
+
+
+@attrs.frozen
+class Plan:
+    """What a join over whole columns is made for.
+
+    Attributes:
+        shown: What it is shown as.
+        sides: The two streams.
+        output: Columns of the output.
+        late: Side outputs of late rows of either side; those of a side without are dropped and counted.
+    """
+
+    shown: str
+    sides: list[Side]
+    output: Schema
+    late: tuple[OutputTag | None, OutputTag | None]
 
 
 def check_path(path: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator
-from datetime import timedelta
 from typing import Any, Literal
 
 from keyed import (
@@ -15,10 +14,9 @@ from keyed import (
     OutputTag,
     TimestampError,
     VectorizedFunction,
-    milliseconds_of,
     schema_of,
 )
-from keyed.joins.join_path import MOST_SPAN, Path, check_path, row_reason, sides_of
+from keyed.joins.join_path import MOST_SPAN, Path, Plan, check_path, row_reason, sides_of
 
 How = Literal["inner", "left", "right", "full"]
 Join = Callable[[Any, Any], Any]
@@ -91,7 +89,7 @@ class TimedJoin(KeyedCoProcessFunction):
         if reason is None and max(map(abs, self.spans_ms())) > MOST_SPAN:
             reason = f"it reaches further than {MOST_SPAN} ms"
         if reason is None:
-            return self.over_columns(shown=repr(self), sides=sides_of(stream), output=schema_of(output), late=self.late)
+            return self.over_columns(Plan(repr(self), sides_of(stream), schema_of(output), self.late))
         if self._path == "vectorized":
             raise DefinitionError(
                 f"path='vectorized': {self!r} cannot be computed over whole columns, because {reason}; use path='auto' "
@@ -109,12 +107,8 @@ class TimedJoin(KeyedCoProcessFunction):
         """Return the durations that times are added to."""
         raise NotImplementedError
 
-    def over_columns(self, **planned: Any) -> VectorizedFunction:
-        """Return the same join over whole columns.
-
-        Args:
-            planned: What a `keyed.joins.column_join.ColumnJoin` takes.
-        """
+    def over_columns(self, plan: Plan) -> VectorizedFunction:
+        """Return the same join over whole columns."""
         raise NotImplementedError
 
     def drop_late(self, side: int, value: Any, ctx: Context) -> None:
@@ -136,16 +130,3 @@ def time_of(ctx: Context) -> int:
     if timestamp is None:
         raise TimestampError("the join goes by event time, and the element has no timestamp; give stream(timestamp=)")
     return timestamp
-
-
-def signed_milliseconds(duration: int | timedelta, parameter: str) -> int:
-    """Return a duration, which may be negative, as milliseconds.
-
-    Raises:
-        DefinitionError: It is none, or not whole milliseconds.
-    """
-    if isinstance(duration, timedelta):
-        negative = duration < timedelta(0)
-    else:
-        negative = isinstance(duration, int) and duration < 0
-    return -milliseconds_of(-duration, parameter) if negative else milliseconds_of(duration, parameter)

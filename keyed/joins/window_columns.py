@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import BatchContext, Schema
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, Late, in_order, integers, numbered
-from keyed.joins.join_path import OWN, Side
+from keyed import BatchContext
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
+from keyed.joins.join_path import OWN, Plan
 from keyed.joins.matching import codes_of
 
 _START, _CODE = f"{OWN}start", f"{OWN}code"
@@ -22,25 +22,18 @@ class WindowColumns(ColumnJoin):
     """Does what a `WindowCoGroup` or `WindowJoin` does. Windows come out by their start.
 
     Args:
+        plan: What it is made for.
         cogroup: Makes the outputs of a window.
         windows: Size, slide and offset of the windows.
-        shown: As in `ColumnJoin`, and so the others.
-        sides: The two streams.
-        output: Columns of the output.
-        late: Side outputs of late rows.
     """
 
     def __init__(
         self,
+        plan: Plan,
         cogroup: Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None],
         windows: tuple[int, int, int],
-        *,
-        shown: str,
-        sides: list[Side],
-        output: Schema,
-        late: Late,
     ) -> None:
-        super().__init__(shown, sides, output, late)
+        super().__init__(plan)
         self._cogroup = cogroup
         self._size, self._slide, self._offset = windows
         self.lefts = self.state(0, "lefts", (_START, NUMBER), start="bigint", number="bigint", time="bigint")

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from keyed import (
+    MAX_TIMESTAMP,
     Context,
     DefinitionError,
     ListState,
@@ -19,8 +20,8 @@ from keyed import (
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path
-from keyed.joins.pairs import How, Join, Pairing, TimedJoin, signed_milliseconds, time_of
+from keyed.joins.join_path import Path, Plan
+from keyed.joins.pairs import How, Join, Pairing, TimedJoin, time_of
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
 CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None]
@@ -32,7 +33,7 @@ class _Windows:
     def __init__(self, size: int | timedelta, slide: int | timedelta | None, offset: int | timedelta) -> None:
         self.size = milliseconds_of(size, "size", least=1)
         self.slide = self.size if slide is None else milliseconds_of(slide, "slide", least=1)
-        self.offset = signed_milliseconds(offset, "offset")
+        self.offset = milliseconds_of(offset, "offset", least=-MAX_TIMESTAMP)
 
     def starts(self, time: int) -> range:
         """Return the starts of the windows of a time, the earliest first."""
@@ -109,10 +110,10 @@ class WindowCoGroup(TimedJoin):
         assert self.windows is not None
         return self.windows.size, self.windows.slide, self.windows.offset
 
-    def over_columns(self, **planned: Any) -> VectorizedFunction:
+    def over_columns(self, plan: Plan) -> VectorizedFunction:
         from keyed.joins.window_columns import WindowColumns
 
-        return WindowColumns(self.cogroup, self.spans_ms(), **planned)
+        return WindowColumns(plan, self.cogroup, self.spans_ms())
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         self._keep(0, self.lefts, value, ctx)
