@@ -17,7 +17,7 @@ from keyed import (
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path, Plan
+from keyed.joins.join_path import JoinPlan, Path
 from keyed.joins.pairs import Join, Pairing, TimedJoin, time_of
 
 
@@ -68,7 +68,7 @@ class AsOfJoin(TimedJoin):
     def spans_ms(self) -> tuple[int]:
         return (self.tolerance_ms or 0,)
 
-    def over_columns(self, plan: Plan) -> VectorizedFunction:
+    def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
         from keyed.joins.as_of_columns import AsOfColumns
 
         return AsOfColumns(plan, self.pairs, self.tolerance_ms, exact=self.exact)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keyed import BatchContext
 from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
-from keyed.joins.join_path import Plan
+from keyed.joins.join_path import JoinPlan
 from keyed.joins.matching import Ordered, codes_of
 from keyed.joins.pairs import Pairing
 
@@ -26,7 +26,7 @@ class AsOfColumns(ColumnJoin):
         exact: Whether one of the same time counts.
     """
 
-    def __init__(self, plan: Plan, pairs: Pairing, tolerance_ms: int | None, *, exact: bool) -> None:
+    def __init__(self, plan: JoinPlan, pairs: Pairing, tolerance_ms: int | None, *, exact: bool) -> None:
         super().__init__(plan)
         self._pairing = pairs
         self._tolerance_ms = tolerance_ms

@@ -20,7 +20,7 @@ from keyed import (
     table_of,
     table_rows,
 )
-from keyed.joins.join_path import OWN, Plan
+from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers
 
 TIME, NUMBER = f"{OWN}time", f"{OWN}number"
@@ -42,7 +42,7 @@ class ColumnJoin(VectorizedCoFunction):
 
     path_reason = None
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JoinPlan) -> None:
         self._plan = plan
         self.known_side_outputs = {tag.name for tag in plan.late if tag is not None}
 

@@ -25,7 +25,7 @@ from keyed import (
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path, Plan
+from keyed.joins.join_path import JoinPlan, Path
 from keyed.joins.pairs import How, Join, Pairing, TimedJoin, time_of
 
 Kept = MapState[tuple[int, int], tuple[Any, bool]]
@@ -157,7 +157,7 @@ class IntervalJoin(TimedJoin):
     def spans_ms(self) -> tuple[int, int]:
         return self.lower, self.upper
 
-    def over_columns(self, plan: Plan) -> VectorizedFunction:
+    def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
         from keyed.joins.interval_columns import IntervalColumns
 
         return IntervalColumns(plan, self.pairs, (self.lower, self.upper), self.kept_ms)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from keyed import BatchContext
 from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, joined, numbered
-from keyed.joins.join_path import OWN, Plan
+from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers, Ordered, codes_of
 from keyed.joins.pairs import Pairing
 
@@ -29,7 +29,7 @@ class IntervalColumns(ColumnJoin):
         kept_ms: How long a row of either side is kept after its time.
     """
 
-    def __init__(self, plan: Plan, pairs: Pairing, bounds: tuple[int, int], kept_ms: tuple[int, int]) -> None:
+    def __init__(self, plan: JoinPlan, pairs: Pairing, bounds: tuple[int, int], kept_ms: tuple[int, int]) -> None:
         super().__init__(plan)
         self._pairing = pairs
         self._lower, self._upper = bounds

@@ -44,7 +44,7 @@ class Side:
 
 
 @attrs.frozen
-class Plan:
+class JoinPlan:
     """What a join over whole columns is made for.
 
     Attributes:

@@ -16,7 +16,7 @@ from keyed import (
     VectorizedFunction,
     schema_of,
 )
-from keyed.joins.join_path import MOST_SPAN, Path, Plan, check_path, row_reason, sides_of
+from keyed.joins.join_path import MOST_SPAN, JoinPlan, Path, check_path, row_reason, sides_of
 
 How = Literal["inner", "left", "right", "full"]
 Join = Callable[[Any, Any], Any]
@@ -89,7 +89,7 @@ class TimedJoin(KeyedCoProcessFunction):
         if reason is None and max(map(abs, self.spans_ms())) > MOST_SPAN:
             reason = f"it reaches further than {MOST_SPAN} ms"
         if reason is None:
-            return self.over_columns(Plan(repr(self), sides_of(stream), schema_of(output), self.late))
+            return self.over_columns(JoinPlan(repr(self), sides_of(stream), schema_of(output), self.late))
         if self._path == "vectorized":
             raise DefinitionError(
                 f"path='vectorized': {self!r} cannot be computed over whole columns, because {reason}; use path='auto' "
@@ -107,7 +107,7 @@ class TimedJoin(KeyedCoProcessFunction):
         """Return the durations that times are added to."""
         raise NotImplementedError
 
-    def over_columns(self, plan: Plan) -> VectorizedFunction:
+    def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
         """Return the same join over whole columns."""
         raise NotImplementedError
 

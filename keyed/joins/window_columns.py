@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keyed import BatchContext
 from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
-from keyed.joins.join_path import OWN, Plan
+from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import codes_of
 
 _START, _CODE = f"{OWN}start", f"{OWN}code"
@@ -29,7 +29,7 @@ class WindowColumns(ColumnJoin):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: JoinPlan,
         cogroup: Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None],
         windows: tuple[int, int, int],
     ) -> None:

@@ -20,7 +20,7 @@ from keyed import (
     VectorizedFunction,
     milliseconds_of,
 )
-from keyed.joins.join_path import Path, Plan
+from keyed.joins.join_path import JoinPlan, Path
 from keyed.joins.pairs import How, Join, Pairing, TimedJoin, time_of
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
@@ -110,7 +110,7 @@ class WindowCoGroup(TimedJoin):
         assert self.windows is not None
         return self.windows.size, self.windows.slide, self.windows.offset
 
-    def over_columns(self, plan: Plan) -> VectorizedFunction:
+    def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
         from keyed.joins.window_columns import WindowColumns
 
         return WindowColumns(plan, self.cogroup, self.spans_ms())
