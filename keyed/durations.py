@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import TypedDict, Unpack
 
 from keyed.errors import DefinitionError
+from keyed.shown import shows_options
 
 #: The watermark before the first row: no time has passed (Flink's ``Watermark.UNINITIALIZED``).
 MIN_TIMESTAMP = -(2**63)
@@ -12,7 +14,22 @@ MIN_TIMESTAMP = -(2**63)
 MAX_TIMESTAMP = 2**63 - 1
 
 Duration = int | timedelta
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+
+
+def instant_ms(instant: datetime) -> int:
+    """Return the milliseconds from the epoch to an instant, a datetime with a zone."""
+    return (instant - _EPOCH) // _MILLISECOND
+
+
+def instant_of(milliseconds: int) -> datetime:
+    """Return the instant so many milliseconds after the epoch.
+
+    Raises:
+        OverflowError: Python's datetimes do not reach it.
+    """
+    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def milliseconds_of(duration: Duration, parameter: str, *, least: int = 0) -> int:
@@ -41,29 +58,36 @@ def milliseconds_of(duration: Duration, parameter: str, *, least: int = 0) -> in
     return milliseconds
 
 
-def duration_of(
-    duration: Duration | None,
-    parameter: str,
-    *,
-    least: int = 0,
-    days: float = 0,
-    hours: float = 0,
-    minutes: float = 0,
-    seconds: float = 0,
-    milliseconds: float = 0,
-) -> int:
+class Units(TypedDict, total=False):
+    """A duration as keywords."""
+
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+    milliseconds: float
+
+
+shows_units = shows_options(Units, **dict.fromkeys(Units.__annotations__, 0))
+
+
+def duration_of(duration: Duration | None, parameter: str, *, least: int = 0, **given: Unpack[Units]) -> int:
     """Return one duration out of either a positional duration or units as keywords, in milliseconds.
 
     Raises:
         DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.
     """
+    milliseconds = given.get("milliseconds", 0)
     whole = milliseconds if isinstance(milliseconds, int) else 0
+    given["milliseconds"] = milliseconds - whole
     try:
-        parts = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds - whole)
+        parts = timedelta(**given)
         # Alone, milliseconds may be more than a timedelta holds.
         units: Duration = parts + timedelta(milliseconds=whole) if parts else whole
     except (OverflowError, ValueError) as error:
         raise DefinitionError(f"{parameter}: a unit is out of range ({error}); give int milliseconds") from error
+    except TypeError as error:
+        raise TypeError(f"{parameter}: {error}; the units are {', '.join(Units.__annotations__)}") from error
     if duration is None:
         if not units and least > 0:
             raise DefinitionError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+from typing import Unpack
 
 import attrs
 
-from keyed.durations import Duration, duration_of
+from keyed.durations import Duration, Units, duration_of, shows_units
 
 
 class TimeDomain(enum.Enum):
@@ -55,29 +56,17 @@ class StateTtl:
     update: UpdateType
     visibility: StateVisibility
 
+    @shows_units
     def __init__(
         self,
         duration: Duration | None = None,
         *,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-        milliseconds: float = 0,
         time_domain: TimeDomain = TimeDomain.PROCESSING_TIME,
         update: UpdateType = UpdateType.ON_CREATE_AND_WRITE,
         visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED,
+        **units: Unpack[Units],
     ) -> None:
-        total = duration_of(
-            duration,
-            "StateTtl",
-            least=1,
-            days=days,
-            hours=hours,
-            minutes=minutes,
-            seconds=seconds,
-            milliseconds=milliseconds,
-        )
+        total = duration_of(duration, "StateTtl", least=1, **units)
         self.__attrs_init__(total, TimeDomain(time_domain), UpdateType(update), StateVisibility(visibility))
 
 

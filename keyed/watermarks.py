@@ -5,9 +5,11 @@ Watermark = highest timestamp − delay − 1, as Flink's ``BoundedOutOfOrdernes
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import attrs
 
-from keyed.durations import Duration, duration_of, milliseconds_of
+from keyed.durations import Duration, Units, duration_of, milliseconds_of, shows_units
 from keyed.errors import DefinitionError
 
 
@@ -82,38 +84,18 @@ class WatermarkStrategy:
         return attrs.evolve(self, alignment_group=group, max_drift_ms=drift)
 
 
-def bounded_out_of_orderness(
-    delay: Duration | None = None,
-    *,
-    days: float = 0,
-    hours: float = 0,
-    minutes: float = 0,
-    seconds: float = 0,
-    milliseconds: float = 0,
-) -> WatermarkStrategy:
+@shows_units
+def bounded_out_of_orderness(delay: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
     """Expect rows at most ``delay`` after a row with a higher timestamp; later ones are late.
 
     Args:
         delay: Milliseconds or a `timedelta`; or give units as keywords.
-        days: Days of the delay.
-        hours: Hours of the delay.
-        minutes: Minutes of the delay.
-        seconds: Seconds of the delay.
-        milliseconds: Milliseconds of the delay.
+        units: The delay in days, hours and so on.
 
     Raises:
         DefinitionError: Negative, given twice, or not whole milliseconds.
     """
-    total = duration_of(
-        delay,
-        "bounded_out_of_orderness",
-        days=days,
-        hours=hours,
-        minutes=minutes,
-        seconds=seconds,
-        milliseconds=milliseconds,
-    )
-    return WatermarkStrategy(total)
+    return WatermarkStrategy(duration_of(delay, "bounded_out_of_orderness", **units))
 
 
 def ascending_timestamps() -> WatermarkStrategy:

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "errors": set(),
     "rows": {"errors"},
     "codec": {"errors", "rows", "shown"},
-    "durations": {"errors"},
+    "durations": {"errors", "shown"},
     "ids": set(),
     "private_files": {"errors"},
     "shown": set(),

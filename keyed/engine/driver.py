@@ -292,9 +292,15 @@ class Driver:
             named = f" {shown(context.name)}" if context.name is not None else ""
             call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"
         where = f"operator {self._spec.name!r}, {call}, key {shown(scope.key)}"
-        if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
-            raise type(error)(f"{error} ({where})") from error
-        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{_not_called(error)}") from error
+        raise_at(where, error, _not_called(error))
+
+
+def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
+    """Raise what a call of the function ended with, and say where: an error of ours as it is, others as the cause."""
+    if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
+        error.args = (f"{error} ({where})",)
+        raise error
+    raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{remedy}") from error
 
 
 def _not_called(error: Exception) -> str:

@@ -7,7 +7,7 @@ live, and are part of the group's first commit and so of its changelog.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from keyed.codec.keys import encode_key, is_null, key_type, normalised
 from keyed.content.addresses import TTL_EVENT
 from keyed.context import TimerService
+from keyed.durations import instant_ms
 from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
@@ -28,8 +29,6 @@ from keyed.errors import KeyedError, RowError
 from keyed.shown import shown
 from keyed.ttl import TimeDomain
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 #: What stands for the name of a state in rows that are timers.
 TIMERS = {f"timer:{domain.value}": domain for domain in TimeDomain}
 
@@ -220,7 +219,7 @@ def _milliseconds(time: Any) -> int:
         RowError: It is neither.
     """
     if isinstance(time, datetime):
-        return ((time.replace(tzinfo=UTC) if time.tzinfo is None else time) - _EPOCH) // _MILLISECOND
+        return instant_ms(time.replace(tzinfo=UTC) if time.tzinfo is None else time)
     if type(time) is not int:
         raise RowError(f"{shown(time)} is no time; give a timestamp, or int milliseconds since the epoch")
     return time

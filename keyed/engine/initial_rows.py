@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.durations import instant_ms
 from keyed.errors import DefinitionError, RowError
 from keyed.shown import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 #: What `StateDataset` and Spark's reader call columns that have a name here.
 _ALIASES = {"valid_from": "entry", "user_map_key": "entry", "user_map_value": "value", "list_element": "value"}
 #: Columns of theirs that say nothing about an entry.
@@ -115,7 +114,7 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
 
 
 def _milliseconds(time: Any) -> int | None:
-    return (time - _EPOCH) // _MILLISECOND if isinstance(time, datetime) else time
+    return instant_ms(time) if isinstance(time, datetime) else time
 
 
 def _namespace(row: dict[str, Any]) -> Any:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from keyed.engine.batch import Batch, EmittedTables
 from keyed.engine.changes import Changes
+from keyed.engine.driver import raise_at
 from keyed.engine.initial import write_initial
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.work import Done
-from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag, Schema
 from keyed.state import BATCH_CALLS, used_outside
@@ -178,16 +179,10 @@ class VectorizedWork:
         try:
             returned = method()
         except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
-            self._fail(call, error)
+            raise_at(f"{self._where}, {call}", error)
         if returned is not None:
             # A method with yield in it has not even run.
             raise OutputDefinitionError(
                 f"{self._where}, {call} returned a {type(returned).__name__}, and nothing is made of that; give tables "
                 "to ctx.emit"
             )
-
-    def _fail(self, call: str, error: Exception) -> NoReturn:
-        where = f"{self._where}, {call}"
-        if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
-            raise type(error)(f"{error} ({where})") from error
-        raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import attrs
 
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader
+from keyed.durations import instant_ms
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.restoring import RestorePoint
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _TRIES = 10
 _T = TypeVar("_T")
 
@@ -199,7 +198,7 @@ def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
 
 def _batch_at(changelog: Changelog, newest: int, time: datetime) -> int:
     """Return the newest batch whose processing time is not after ``time``: the same in all key groups of a query."""
-    limit = (time - _EPOCH) // _MILLISECOND
+    limit = instant_ms(time)
     found = None
     for commit, _ in changelog.reader(0).commits(0, newest):
         if commit.processing_time > limit:

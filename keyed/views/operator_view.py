@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import chain, pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ import attrs
 
 from keyed.content.addresses import decode_time, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
-from keyed.durations import MAX_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, instant_ms, instant_of
 from keyed.errors import ChangelogError, HistoryCompacted, LocalStoreError, TableNotFound
 from keyed.state import VersionedRecord
 from keyed.stores.database import successor
@@ -24,8 +24,6 @@ from keyed.views.stored_entries import NamedEntries, StoredEntries
 AsOf = int | datetime | None
 """A batch: its number, or a time; ``None`` is the newest one."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 #: How many batches' changes of a state are remembered for those who follow it.
 _CHANGES_KEPT = 64
 
@@ -129,7 +127,7 @@ class Operator:
             TableNotFound: There is no batch yet.
         """
         store, extent = self.source.held.store, self.extent
-        limit = (time - _EPOCH) // _MILLISECOND
+        limit = instant_ms(time)
         low, high = extent.oldest - 1, extent.newest
         while low < high:
             middle = (low + high + 1) // 2
@@ -326,7 +324,7 @@ def _entry_changes(
 
 
 def _shown(milliseconds: int) -> str:
-    return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat()
+    return instant_of(milliseconds).isoformat()
 
 
 Viewing = Callable[[AsOf], AbstractContextManager[View]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,6 +15,7 @@ from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
 from keyed.context import Timer
+from keyed.durations import instant_ms
 from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeError
 from keyed.stores.database import successor
 from keyed.ttl import TimeDomain
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 NOT_GIVEN: Any = object()
 """Stands for an entry that is not named."""
 _DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 Time = int | datetime
 _token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
 
@@ -417,7 +416,7 @@ def _window_start(entry: Entry) -> float:
 
 def _milliseconds(time: Time) -> int:
     if isinstance(time, datetime) and time.tzinfo is not None:
-        return (time - _EPOCH) // _MILLISECOND
+        return instant_ms(time)
     if type(time) is not int:
         raise DefinitionError(f"scan(windows=): {time!r} is no time: give milliseconds, or a datetime with a zone")
     return time

@@ -8,7 +8,7 @@ without a zone, and a text with a lone surrogate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,7 @@ from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unre
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms
 from keyed.engine.batch import Chunk
 from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
@@ -33,8 +33,6 @@ from keyed.streams import Keys, Source, Stage
 #: Gives the highest timestamp that a row may have now.
 Limit = Callable[[], int]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 _all_unchanging = UNCHANGING.issuperset
 _all_text = frozenset({str}).issuperset
@@ -194,7 +192,7 @@ def timestamp_of(value: Any) -> int | None:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return None
-        return (value - _EPOCH) // _MILLISECOND
+        return instant_ms(value)
     return None
 
 
