@@ -43,6 +43,23 @@ class LogHeader:
     format: int = 1
 
 
+@attrs.frozen
+class Channel:
+    """What is known of a source, or of a partition of one, of an operator that reads several.
+
+    Attributes:
+        input: Number of the input.
+        partition: Name of the partition, empty for all of the input.
+        watermark: Its watermark.
+        silent_ms: Processing time since its last row, as far as the query ran.
+    """
+
+    input: int
+    partition: str
+    watermark: int
+    silent_ms: int = 0
+
+
 @attrs.frozen(kw_only=True)
 class Commit:
     """The marker that ends a commit.
@@ -66,6 +83,7 @@ class Commit:
         counters: Counters with which a restored job continues.
         key_columns: Columns of the key (`GroupMeta.key_columns`).
         key_type: Type of the keys (`GroupMeta.key_type`).
+        channels: The sources and partitions that the operator reads, where there are several (`GroupMeta.channels`).
     """
 
     log_id: str
@@ -85,6 +103,7 @@ class Commit:
     counters: dict[str, int] = attrs.field(factory=dict)
     key_columns: list[str] | None = None
     key_type: str = ""
+    channels: list[Channel] = attrs.field(factory=list)
 
 
 def why_not_next(commit: Commit, last: Commit | None) -> str | None:

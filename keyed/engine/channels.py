@@ -13,28 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
 from keyed.watermarks import WatermarkStrategy
 
 #: A number of an input, and the name of a partition of it; empty where its strategy does not tell them apart.
 ChannelId = tuple[int, str]
-
-
-@attrs.frozen
-class Channel:
-    """What is known of a channel.
-
-    Attributes:
-        input: Number of the input.
-        partition: Name of the partition, empty for all of the input.
-        watermark: Its watermark.
-        silent_ms: Processing time since its last row, as far as the query ran.
-    """
-
-    input: int
-    partition: str
-    watermark: int
-    silent_ms: int = 0
 
 
 @attrs.frozen
@@ -93,7 +77,13 @@ def advance(
     """
     sources = {index: strategy for index, strategy in enumerate(strategies) if strategy is not None}
     highest = {place: time for place, time in highest.items() if place[0] in sources}
-    known = {(channel.input, channel.partition): channel for channel in channels}
+    # A strategy may have changed since: partitions that it does not tell apart any more are no channels.
+    followed = (each for each in channels if each.input in sources)
+    known = {
+        (channel.input, channel.partition): channel
+        for channel in followed
+        if not channel.partition or sources[channel.input].partition_by
+    }
     for index in sources:
         # An input is a channel as long as no partition of it is known.
         if not any(number == index for number, _ in (*known, *highest)):

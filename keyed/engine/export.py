@@ -106,6 +106,7 @@ def _marker(meta: GroupMeta, *, snapshot: bool) -> Commit:
         counters={name: meta.counters.get(name, 0) for name in COUNTERS},
         key_columns=meta.key_columns,
         key_type=meta.key_type,
+        channels=meta.channels,
     )
 
 

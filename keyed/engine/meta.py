@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 
+from keyed.changelog.model import Channel
 from keyed.codec.frames import RecordFormat
 from keyed.durations import MIN_TIMESTAMP
-from keyed.engine.channels import Channel
 
 
 @attrs.define

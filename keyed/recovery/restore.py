@@ -113,6 +113,8 @@ def load(
         meta.watermark = min(marker.watermark for marker in markers)
         meta.processing_time = max(marker.processing_time for marker in markers)
         meta.ended = any(marker.ended for marker in markers)
+        # All groups hear the same of the sources.
+        meta.channels = markers[0].channels
         meta.key_columns = markers[0].key_columns
         meta.key_type = next((marker.key_type for marker in markers if marker.key_type), "")
         # The operator's counters are the sums over its groups, so one of them goes on from the old sums.

@@ -25,7 +25,7 @@ from keyed.content.delta import table_keys
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
-from keyed.engine.channels import Channel, ChannelId
+from keyed.engine.channels import ChannelId
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
@@ -680,14 +680,14 @@ class KeyedTestHarness(Shown):
                 "rescale: the changelog is of one number of key groups; give restore_from= it instead"
             )
         check_parallelism(parallelism)
-        changelog, channels = MemoryChangelog(), self._channels()
+        changelog = MemoryChangelog()
         _export(self.snapshot(), self._spec.function, changelog)
         self._commits.close()
         self._commits = MemoryCommitStore()
         self._spec = attrs.evolve(self._spec, parallelism=parallelism)
         self.crash_and_recover(function)
         if changelog.header() is not None:
-            self._restore_from(changelog, channels)
+            self._restore_from(changelog)
 
     def close(self) -> None:
         """Close the function and the local stores."""
@@ -811,23 +811,17 @@ class KeyedTestHarness(Shown):
             self._folder.close()
             self._folder = None
 
-    def _restore_from(self, changelog: Changelog | RestorePoint, channels: Sequence[Channel] = ()) -> None:
-        """Take over the state that a changelog holds, and how far each side is, which it does not tell."""
+    def _restore_from(self, changelog: Changelog | RestorePoint) -> None:
+        """Take over the state that a changelog holds."""
         point = changelog if isinstance(changelog, RestorePoint) else RestorePoint(changelog)
         operator = header_of(point.changelog).operator
         restoration = cut_of({operator: point}).operators[operator]
         for loader in load(restoration, self._spec, self._groups):
-            loader.meta.channels = [*channels]
             loader.write_meta()
         self._watermark = min(marker.watermark for marker in restoration.markers)
         self._watermarks = [self._watermark, self._watermark]
         self._processing_time = max(marker.processing_time for marker in restoration.markers)
         self._finish()
-
-    def _channels(self) -> list[Channel]:
-        """Return how far each side is."""
-        meta, _ = self._groups[0].committed()
-        return [] if meta is None else meta.channels
 
     def _keep_only(self, keys: set[bytes]) -> None:
         """Begin anew with what is committed of some keys."""
@@ -846,7 +840,7 @@ class KeyedTestHarness(Shown):
                 loader.add(delta)
             new = loader.write_log()
             new.watermark, new.processing_time, new.ended = meta.watermark, meta.processing_time, meta.ended
-            new.key_columns, new.key_type = meta.key_columns, meta.key_type
+            new.key_columns, new.key_type, new.channels = meta.key_columns, meta.key_type, meta.channels
             loader.write_meta()
         self._finish()
 

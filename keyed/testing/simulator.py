@@ -380,13 +380,12 @@ class _World(KeyedTestHarness):
             return
         new = next(self._changelogs)
         new.prepare(_OPERATOR, parallelism)
-        channels = self._channels()
         self._stop()
         self._commits = MemoryCommitStore()
         self._number = 0
         self._spec = attrs.evolve(self._spec, parallelism=parallelism, changelog=new)
         self._start()
-        self._restore_from(old, channels)
+        self._restore_from(old)
         # Whoever loaded it is gone.
         self.crash_and_recover()
 

@@ -7,8 +7,9 @@ it is idle, and the first one is active throughout.
 import pytest
 
 from keyed import DefinitionError, ascending_timestamps
+from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
-from keyed.engine.channels import Channel, advance
+from keyed.engine.channels import advance
 
 
 class Timer:

@@ -6,8 +6,9 @@ so cases in which Flink toggles the status without rows have a row of the time t
 
 from __future__ import annotations
 
+from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
-from keyed.engine.channels import Channel, advance
+from keyed.engine.channels import advance
 from keyed.watermarks import WatermarkStrategy
 
 _TIMEOUT = 100

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.segment_file import Segment, SegmentFile
-from keyed.changelog.model import Commit, LogHeader
+from keyed.changelog.model import Channel, Commit, LogHeader
 from keyed.changelog.records import (
     decode_commit,
     decode_header,
@@ -55,8 +55,10 @@ COMMIT = Commit(
     counters={"rows_in": 3},
     key_columns=["name"],
     key_type="str",
+    channels=[Channel(0, "", -5), Channel(1, "3", 8, 40)],
 )
-WITHOUT_KEYS = attrs.evolve(COMMIT, key_columns=None, key_type="")
+WITHOUT_CHANNELS = attrs.evolve(COMMIT, channels=[])
+WITHOUT_KEYS = attrs.evolve(WITHOUT_CHANNELS, key_columns=None, key_type="")
 TABLE = TableBlock(3, 2, b"removed", b"written")
 
 
@@ -97,18 +99,20 @@ def test_segments_are_what_they_were(tmp_path):
     assert read(tmp_path / "s", golden) == (COMMIT, [CHANGES, TABLE])
 
 
-def test_records_of_before_keys_were_recorded_are_read(tmp_path):
-    commit, found = (bytes.fromhex((GOLDEN / f"{name}-1.hex").read_text()) for name in ("commit", "segment"))
-    assert decode_commit(commit, "here") == WITHOUT_KEYS
-    assert read(tmp_path / "s", found) == (WITHOUT_KEYS, [CHANGES, TABLE])
+@pytest.mark.parametrize(("age", "expected"), [(1, WITHOUT_KEYS), (2, WITHOUT_CHANNELS)], ids=["keys", "channels"])
+def test_records_of_before_there_were_such_fields_are_read(tmp_path, age, expected):
+    commit, found = (bytes.fromhex((GOLDEN / f"{name}-{age}.hex").read_text()) for name in ("commit", "segment"))
+    assert decode_commit(commit, "here") == expected
+    assert read(tmp_path / "s", found) == (expected, [CHANGES, TABLE])
 
 
 def test_bases_are_what_they_were(tmp_path):
     base = attrs.evolve(COMMIT, snapshot=True, records=2)
     live = sorted(change for change in CHANGES if change[2] is not None)
-    golden = bytes.fromhex((GOLDEN / "base.hex").read_text())
+    golden, older = (bytes.fromhex((GOLDEN / f"{name}.hex").read_text()) for name in ("base", "base-2"))
     assert segment(base, [live]) == golden
     assert read(tmp_path / "s", golden) == (base, [live])
+    assert read(tmp_path / "s", older) == (attrs.evolve(base, channels=[]), [live])
 
 
 @given(

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
-from keyed.engine.channels import Channel, advance, counts_channels
+from keyed.engine.channels import advance, counts_channels
 from keyed.watermarks import WatermarkStrategy
 
 PLAIN, SLOW = WatermarkStrategy(0), WatermarkStrategy(10)
@@ -107,3 +108,12 @@ def test_where_nothing_is_idle_no_input_that_is_level_is_overtaken(steps):
         level = [channel for channel in after.channels if channel.watermark >= watermark]
         assert all(channel.watermark >= after.watermark for channel in level)
         channels, watermark = after.channels, after.watermark
+
+
+def test_partitions_that_a_strategy_does_not_tell_apart_any_more_hold_nothing_back():
+    channels = [Channel(0, "p1", 10), Channel(0, "p2", 40), Channel(1, "", 60)]
+    after = advance([PLAIN, PLAIN], channels, {(0, ""): 51, (1, ""): 81}, 10, 0)
+    assert after.watermark == 50
+    assert [(each.input, each.partition) for each in after.channels] == [(0, ""), (1, "")]
+    # An input that there is no more is none either.
+    assert advance([PLAIN], channels, {(0, ""): 51}, 10, 0).watermark == 50

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed.changelog.model import Channel
 from keyed.codec.frames import frame
 from keyed.content.blocks import Change
 from keyed.content.delta import Delta, deltas
-from keyed.engine.channels import Channel
 from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError

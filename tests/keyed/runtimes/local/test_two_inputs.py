@@ -56,6 +56,49 @@ def test_both_sides_share_the_state_of_their_key(make, parallelism):
         assert len(values) == 350 + len(expected(left, right))
 
 
+class Silences(keyed.KeyedCoProcessFunction):
+    """Tells of a key that was silent for ten milliseconds on the first side, and of what it had on the second."""
+
+    seen = keyed.ValueState(int, default=0)
+
+    def process_element1(self, value, ctx):
+        ctx.timer_service().set_timer("silent", ctx.timestamp() + 10)
+
+    def process_element2(self, value, ctx):
+        self.seen.update(self.seen.value() + 1)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.seen.value()
+
+
+@pytest.mark.parametrize("after", range(1, 10))
+def test_what_is_restored_knows_how_far_each_source_was(tmp_path, after):
+    # The second source ends in the third batch: nobody will ever hear of it again.
+    left = [{"k": "abc"[i % 3], "t": i * 7} for i in range(60)]
+    right = [{"k": "abc"[i % 3], "t": i * 30} for i in range(15)]
+
+    def silences(changelog, **options):
+        first, second = (keyed.stream(side, timestamp="t") for side in (left, right))
+        return first.connect(second).key_by("k").process(Silences(), changelog=DirectoryChangelog(changelog), **options)
+
+    uninterrupted = silences(tmp_path / "log").run(checkpoint=tmp_path / "whole", rows_per_batch=6, drain=False)
+    found = []
+
+    def stop(progress):
+        if progress.batch_id == after - 1:
+            query.stop()
+
+    query = silences(tmp_path / "old", parallelism=2).start(
+        sink := keyed.collect_sink(), checkpoint=tmp_path / "first", rows_per_batch=6, drain=False, on_progress=stop
+    )
+    query.await_termination()
+    found += sink.values
+    again = silences(tmp_path / "new", parallelism=3, restore_from=DirectoryChangelog(tmp_path / "old"))
+    found += again.run(checkpoint=tmp_path / "second", rows_per_batch=6, drain=False).values
+    assert sorted(found) == sorted(uninterrupted.values)
+    assert len(found) > 40
+
+
 def test_the_watermark_is_the_least_of_both_sides():
     left = [{"k": "a", "t": t, "v": 0} for t in range(0, 100, 10)]
     right = [{"other": "a", "u": u, "v": 0} for u in range(0, 50, 10)]
