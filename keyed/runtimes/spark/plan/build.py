@@ -533,6 +533,8 @@ def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: 
     name = f"{OBSERVED}{operator}"
     if frame.isStreaming:
         return frame.observe(name, marks)
+    # Spark 4.1 starts what the state of a batch is registered with only when somebody asks for streaming queries.
+    _ = frame.sparkSession.streams.active
     observations[operator] = Observation(name)
     return frame.observe(observations[operator], marks)
 

@@ -60,6 +60,13 @@ class StreamJob(Job):
             )
         self._checkpoint = os.fspath(options.checkpoint)
         self._query_name = options.query_name
+        if self._remote:
+            options.refuse(
+                {
+                    "record": "cannot be replayed over Spark Connect: changelogs have no positions there, by which "
+                    "replay knows the rows of a batch; leave it out, or run the query in Spark's own program"
+                }
+            )
         self._record = recorder(options.record, last.chain[0])
         self._here = is_here(self._session)
         self.points = restore_points(last)

@@ -5,22 +5,27 @@ that is sent is wrapped in a `Carrier`, which sends the sources of keyed ahead o
 it first makes those sources importable, from memory, and then finds the function in them. Only this module travels by
 value, because it does the unpacking; it imports nothing but the standard library.
 
-The user's own module travels by value as well: the one that defines the function's class, and those of its bases.
+The user's own modules travel by value as well: those that define the function's class, its bases, and the functions and
+classes that it holds, such as the condition of a join or the aggregate of a window.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import json
 import operator
 import sys
+import sysconfig
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 #: Packages whose sources are sent.
@@ -146,7 +151,34 @@ def parcel_for(functions: Iterable[object]) -> Parcel:
     from pyspark import cloudpickle
 
     shipped = [name for name in _SHIPPED if name in sys.modules]
+    functions = list(functions)
     modules = {cls.__module__.partition(".")[0] for function in functions for cls in type(function).__mro__}
+    modules |= {name for name in _held(functions) if not _is_installed(name)}
     for name in modules - set(shipped) - set(sys.stdlib_module_names) - {"__main__"}:
         cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
     return _parcel_of(*shipped)
+
+
+def _held(functions: list[object]) -> set[str]:
+    """Return the top modules of the functions and classes that functions of operators are pickled with."""
+    from pyspark import cloudpickle
+
+    found = set()
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type | FunctionType):
+                found.add(str(obj.__module__).partition(".")[0])
+            return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+    # What cannot be pickled is told when the operators are made ready to travel.
+    with suppress(Exception):
+        Pickler(io.BytesIO()).dump(functions)  # type: ignore[no-untyped-call]
+    return found & set(sys.modules)
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a module stands among installed packages, which a server has to have."""
+    file = getattr(sys.modules[module], "__file__", None)
+    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return file is None or any(Path(place) in Path(file).parents for place in places)

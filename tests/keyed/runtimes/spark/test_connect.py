@@ -13,18 +13,24 @@ import pytest
 import keyed
 from keyed import SinkError, UserFunctionError, collect_sink
 from keyed.changelog import DirectoryChangelog
+from keyed.joins import IntervalJoin
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import is_remote
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     EVERY,
     POISON,
+    RULES,
     SCHEMA,
     BestColumns,
     CombinedColumns,
+    Limits,
     best,
+    branches,
     count,
     files_source,
+    limits_of,
+    pair,
     parquet_rows,
     write_file,
 )
@@ -175,3 +181,44 @@ def test_a_folder_belongs_to_one_query(remote, tmp_path):
     assert parquet_rows(out) == [("a", 1, 1), ("a", 2, 3), ("a", 3, 7), ("b", 1, 95)]
     counted.run(keyed.parquet_sink(out, mode="overwrite"), checkpoint=tmp_path / "third")
     assert len(parquet_rows(out)) == 4
+
+
+def test_a_graph_over_two_sources_gives_what_the_local_runtime_gives(remote, tmp_path):
+    sources = {"in": ROWS, "in2": [("a", 5, 7), ("c", 90, 8)]}
+    for folder, rows in sources.items():
+        write_file(tmp_path / folder, 0, rows)
+    local = [
+        keyed.stream([dict(zip("ktv", row, strict=True)) for row in rows], timestamp="t") for rows in sources.values()
+    ]
+    first, second = (files_source(remote, tmp_path / folder) for folder in sources)
+    for where, (one, other), options in (
+        ("local", local, {}),
+        ("connect", (first, second), {"checkpoint": tmp_path / "ck", "drain": True}),
+    ):
+        made = branches(one.union(other))
+        keyed.run(*(output.to(tmp_path / where / name) for name, output in made.items()), **options)
+    for name in made:
+        assert parquet_rows(tmp_path / "connect" / name) == parquet_rows(tmp_path / "local" / name), name
+
+
+def test_broadcast_state_and_joins_run_with_functions_of_the_user(remote, tmp_path):
+    rules = [("r", 1, 2)]
+    rows, given = (keyed.stream(remote.createDataFrame(each, SCHEMA), timestamp="t") for each in (ROWS, rules))
+    limits = rows.key_by("k").connect(given.broadcast(RULES)).process(Limits(), "k string, n bigint, reached bigint")
+    as_rows = [[dict(zip("ktv", row, strict=True)) for row in each] for each in (rules, ROWS)]
+    assert sorted(map(tuple, limits.run().values)) == limits_of([as_rows])
+
+    other = keyed.stream(remote.createDataFrame([("a", 1, 5)], "other string, u bigint, w bigint"), timestamp="u")
+    joined = (
+        rows.connect(other)
+        .key_by("k", "other")
+        .process(IntervalJoin(pair, lower=0, upper=5), "k string, first bigint, second bigint")
+    )
+    assert sorted(map(tuple, joined.run().values)) == [("a", 1, 5)]
+
+
+def test_what_needs_positions_is_refused(remote, tmp_path):
+    write_file(tmp_path / "in", 0, ROWS)
+    counted = count(files_source(remote, tmp_path / "in"), changelog=DirectoryChangelog(tmp_path / "log"))
+    with pytest.raises(keyed.DefinitionError, match=r"record=.* cannot be replayed over Spark Connect"):
+        counted.run(checkpoint=tmp_path / "checkpoint", record=tmp_path / "record")

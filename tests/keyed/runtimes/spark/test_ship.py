@@ -1,12 +1,16 @@
 """What is sent to a server that does not have keyed."""
 
+import importlib
+import operator
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.compute as pc
 from pyspark import cloudpickle
 
 import keyed
+from keyed.joins import IntervalJoin
 from keyed.runtimes.spark.session.ship import Carrier, carried, parcel_for
 from tests.keyed.runtimes.spark.functions import Count
 
@@ -43,6 +47,20 @@ def test_a_carrier_arrives_as_its_content_where_keyed_is_not_installed(tmp_path)
         check=False,
     )
     assert (done.stderr, done.stdout) == ("", "('KeyedProcessFunction', True)\n")
+
+
+def test_the_modules_of_what_a_function_holds_travel_too(tmp_path, monkeypatch):
+    (tmp_path / "pairs_of_mine.py").write_text("def pair(left, right):\n    return left, right\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pair = importlib.import_module("pairs_of_mine").pair
+    joined = IntervalJoin(pair, lower=0, upper=5)
+    before = cloudpickle.dumps(joined)
+    parcel_for([joined, IntervalJoin(operator.add, lower=0, upper=5), IntervalJoin(pc.add, lower=0, upper=5)])
+    by_value = set(cloudpickle.list_registry_pickle_by_value())
+    assert b"pairs_of_mine" in before
+    assert "pairs_of_mine" in by_value
+    assert not by_value & {"operator", "pyarrow", "keyed", "builtins"}
+    cloudpickle.unregister_pickle_by_value(sys.modules.pop("pairs_of_mine"))
 
 
 def test_without_a_parcel_nothing_is_wrapped():
