@@ -732,7 +732,9 @@ def stream(
     max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
     strategy = ascending_timestamps() if watermark is None else watermark
     given = watermark is not None
-    return Stream((Source(source, timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given),))
+    return Stream(
+        (Source(_as_arrow(source), timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given),)
+    )
 
 
 @shows_options(RunOptions, group_access=False)
@@ -916,6 +918,20 @@ def _columns(origin: Source | Output) -> dict[str, str | None] | None:
     if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
         return {field.name: of_arrow(field.type) for field in data.schema}
     return None
+
+
+def _as_arrow(source: Any) -> Any:
+    """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; other sources as they are."""
+    module, name = type(source).__module__.partition(".")[0], type(source).__name__
+    if module not in ("pandas", "polars") or name != "DataFrame":
+        return source
+    import pyarrow as pa
+
+    try:
+        return source.to_arrow() if module == "polars" else pa.Table.from_pandas(source, preserve_index=False)
+    except pa.ArrowException:
+        # Reading it tells what is wrong with it.
+        return source
 
 
 def _shown_columns(columns: dict[str, str | None]) -> str:

@@ -98,7 +98,10 @@ def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
     for name, side in zip(("left", "right"), stream.sides, strict=True):
         types = side.columns
         if types is None:
-            return f"the types of the columns of the {name} side are not known before it runs"
+            return (
+                f"the types of the columns of the {name} side are not known before it runs; an Arrow table or a "
+                "DataFrame has them"
+            )
         for column, type_ in types.items():
             kinds = _PLAIN if column in side.key_columns else _VALUES
             if _kind(type_) not in kinds:

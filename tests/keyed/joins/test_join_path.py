@@ -212,6 +212,29 @@ def test_sides_may_be_outputs_of_operators(sides, left, right, size):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_a_data_frame_are_known(library):
+    frame = pytest.importorskip(library).DataFrame({"k": ["a", "b", "b"], "t": [1, 2, 2], "v": [1.5, None, 2.5]})
+    first, second = keyed.stream(frame, timestamp="t"), keyed.stream(frame, timestamp="t")
+    out = (
+        first.connect(second)
+        .key_by("k")
+        .process(
+            IntervalJoin(lambda left, right: (left.k, left.v, right.v), lower=0, upper=0),
+            "k string, l double, r double",
+        )
+    )
+    assert explain(out) == "IntervalJoin: whole columns"
+    assert sorted(map(tuple, out.run().values), key=str) == sorted(
+        [("a", 1.5, 1.5), *(("b", left, right) for left in (None, 2.5) for right in (None, 2.5))], key=str
+    )
+    # What is no column of one type is refused when it is read, as before.
+    objects = pytest.importorskip("pandas").DataFrame({"k": ["a", 1], "t": [1, 2]})
+    mixed = keyed.stream(objects, timestamp="t").connect(second).key_by("k")
+    with pytest.raises(keyed.KeyedError, match="column k"):
+        mixed.process(IntervalJoin(ids, lower=0, upper=0), "k string, l bigint, r bigint").run()
+
+
 def test_times_with_nanoseconds_are_cut_as_they_are_by_row():
     stamps = pa.array([1_000_000_001, 2_000_000_999], pa.timestamp("ns", tz="UTC"))
     rows = pa.table({"k": ["a", "a"], "t": stamps})
