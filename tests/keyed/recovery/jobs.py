@@ -159,7 +159,7 @@ class Life:
     def restorable(self) -> bool:
         """Whether each group of each changelog of the present life has a commit."""
         life, names = self.number, self.operators()
-        if len(names) < (2 if self.name == "functions" else 1):
+        if len(names) < {"functions": 2, "chained": 3}.get(self.name, 1):
             return False
         for name in names:
             changelog = self.changelog(name, life)

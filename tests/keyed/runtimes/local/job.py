@@ -113,10 +113,15 @@ def run(folder: Path, rows: int = ROWS, *, drain: bool = True) -> Any:
 
 def written(folder: Path) -> dict[str, list[Any]]:
     """The rows of each sink, per file."""
+    return files_of(folder, "totals", "windows", "late")
+
+
+def files_of(folder: Path, *names: str) -> dict[str, list[Any]]:
+    """The rows of the files of some folders."""
     import pyarrow.parquet as pq
 
     return {
         str(file.relative_to(folder)): list(map(tuple, (row.values() for row in pq.read_table(file).to_pylist())))
-        for name in ("totals", "windows", "late")
-        for file in sorted((folder / name).glob("*.parquet"))
+        for name in names
+        for file in sorted((folder / name).rglob("*.parquet"))
     }

@@ -14,32 +14,30 @@ from random import Random
 
 import pytest
 
-from tests.keyed.runtimes.local import job
+from tests.keyed.runtimes.local import chained_job, job
 
 KILLS = int(os.environ.get("KEYED_KILLS", "8"))
+JOBS = {"three sinks": job, "chained": chained_job}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    started = time.perf_counter()
-    job.run(folder)
-    return job.written(folder), time.perf_counter() - started
-
-
-def work(folder: Path, started) -> None:
+def work(name: str, folder: Path, started) -> None:
     started.set()
-    job.run(folder)
+    JOBS[name].run(folder)
 
 
 @pytest.mark.slow
-def test_killed_runs_end_with_what_an_undisturbed_run_writes(tmp_path, undisturbed):
-    expected, seconds = undisturbed
+@pytest.mark.parametrize("name", JOBS)
+def test_killed_runs_end_with_what_an_undisturbed_run_writes(tmp_path, name):
+    job = JOBS[name]
+    begun = time.perf_counter()
+    job.run(tmp_path / "undisturbed")
+    seconds = time.perf_counter() - begun
+    expected = job.written(tmp_path / "undisturbed")
     assert len(expected) > 20
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
     random = Random(seed)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.keyed.runtimes.local.job", "pyarrow.parquet", "rocksdict"])
+    context.set_forkserver_preload([*(each.__name__ for each in JOBS.values()), "pyarrow.parquet", "rocksdict"])
     kills, rounds = 0, 0
     while kills < KILLS:
         folder = tmp_path / str(rounds)
@@ -47,7 +45,7 @@ def test_killed_runs_end_with_what_an_undisturbed_run_writes(tmp_path, undisturb
         finished = False
         while not finished:
             started = context.Event()
-            process = context.Process(target=work, args=(folder, started))
+            process = context.Process(target=work, args=(name, folder, started))
             process.start()
             assert started.wait(300)
             # Early in its life more often than late, so that a round takes several kills.

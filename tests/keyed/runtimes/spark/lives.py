@@ -15,7 +15,7 @@ from typing import Any
 
 import keyed
 import windows as w
-from keyed import ListState, OutputTag, TimeDomain
+from keyed import KeyedProcessFunction, ListState, OutputTag, TimeDomain, ValueState
 from tests.keyed.recovery.jobs import Life, Options, final_state
 from tests.keyed.runtimes.spark.functions import SCHEMA, BestColumns, CountInWindows, best
 
@@ -58,9 +58,28 @@ def _windowed(assigner: Any, path: str) -> Callable[[Any, Options], list[Any]]:
     return build
 
 
+class Totals(KeyedProcessFunction):
+    """Adds up the counts of a key."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value.n)
+        yield value.k, value.start, self.total.value()
+
+
+def _chained(stream: Any, options: Options) -> list[Any]:
+    schema = "k string, start bigint, n bigint"
+    counts = stream.key_by("k").process(CountInWindows(), schema, name="counts", **options("counts"))
+    totals = counts.key_by("k").process(Totals(), schema, name="totals", **options("totals"))
+    windowed = totals.key_by("k").window(w.TumblingEventTimeWindows.of(500))
+    return [counts, totals, windowed.aggregate({"most": w.Max("n")}, name="most", **options("most"))]
+
+
 #: Jobs with windows whose results do not depend on where batches are cut, and rows and columns in one chain.
 KINDS: dict[str, Callable[[Any, Options], list[Any]]] = {
     "functions": _functions,
+    "chained": _chained,
     "tumbling": _windowed(w.TumblingEventTimeWindows.of(100), "row"),
     "hopping": _windowed(w.HoppingEventTimeWindows.of(200, 50), "row"),
     "sessions": _windowed(w.EventTimeSessionWindows.with_gap(9), "row"),

@@ -1,7 +1,8 @@
 """A job that draws numbers and kills itself and all that belongs to it: ``python -m tests...publishing FOLDER WHEN``.
 
-Reads ``FOLDER/in``, one file a batch, keeps the numbers in ``FOLDER/log`` and writes ``FOLDER/out/<batch>``. A batch
-that is run again draws others.
+Reads ``FOLDER/in``, one file a batch, keeps the numbers in ``FOLDER/log`` and, in an operator that is chained to the
+first, in ``FOLDER/copied``, and writes ``FOLDER/out/<batch>``. A batch that is run again draws others, and has the
+ingestion time that it had; each attempt tells it in ``FOLDER/seen``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from keyed import KeyedProcessFunction, ValueState
 from keyed.changelog import DirectoryChangelog
 from tests.keyed.runtimes.spark.functions import files_source
 
-#: When it is killed: its batch is staged and not committed; it is committed; one key group of it is published.
-KILLS = ("written", "committed", "half")
+#: When it is killed: in the middle of a batch; its batch is staged and not committed; it is committed; one key group of
+#: it is published.
+KILLS = ("row", "written", "committed", "half")
 
 
 class Draw(KeyedProcessFunction):
@@ -33,11 +35,30 @@ class Draw(KeyedProcessFunction):
 
     drawn = ValueState(int)
 
+    def __init__(self, folder: Path, when: str) -> None:
+        self.folder = folder
+        self.when = when
+
     def process_element(self, value: Any, ctx: Any) -> Any:
+        with (self.folder / "seen").open("a") as seen:
+            seen.write(f"{value.k} {value.t} {ctx.timestamp()}\n")
+        if (self.when, value.k, value.t % 3) == ("row", "d", 1):
+            kill(self.when)
         self.drawn.update(random.SystemRandom().getrandbits(60))
-        yield value.k, self.drawn.value()
+        yield value.k, self.drawn.value(), ctx.timestamp()
 
 
+class Copy(KeyedProcessFunction):
+    """Keeps what was drawn."""
+
+    copied = ValueState(int)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.copied.update(value.drawn)
+        yield value.k, value.drawn, ctx.timestamp()
+
+
+OUTPUT = "k string, drawn bigint, at bigint"
 _published: list[bool] = []
 
 
@@ -55,6 +76,7 @@ class KilledChangelog(DirectoryChangelog):
 
 
 def kill(when: str) -> None:
+    # In a worker of Spark the standard output is that of the program too.
     sys.stdout.write(f"KILL {when}\n")
     sys.stdout.flush()
     session = os.getsid(0)
@@ -69,7 +91,7 @@ def main(folder: Path, when: str) -> None:
     session = keyed.spark_session(
         "publishing", master="local[2]", parallelism=2, config={"spark.local.dir": str(folder / "tmp")}
     )
-    log = KilledChangelog(folder / "log", when=when)
+    log, copied = (KilledChangelog(folder / name, when=when) for name in ("log", "copied"))
     # Rows that are written, by batch. Not every file has one: that of a batch that was given up is taken with the next.
     batches: dict[int, int] = {}
 
@@ -79,10 +101,11 @@ def main(folder: Path, when: str) -> None:
         if when == "written" and len(batches) == 3:
             kill(when)
 
-    drawn = files_source(session, folder / "in", timestamp=None).key_by("k")
-    query = drawn.process(Draw(), "k string, drawn bigint", name="drawn", changelog=log).start(
-        sink, checkpoint=folder / "checkpoint", trigger="100 milliseconds"
-    )
+    source = files_source(session, folder / "in", timestamp=keyed.INGESTION_TIME).key_by("k")
+    drawn = source.process(Draw(folder, when), OUTPUT, name="drawn", changelog=log)
+    copy = drawn.key_by("k").process(Copy(), OUTPUT, name="copy", changelog=copied)
+    assert "copy: chained to drawn" in keyed.explain(copy)
+    query = copy.start(sink, checkpoint=folder / "checkpoint", trigger="100 milliseconds")
     rows = read_rows(folder / "in")
     while not any(written == rows and batch in query.batches for batch, written in list(batches.items())):
         query.await_termination(0.2)

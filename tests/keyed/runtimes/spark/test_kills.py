@@ -143,13 +143,19 @@ def kill(pids):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("recovered_from", "kills"), [("checkpoint", max(1, KILLS // 3)), ("changelog", max(1, KILLS - KILLS // 3))]
+    ("recovered_from", "kills", "kinds"),
+    [
+        ("checkpoint", max(1, KILLS // 3), [*KINDS]),
+        ("changelog", max(1, KILLS - KILLS // 3), [*KINDS]),
+        ("checkpoint", 2, ["chained"]),
+        ("changelog", 2, ["chained"]),
+    ],
 )
-def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills):
+def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, kinds):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
     print(f"KEYED_SEED={seed}")
     random = Random(f"{seed} {recovered_from}")
-    kinds = random.sample(sorted(KINDS), len(KINDS))
+    kinds = random.sample(kinds, len(kinds))
     done = rounds = 0
     while done < kills:
         kind, folder = kinds[rounds % len(kinds)], tmp_path / f"{recovered_from}-{rounds}"
@@ -179,7 +185,7 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills):
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [("half",), pytest.param(publishing.KILLS, marks=pytest.mark.long)])
 def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tmp_path, kills):
-    log = DirectoryChangelog(tmp_path / "log")
+    log, copied = DirectoryChangelog(tmp_path / "log"), DirectoryChangelog(tmp_path / "copied")
     shown, files, ended = [], 0, threading.Event()
 
     def follow():
@@ -210,20 +216,27 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
         finally:
             ended.set()
         following.result()
-    rows = {
-        (int(folder.name), row["k"]): row["drawn"]
-        for folder in (tmp_path / "out").iterdir()
-        for row in pq.read_table(folder).to_pylist()
-    }
+    found = [
+        (int(folder.name), row) for folder in (tmp_path / "out").iterdir() for row in pq.read_table(folder).to_pylist()
+    ]
+    rows = {(batch, row["k"]): row["drawn"] for batch, row in found}
     assert publishing.read_rows(tmp_path / "out") == 7 * files
     # What was shown is what came of the batch in the end: nothing of an attempt that the job did not keep.
     assert len(shown) > 7 * 2
     assert {(change.batch - 1, change.key): change.new for change in shown}.items() <= rows.items()
     batches = [change.batch for change in shown]
     assert batches == sorted(batches)
-    assert [group.problem for group in verify_changelog(log)] == ["", ""]
-    with keyed.open_tables(log, tmp_path / "fresh") as tables:
-        tables.poll()
-        last = max(batch for batch, _ in rows)
-        assert {entry.key: entry.value for entry in tables["drawn"].scan()} == {k: rows[last, k] for k in "abcdefg"}
-    assert list(tmp_path.glob("log/groups/*/.*")) == []
+    last = max(batch for batch, _ in rows)
+    for name, each in ("drawn", log), ("copied", copied):
+        assert [group.problem for group in verify_changelog(each)] == ["", ""]
+        with keyed.open_tables(each, tmp_path / f"fresh {name}") as tables:
+            tables.poll()
+            assert {entry.key: entry.value for entry in tables[name].scan()} == {k: rows[last, k] for k in "abcdefg"}
+        assert list(each.path.glob("groups/*/.*")) == []
+    # Each attempt at a batch gave its rows the same ingestion time, and it never goes back.
+    seen = {tuple(line.split()) for line in (tmp_path / "seen").read_text().splitlines()}
+    times = {(k, int(t)): int(at) for k, t, at in seen}
+    assert len(seen) == len(times) == 7 * files
+    assert {(row["k"], row["at"]) for _, row in found} == {(k, at) for (k, _), at in times.items()}
+    assert all(len({row["at"] for number, row in found if number == batch}) == 1 for batch, _ in found)
+    assert [at for _, at in sorted((batch, row["at"]) for batch, row in found)] == sorted(times.values())
