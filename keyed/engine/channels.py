@@ -70,13 +70,15 @@ def advance(
     Args:
         strategies: The strategy of each input; ``None`` for an output of another operator.
         channels: Those of the sources before the batch; none before the first one.
-        highest: Highest timestamp of the batch's rows by channel, for those that had rows.
+        highest: Highest timestamp of the batch's rows by channel, for those that had rows; `MIN_TIMESTAMP` for an input
+            that was held back: it has rows that were not read, so none of its channels is silent.
         watermark: The operator's watermark before it.
         elapsed_ms: Processing time since the batch before, 0 if the query did not run meanwhile.
         upstream: What is heard of the other operators whose outputs are read.
     """
     sources = {index: strategy for index, strategy in enumerate(strategies) if strategy is not None}
-    highest = {place: time for place, time in highest.items() if place[0] in sources}
+    held = {place[0] for place, time in highest.items() if time == MIN_TIMESTAMP}
+    highest = {place: time for place, time in highest.items() if place[0] in sources.keys() - held}
     # A strategy may have changed since: partitions that it does not tell apart any more are no channels.
     followed = (each for each in channels if each.input in sources)
     known = {
@@ -98,7 +100,8 @@ def advance(
             reached = max(channel.watermark, time - sources[channel.input].delay_ms - 1)
             after.append(attrs.evolve(channel, watermark=reached, silent_ms=0))
         else:
-            after.append(attrs.evolve(channel, silent_ms=channel.silent_ms + elapsed_ms))
+            silent = 0 if channel.input in held else elapsed_ms
+            after.append(attrs.evolve(channel, silent_ms=channel.silent_ms + silent))
     active, idle_in = [each.watermark for each in upstream if not each.idle], []
     for channel in after:
         timeout = sources[channel.input].idleness_ms

@@ -47,7 +47,11 @@ class Alignment:
         name, drift_ms = mine.source.watermark.alignment_group, mine.source.watermark.max_drift_ms
         group = [each for each in self._sources.values() if each.source.watermark.alignment_group == name]
         least = min((each.watermark for each in group if not self._is_silent(each)), default=mine.watermark)
-        return mine.watermark > least + (drift_ms or 0)
+        is_held = mine.watermark > least + (drift_ms or 0)
+        if is_held:
+            # Nobody looks whether it has rows: that is no silence.
+            mine.last_ms = self._now()
+        return is_held
 
     def took(self, number: int, highest: int | None, *, ended: bool) -> None:
         """Take note of what was read of a source: its highest timestamp, ``None`` if there was none."""

@@ -51,6 +51,7 @@ class SourceRows:
         highest: Highest timestamp, ``None`` if there is none.
         ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
         waits: Whether the source has no rows for now, so that no batch is needed.
+        held: Whether it was not read, though it may have rows.
         key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
         bad: Bad rows, where the stream diverts them.
         by_partition: Highest timestamp by partition, where the strategy tells partitions apart.
@@ -64,6 +65,7 @@ class SourceRows:
     highest: int | None = None
     ordered: bool = True
     waits: bool = False
+    held: bool = False
     key_type: str = ""
     bad: list[Any] = attrs.field(factory=list)
     by_partition: dict[str, int] | None = None
@@ -72,10 +74,12 @@ class SourceRows:
 
     @property
     def channels(self) -> dict[ChannelId, int]:
-        """The highest timestamp of each channel that had rows."""
+        """The highest timestamp of each channel that had rows, as `keyed.engine.channels.advance` has them."""
         found: dict[ChannelId, int] = {}
         for index, rows in enumerate(self.inputs or [self]):
-            if rows.by_partition is not None:
+            if rows.held:
+                found[index, ""] = MIN_TIMESTAMP
+            elif rows.by_partition is not None:
                 found |= {(index, name): highest for name, highest in rows.by_partition.items()}
             elif rows.highest is not None:
                 found[index, ""] = rows.highest

@@ -107,7 +107,7 @@ def arrivals(
         found: list[list[SourceRows] | None] = []
         for number, reader in enumerate(reading):
             if alignment.holds(number) and not endless[number]:
-                found.append([SourceRows(waits=True) for _ in readers[number]])
+                found.append([SourceRows(waits=True, held=True) for _ in readers[number]])
                 continue
             taken = None if endless[number] else next(reader, None)
             alignment.took(number, None if taken is None else taken[0].highest, ended=taken is None)

@@ -56,6 +56,34 @@ def test_one_that_is_idle_is_not_waited_for():
     assert run(range(0, 1000, 10), silent(), idleness=50, clock=lambda: clock[0])[1] == ("a", 100, 2)
 
 
+class Late(Both):
+    """Tells which rows are late."""
+
+    def count(self, one, value, ctx):
+        yield value.t, ctx.is_late()
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+def test_a_source_that_is_held_back_is_not_idle():
+    clock = [0]
+
+    def slow():
+        for t in (1, 2, 3, 300):
+            clock[0] += 100
+            yield {"k": "a", "t": t, "v": 0}
+            yield keyed.PAUSE
+
+    strategy = ALIGNED.with_idleness(50)
+    fast = keyed.stream([{"k": "a", "t": t, "v": 0} for t in range(0, 400, 10)], timestamp="t", watermark=strategy)
+    connected = fast.connect(keyed.stream(slow(), timestamp="t", watermark=strategy)).key_by("k")
+    result = connected.process(Late()).run(rows_per_batch=10, processing_time=lambda: clock[0])
+    # It was held back at 90 for longer than the time-out, and then the other one came to 300 at once.
+    assert sorted(t for t, _ in result.values) == sorted([1, 2, 3, 300, *range(0, 400, 10)])
+    assert [t for t, late in result.values if late and t > 3] == []
+
+
 @pytest.mark.parametrize(("group", "drift"), [("", 5), (None, 5), ("group", 0), ("group", -1)])
 def test_a_group_has_a_name_and_a_drift(group, drift):
     with pytest.raises(DefinitionError, match="with_watermark_alignment"):

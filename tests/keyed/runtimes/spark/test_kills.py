@@ -145,10 +145,10 @@ def kill(pids):
 @pytest.mark.parametrize(
     ("recovered_from", "kills", "kinds"),
     [
-        ("checkpoint", max(1, KILLS // 3), [*KINDS]),
-        ("changelog", max(1, KILLS - KILLS // 3), [*KINDS]),
-        ("checkpoint", 2, ["chained"]),
-        ("changelog", 2, ["chained"]),
+        pytest.param("checkpoint", max(1, KILLS // 3), [*KINDS], id="from the checkpoint"),
+        pytest.param("changelog", max(1, KILLS - KILLS // 3), [*KINDS], id="from the changelogs"),
+        pytest.param("checkpoint", 2, ["chained"], id="chained, from the checkpoint"),
+        pytest.param("changelog", 2, ["chained"], id="chained, from the changelogs"),
     ],
 )
 def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, kinds):
@@ -232,7 +232,7 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
         with keyed.open_tables(each, tmp_path / f"fresh {name}") as tables:
             tables.poll()
             assert {entry.key: entry.value for entry in tables[name].scan()} == {k: rows[last, k] for k in "abcdefg"}
-        assert list(each.path.glob("groups/*/.*")) == []
+        assert list(Path(each.path).glob("groups/*/.*")) == []
     # Each attempt at a batch gave its rows the same ingestion time, and it never goes back.
     seen = {tuple(line.split()) for line in (tmp_path / "seen").read_text().splitlines()}
     times = {(k, int(t)): int(at) for k, t, at in seen}
