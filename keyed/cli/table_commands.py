@@ -34,7 +34,9 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", help="name of the table")
-    parser.add_argument("key", metavar="KEY", help="the key: text, or JSON where keys are not text")
+    parser.add_argument(
+        "key", metavar="KEY", help="the key: text, or JSON if keys are not text; null in broadcast states"
+    )
     parser.add_argument("--entry", help="which entry: the map key, or the other key columns of a table as JSON")
 
 

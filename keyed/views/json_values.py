@@ -45,13 +45,16 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
     """Return the key, or first part of one, that a request names.
 
     Args:
-        text: Text for keys that are text; JSON for all others, of keys with several parts a list.
+        text: Text for keys that are text; JSON for all others, of keys with several parts a list, and ``null`` for the
+            key of broadcast states.
         example: A key of the table, whose type decides; ``None`` if it has none.
         parameter: Where the text was, for messages.
 
     Raises:
         DefinitionError: It is no key of this type.
     """
+    if example is None and text == "null":
+        return None
     if example is None or isinstance(example, str):
         return text
     try:

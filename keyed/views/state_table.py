@@ -352,7 +352,10 @@ class StateTable:
             return
         where = f"state {self.name!r} of operator {self.operator!r}"
         if first.key is None:
-            raise KeyTypeError(f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r})")
+            raise KeyTypeError(
+                f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r}), or the key null "
+                f"and the entry {key!r} where keys are text"
+            )
         raise KeyTypeError(
             f"{where}: key {key!r} has type {_kinds(key)!r}, the keys that are there have {_kinds(first.key)!r}, as in "
             f"{first.key!r}"

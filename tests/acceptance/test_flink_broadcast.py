@@ -1,4 +1,8 @@
-"""Flink's CoBroadcastWithKeyedOperatorTest, through the harness, and BroadcastStateITCase. Keys are mostly texts."""
+"""Flink's CoBroadcastWithKeyedOperatorTest, through the harness, and BroadcastStateITCase. Keys are mostly texts.
+
+Of the second there is testKeyedWithBroadcastTranslation: without a key, as in testBroadcastTranslation, nothing is
+processed here. Its timers are numbered by their key, and not by a counter of the task that sets them.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +55,9 @@ class KeyedStateAccessed(KeyedBroadcastProcessFunction):
 def test_access_to_keyed_state(parallelism):
     """Flink's testAccessToKeyedStateIt."""
     harness = harness_of(KeyedStateAccessed(), parallelism=parallelism)
-    for value, count in (("test1", 2), ("test2", 3), ("test3", 3), ("test2", 1)):
+    for value, timestamp, count in (("test1", 12, 2), ("test2", 13, 3), ("test3", 14, 3), ("test2", 13, 1)):
         for _ in range(count):
-            harness.process(value, 12)
+            harness.process(value, timestamp)
     harness.process_broadcast_element(1, 13)
     expected = [("test1", ["test1"] * 2), ("test2", ["test2"] * 4), ("test3", ["test3"] * 3)]
     assert sorted(harness.take_output()) == [Record(each, 13) for each in expected]
@@ -79,14 +83,17 @@ def test_a_function_with_a_timer():
     assert harness.current_watermark == keyed.MIN_TIMESTAMP
     harness.advance_watermark2(10)
     harness.process_broadcast_element(5, 12)
+    assert harness.take_output() == [Record("BR:5 WM:10 TS:12", 12)]
     harness.advance_watermark1(40)
     harness.advance_watermark2(40)
     harness.process("6", 13)
     harness.process("6", 15)
+    assert harness.take_output() == [Record("NON-BR:6 WM:40 TS:13", 13), Record("NON-BR:6 WM:40 TS:15", 15)]
     harness.advance_watermark1(50)
-    assert len(harness.take_output()) == 3
+    assert harness.take_output() == []
     harness.advance_watermark2(50)
     assert harness.take_output() == [Record("TIMER:41", 41)]
+    assert harness.current_watermark == 50
 
 
 class WithSideOutput(KeyedBroadcastProcessFunction):
@@ -105,6 +112,8 @@ def test_side_outputs():
     harness.advance_watermark(40)
     harness.process("6", 13)
     harness.process("6", 15)
+    harness.advance_watermark(50)
+    assert harness.take_output() == []
     assert harness.take_side_output(BROADCAST_TAG) == [Record("BR:5 WM:10 TS:12", 12)]
     assert harness.take_side_output(OTHER_TAG) == [
         Record("NON-BR:6 WM:40 TS:13", 13),
@@ -177,6 +186,7 @@ def test_no_keyed_state_on_the_broadcast_side():
     """Flink's testNoKeyedStateOnBroadcastSide."""
     harness = harness_of(KeyedStateOnBroadcastSide())
     harness.process("a")
+    harness.advance_watermark(10)
     with pytest.raises(StateAccessError, match="apply_to_keyed_state"):
         harness.process_broadcast_element(5, 12)
 

@@ -278,9 +278,10 @@ class LocalQuery(Shown):
                 collector.collect()
                 continue
             if position.ended:
+                drained = "state that was restored" if position.restored else f"checkpoint {self._checkpoint}"
                 raise CheckpointFinished(
-                    f"the checkpoint {self._checkpoint} was drained, its watermark is at +inf, and new rows came; "
-                    "start from a new checkpoint"
+                    f"the {drained} was drained, its watermark is at +inf, and new rows came; start from a new "
+                    "checkpoint, or restore a batch before the last one: keyed.RestorePoint(changelog, until=...)"
                 )
             now = self._now() if again is None else again.processing_time
             again = None

@@ -9,11 +9,14 @@ from random import Random
 
 import pytest
 
+import keyed
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.recovery import verify_changelog
 from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
+from tests.keyed.runtimes.local.test_broadcast import rows_of, rules_of
+from tests.keyed.runtimes.spark.functions import RULES, Limits, limits_of
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -70,6 +73,24 @@ def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
         for number in (0, 1):
             groups = verify_changelog(life.changelog(operator, number))
             assert [group.problem for group in groups if group.problem] == []
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_broadcast_state_is_restored_from_topics_at_another_parallelism(kafka, parallelism):
+    rows, rules = rows_of(1, 120), rules_of(2, 120)
+    batches = [(rules[20 * i : 20 * i + 20], rows[20 * i : 20 * i + 20]) for i in range(6)]
+
+    def run(part, log, **options):
+        streams = [keyed.stream(each[: 60 * part], timestamp="t") for each in (rows, rules)]
+        job = streams[0].key_by("k").connect(streams[1].broadcast(RULES))
+        return job.process(Limits(), changelog=log, **options).run(rows_per_batch=20, drain=False).values
+
+    logs = [KafkaChangelog(new_topic(), bootstrap=kafka, compaction_lag=0, topic_settings=COMPACTING) for _ in range(2)]
+    values = run(1, logs[0], parallelism=2)
+    values += run(2, logs[1], parallelism=parallelism, restore_from=logs[0])
+    assert sorted(values) == limits_of(batches)
+    for log in logs:
+        assert [group.problem for group in verify_changelog(log) if group.problem] == []
 
 
 def work(folder: Path, name: str, kafka: str, topics: str, started) -> None:

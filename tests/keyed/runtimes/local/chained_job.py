@@ -39,7 +39,7 @@ def run(folder: Path) -> Any:
     """Run the job to its end, or from where it stopped."""
     source = job.Source()
     stream = keyed.stream(source, timestamp="ts", watermark=keyed.bounded_out_of_orderness(milliseconds=20))
-    given = {
+    given: dict[str, dict[str, Any]] = {
         name: {"name": name, "parallelism": 3, "changelog": DirectoryChangelog(folder / "log" / name)}
         for name in OPERATORS
     }

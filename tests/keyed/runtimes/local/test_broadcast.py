@@ -3,6 +3,7 @@
 import json
 import random
 
+import attrs
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, KeyTypeError, OutputTag
+from keyed import DefinitionError, KeyTypeError, MapState, OutputTag
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
 from keyed.recovery import verify_changelog, verify_checkpoint
@@ -109,6 +110,10 @@ def test_how_rows_are_cut_into_batches_does_not_matter_once_the_rules_are_there(
 
 
 def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys):
+    import httpx
+
+    from tests.keyed.views.server import test_server
+
     rows, rules = rows_of(4, 90), [rule for rule in rules_of(5, 60) if rule["v"] != 1000]
     changelog = DirectoryChangelog(tmp_path / "log")
     known: dict[str, int] = {}
@@ -137,6 +142,11 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
         assert table.get(None, name) == known[name]
         with pytest.raises(KeyTypeError, match=r"get\(None, "):
             table.get(name)
+        assert main(["get", str(tmp_path / "log"), "rules", "null", "--entry", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["value"] == known[name]
+        with test_server.served(tables) as address:
+            asked = httpx.get(f"{address}/tables/rules/keys/null", params={"entry": name}, timeout=300).json()
+        assert (asked["key"], asked["value"]) == (None, known[name])
         assert tables.sql("SELECT entry, value FROM rules").to_pylist() == [
             {"entry": name, "value": known[name]} for name in sorted(known)
         ]
@@ -207,3 +217,47 @@ def test_a_drained_checkpoint_takes_no_more_rules(tmp_path):
     limits(rows_of(1, 3), rules_of(2, 3)).run(checkpoint=tmp_path, drain=True)
     with pytest.raises(keyed.CheckpointFinished):
         limits(rows_of(1, 3), rules_of(2, 4)).run(checkpoint=tmp_path)
+
+
+@attrs.frozen
+class Limit:
+    least: int
+
+
+@attrs.frozen
+class NotedLimit(Limit):
+    note: str
+
+
+class Reached(keyed.KeyedBroadcastProcessFunction):
+    """Tells which limits a row reaches. The class of the limits and the name of the state may be others."""
+
+    def __init__(self, descriptor, limit):
+        self.descriptor, self.limit = descriptor, limit
+
+    def process_element(self, value, ctx):
+        yield value.k, [limit for _, limit in sorted(ctx.get_broadcast_state(self.descriptor).items())]
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(self.descriptor)[value.k] = self.limit(value.v)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4])
+def test_a_declared_migration_goes_over_broadcast_state(tmp_path, parallelism):
+    log, rules = DirectoryChangelog(tmp_path / "log"), [{"k": "r", "v": 1}, {"k": "s", "v": 2}]
+
+    def reached(function, rows, **options):
+        stream = keyed.stream(rows).key_by("k").connect(keyed.stream(rules).broadcast(function.descriptor))
+        return stream.process(function, name="reached", **options).run(drain=False).values
+
+    old = MapState(str, Limit, name="limits")
+    reached(Reached(old, Limit), [{"k": "a"}], parallelism=3, changelog=log)
+    new = Reached(MapState(str, NotedLimit, name="settings"), lambda least: NotedLimit(least, "new"))
+    migrate = keyed.StateMigration(renamed={"limits": "settings"}, added={"settings": {"note": "old"}})
+    rules.append({"k": "t", "v": 3})
+    options = {"parallelism": parallelism, "restore_from": keyed.RestorePoint(log, migrate=migrate)}
+    assert reached(new, [{"k": "a"}, {"k": "b"}], **options) == [
+        ("b", [NotedLimit(1, "old"), NotedLimit(2, "old"), NotedLimit(3, "new")])
+    ]
+    with pytest.raises(keyed.StateSchemaChanged, match="broadcast state 'limits' of str"):
+        reached(new, [{"k": "a"}], restore_from=log)

@@ -43,6 +43,7 @@ class Draw(KeyedProcessFunction):
         with (self.folder / "seen").open("a") as seen:
             seen.write(f"{value.k} {value.t} {ctx.timestamp()}\n")
         if (self.when, value.k, value.t % 3) == ("row", "d", 1):
+            (self.folder / "KILL row").touch()
             kill(self.when)
         self.drawn.update(random.SystemRandom().getrandbits(60))
         yield value.k, self.drawn.value(), ctx.timestamp()
@@ -76,7 +77,6 @@ class KilledChangelog(DirectoryChangelog):
 
 
 def kill(when: str) -> None:
-    # In a worker of Spark the standard output is that of the program too.
     sys.stdout.write(f"KILL {when}\n")
     sys.stdout.flush()
     session = os.getsid(0)

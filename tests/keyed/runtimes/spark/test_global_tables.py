@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 
 import keyed
 from keyed import DefinitionError
 from keyed.changelog import DirectoryChangelog
 from tests.keyed.runtimes.local.test_global_tables import rates, table_of
-from tests.keyed.runtimes.spark.functions import Convert, write_file
+from tests.keyed.runtimes.spark.functions import Convert, parquet_rows, write_file
+from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
 from tests.support.waiting import until
 
 COLUMNS = "user string, rate double, country string"
@@ -80,3 +82,30 @@ def test_a_running_query_takes_a_changed_table(spark, tmp_path):
     until(lambda: len(sink.values) == 2 or not query.is_active)
     query.stop()
     assert in_order(sink.values) == [("0", 1.0), ("1", 2.0)]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_killed_query_sees_the_versions_that_it_saw(tmp_path):
+    for number in range(4):
+        ids = range(number * 50, number * 50 + 50)
+        write_file(tmp_path / "in", number, [("EUR", i, i) for i in ids])
+    pq.write_table(rates(EUR=1), tmp_path / "rates.parquet")
+    program = "tests.keyed.runtimes.spark.broadcast_program"
+    life = Program(tmp_path, "table", program)
+    until(lambda: life.said().count("BATCH") >= 2 or life.process.poll() is not None, seconds=PATIENCE)
+    kill(life.members())
+    until(life.is_gone)
+    assert "DONE" not in life.said()
+    begun = [path for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
+    before = set(parquet_rows(tmp_path / "sink"))
+    pq.write_table(rates(EUR=2), tmp_path / "rates.parquet")
+    write_file(tmp_path / "in", 4, [("EUR", i, i) for i in range(200, 250)])
+    Program(tmp_path, "table", program).end()
+    rows = parquet_rows(tmp_path / "sink")
+    assert sorted(int(user) for user, *_ in rows) == [*range(250)]
+    # All that was written before, and all of the batches that had begun, has the first version; the rest the second.
+    assert before <= {row for row in rows if row[1] == 1.0}
+    assert {rate for user, rate, _ in rows if int(user) < 50} == {1.0}
+    assert {rate for user, rate, _ in rows if int(user) >= 200} == {2.0}
+    assert len([row for row in rows if row[1] == 1.0]) >= 50 * (len(begun) - 1)

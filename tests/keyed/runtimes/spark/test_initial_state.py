@@ -6,6 +6,7 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, RowError
+from keyed.testing import KeyedTestHarness
 from tests.keyed.runtimes.spark.functions import (
     SCHEMA,
     CountOn,
@@ -50,8 +51,14 @@ def test_a_new_checkpoint_starts_with_it_and_an_older_one_does_not_look_at_it(sp
     assert parquet_rows(tmp_path / "out") == sorted([*first, ("d", 101, "[] {}"), ("e", 1, "[] {}")])
 
 
-def test_a_batch_dataframe_starts_with_it_and_a_bad_row_is_named(spark):
+def test_a_batch_dataframe_starts_with_it_and_a_bad_row_is_named(spark, tmp_path):
     frame = spark.createDataFrame([("a", 0, 1)], SCHEMA)
+    with KeyedTestHarness(CountOn(), key="k", changelog=DirectoryChangelog(tmp_path / "log")) as harness:
+        harness.process({"k": "a", "v": 40})
+    with keyed.open_tables(DirectoryChangelog(tmp_path / "log"), tmp_path / "tables") as tables:
+        tables.poll()
+        known = {"count": tables["count"].dataset()}
+        assert [row.n for row in counted(keyed.stream(frame), known).run().values] == [41]
     good = pa.table({"k": ["a"], "count": [41]})
     assert [row.n for row in counted(keyed.stream(frame), good).run().values] == [42]
     with pytest.raises(RowError, match=r"initial_state, row .*'many'.*Expected `int`, got `str`"):
@@ -71,6 +78,10 @@ def test_the_state_of_a_plain_query_of_spark_is_a_source_of_it(spark, tmp_path):
 
     rows = spark.createDataFrame([("a", 0, 1), ("b", 0, 1)], SCHEMA)
     result = counted(keyed.stream(rows), {name: state(name) for name in ("count", "items", "prices")}).run()
+    local = keyed.stream([{"k": "a", "v": 1}, {"k": "b", "v": 1}])
+    assert sorted(counted(local, {name: state(name) for name in ("count", "items", "prices")}).run().values) == [
+        *map(tuple, sorted(result.values))
+    ]
     assert sorted(map(tuple, result.values)) == [
         ("a", 8, "['item 3', 'item 4'] {'item 3': 1.5, 'item 4': 2.0}"),
         ("b", 6, "['item 5'] {'item 5': 2.5}"),

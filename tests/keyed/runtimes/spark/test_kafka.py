@@ -123,3 +123,40 @@ def test_another_writer_of_a_running_querys_changelog_is_fenced_and_its_state_st
     assert parquet_rows(tmp_path / "out") == expected(*parts)
     assert [group.problem for group in verify_changelog(changelog) if group.problem] == []
     assert keyed.spark_verify(spark_kafka, tmp_path / "checkpoint", "count", changelog) is not None
+
+
+@pytest.mark.long
+def test_the_watermark_is_the_least_over_the_partitions_of_a_topic(spark_kafka, kafka, source, tmp_path):
+    watermarks, metrics = [], {}
+    strategy = keyed.ascending_timestamps().with_partitions("partition").with_idleness(60_000)
+
+    def run(*parts, most=1000):
+        for partition, times in enumerate(parts):
+            produce(kafka, source, [(b"ab"[partition : partition + 1], b"%d" % time) for time in times], partition)
+        raw = (
+            spark_kafka.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", kafka)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", most)
+            .load()
+        )
+        rows = raw.selectExpr("CAST(key AS STRING) k", "CAST(CAST(value AS STRING) AS BIGINT) t", "1L v", "partition")
+        counted = count(keyed.stream(rows, timestamp="t", watermark=strategy))
+        done = counted.run(checkpoint=tmp_path / "ck", on_progress=lambda each: watermarks.append(each.watermark))
+        metrics.update(done.metrics["count"])
+        return len(done.values)
+
+    # A backlog: each batch has rows of both partitions, so none is late.
+    assert run(range(2_000), range(500), most=500) == 2_500
+    assert len(watermarks) >= 5
+    assert (watermarks[-1], metrics["rows_late"]) == (498, 0)
+    # The slower one is waited for over a restart, and the other one's partition alone moves nothing.
+    assert run([3_000], []) == 1
+    assert watermarks[-1] == 498
+    assert run([], [2_500]) == 1
+    assert (watermarks[-1], metrics["rows_late"]) == (2_499, 0)
+    # Told of a time-out that is over, the silent one is idle.
+    strategy = keyed.ascending_timestamps().with_partitions("partition").with_idleness(1)
+    assert run([4_000, 4_001], [], most=1) == 2
+    assert watermarks[-1] == 4_000

@@ -6,7 +6,7 @@ import pytest
 
 import keyed
 from keyed.views import open_tables
-from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.keyed.runtimes.spark.functions import ODD, SCHEMA, Both, Running, Split, count, files_source, write_file
 from tests.support.waiting import until
 
 ROWS = [("a", 1, 1), ("b", 2, 1), ("a", 3, 1)]
@@ -84,3 +84,19 @@ def test_a_batch_dataframe_keeps_no_tables(spark, tmp_path):
     frame = spark.createDataFrame(ROWS, "k string, t bigint, v bigint")
     with pytest.raises(keyed.DefinitionError, match=r"tables='.*': a batch DataFrame has no checkpoint"):
         count(keyed.stream(frame, timestamp="t")).run(tables=tmp_path / "tables")
+
+
+@pytest.mark.long
+def test_a_graph_of_chained_operators_over_two_sources_keeps_tables(spark, tmp_path):
+    rows, more = [("a", 1, 1), ("b", 2, 2), ("a", 3, 4), ("c", 4, 3), ("b", 5, 6)], [("a", 5, 7), ("d", 6, 8)]
+    write_file(tmp_path / "in", 0, rows)
+    write_file(tmp_path / "more", 0, more)
+    first = files_source(spark, tmp_path / "in").key_by("k").process(Split(), SCHEMA, name="split", parallelism=2)
+    sums = first.key_by("k").process(Running(), SCHEMA, name="sums", parallelism=2)
+    met = first.side_output(ODD).connect(files_source(spark, tmp_path / "more"))
+    both = met.key_by("k").process(Both(), "k string, first int, second int", name="both", parallelism=3)
+    assert "sums: chained to split" in keyed.explain(sums, both)
+    bound = (output.to(keyed.collect_sink()) for output in (sums, both))
+    with keyed.run(*bound, tables=tmp_path / "tables", checkpoint=tmp_path / "ck", drain=True).tables as tables:
+        assert {entry.key: entry.value for entry in tables["total"].scan()} == {"a": 4, "b": 8}
+        assert {entry.key: entry.value for entry in tables["seen"].scan()} == {"a": (1, 1), "c": (1, 0), "d": (0, 1)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import keyed
@@ -165,3 +167,34 @@ def test_silence_wakes_a_query_and_lets_it_go_on(spark, tmp_path):
     assert query.is_active
     assert set(watermarks) <= {keyed.MIN_TIMESTAMP, 9, 999}
     query.stop()
+
+
+@pytest.mark.long
+def test_idleness_survives_restarts_and_time_between_them_is_no_silence(spark, tmp_path):
+    watermarks = []
+
+    def run(number, timeout):
+        write_file(tmp_path / "in", number, [("a", 100 * (number + 1), 1)])
+        strategy = keyed.ascending_timestamps().with_idleness(timeout)
+        second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
+        both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
+        query = both.key_by("k").process(Both(), COUNTS, parallelism=1)
+        query.run(checkpoint=tmp_path / "ck", on_progress=lambda each: watermarks.append(each.watermark))
+        return time.time()
+
+    write_file(tmp_path / "in2", 0, [("a", 10, 1)])
+    ended = run(0, 2_000)
+    until(lambda: time.time() > ended + 2.5)
+    run(1, 2_000)
+    assert set(watermarks) == {9}
+    # Told of a shorter time-out than it was silent while it ran, it is idle, and stays so from one run to the next.
+    strategy = keyed.ascending_timestamps().with_idleness(300)
+    second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
+    both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
+    query = both.key_by("k").process(Both(), COUNTS, parallelism=1)
+    started = query.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
+    until(lambda: (started.progress and started.progress.watermark == 199) or not started.is_active)
+    started.stop()
+    watermarks.clear()
+    run(2, 300)
+    assert watermarks[0] == 299
