@@ -94,7 +94,10 @@ def test_windows_of_the_whole_year_equal_pandas(flights, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param("tumbling", marks=pytest.mark.smoke), pytest.param("hopping", marks=pytest.mark.long), "session"],
+    [
+        pytest.param("tumbling", marks=pytest.mark.smoke),
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("hopping", "session")),
+    ],
 )
 def test_windows_on_spark_equal_sparks_own(spark, flights, kind):
     some = flights.slice(0, 20_000)
@@ -109,7 +112,7 @@ def test_windows_on_spark_equal_sparks_own(spark, flights, kind):
     assert found == by_pandas(some, kind)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_runs_locally(capsys, flights):
     assert sessions.main(["--runtime", "local", "--most", "1"]) == 0
     assert "rotations" in capsys.readouterr().out

@@ -220,7 +220,7 @@ def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
     assert folder.read_mark() == encode_mark(["d"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_two_new_queries_take_a_folder_that_only_spark_reaches(spark, tmp_path):
     folder = SparkFolder(spark, (tmp_path / "out").as_uri())
     assert folder.read_mark() is None

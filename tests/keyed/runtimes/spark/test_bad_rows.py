@@ -68,7 +68,7 @@ class Keys(keyed.KeyedProcessFunction):
         yield (str(ctx.get_current_key()),)
 
 
-@pytest.mark.parametrize("column", ["bigint", "timestamp"])
+@pytest.mark.parametrize("column", ["timestamp", pytest.param("bigint", marks=pytest.mark.long)])
 def test_a_timestamp_in_the_far_future_is_bad_and_moves_no_watermark(spark, column):
     far = FAR if column == "bigint" else 250_000_000_000_000
     frame = spark.createDataFrame([("a", 1, 1), ("far", far, 1), ("b", 250, 1), ("a", 2, 1)], SCHEMA)

@@ -85,7 +85,7 @@ def test_a_query_goes_on_and_is_restored_with_another_parallelism(spark, tmp_pat
     assert in_order(values) == limits_of(batches)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_killed_query_ends_as_an_undisturbed_one(tmp_path):
     rows, rules = rows_of(5, 120), rules_of(6, 60)

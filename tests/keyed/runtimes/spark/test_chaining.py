@@ -117,6 +117,7 @@ def test_a_checkpoint_goes_on_as_it_began_and_is_restored_otherwise(spark, tmp_p
     assert changes(tmp_path / "True") == changes(tmp_path / "False")
 
 
+@pytest.mark.long
 def test_chained_operators_are_restored_at_another_parallelism_and_layout(spark, tmp_path):
     before = tmp_path / "before"
     write_file(before / "in", 0, rows_of(0))

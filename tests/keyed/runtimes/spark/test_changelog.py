@@ -183,6 +183,7 @@ def test_a_batch_that_is_run_again_with_another_result_leaves_log_and_state_the_
     assert_same(spark, checkpoint, changelog, "drawn")
 
 
+@pytest.mark.long
 def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, tmp_path, caplog, capsys):
     changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "ck"
     write_files(tmp_path, range(2))
@@ -252,6 +253,7 @@ def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path, monkey
     assert_same(spark, checkpoint, changelog, "count")
 
 
+@pytest.mark.long
 def test_batches_after_the_end_of_the_input_commit_nothing_and_have_no_position(spark, tmp_path):
     changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "ck"
     write_files(tmp_path, [0])
@@ -307,6 +309,7 @@ def test_a_restore_whose_cut_is_compacted_away_meanwhile_takes_a_newer_one(spark
     assert parquet_rows(out) == sorted(map(tuple, expected.values))
 
 
+@pytest.mark.long
 def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp_path, monkeypatch, caplog):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, range(2))

@@ -33,7 +33,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("streams", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_side_outputs_with_a_wrong_name_and_other_units_are_told(spark, tmp_path, caplog, streams):
     write_file(tmp_path / "in", 0, [("a", 1_700_000_000, 1)])
     source = files_source(spark, tmp_path / "in")
@@ -50,6 +50,7 @@ def test_side_outputs_with_a_wrong_name_and_other_units_are_told(spark, tmp_path
     )
 
 
+@pytest.mark.long
 def test_what_a_started_query_was_not_asked_about_is_told_when_it_stops(spark, tmp_path, caplog):
     bad_rows = OutputTag("bad", "k string, t bigint, v bigint")
     write_file(tmp_path / "in", 0, [("a", 5, 1), (None, 1, 1)])

@@ -40,7 +40,7 @@ def test_each_row_has_the_time_of_its_batch_and_timers_fire_without_rows(spark, 
     assert query.metrics()["Stamp"]["rows_late"] == 0
 
 
-@pytest.mark.parametrize("path", ["auto", "row"])
+@pytest.mark.parametrize("path", ["auto", pytest.param("row", marks=pytest.mark.long)])
 def test_windows_over_a_batch_dataframe_are_those_of_its_one_batch(spark, path):
     frame = spark.createDataFrame([(key, i) for key in "ab" for i in range(6)], "k string, v bigint")
     stream = keyed.stream(frame, timestamp=INGESTION_TIME).key_by("k")

@@ -65,6 +65,7 @@ def test_a_batch_dataframe_starts_with_it_and_a_bad_row_is_named(spark, tmp_path
         counted(keyed.stream(frame), pa.table({"k": ["b"], "count": ["many"]})).run()
 
 
+@pytest.mark.long
 def test_the_state_of_a_plain_query_of_spark_is_a_source_of_it(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 0, 3), ("a", 0, 4), ("b", 0, 5)])
     reader = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))

@@ -108,6 +108,7 @@ def test_source_and_changelog_in_kafka_restore_a_lost_checkpoint(spark_kafka, ka
     assert [sequence for sequence, _ in logs[1].positions()] != []
 
 
+@pytest.mark.long
 def test_another_writer_of_a_running_querys_changelog_is_fenced_and_its_state_stays_right(
     spark_kafka, kafka, source, tmp_path
 ):

@@ -261,6 +261,7 @@ def test_a_plain_write_stream_works_and_reports_the_counters(spark, tmp_path):
     assert (metrics["rows_in"], metrics["rows_out"], metrics["watermark"]) == (60, 60, 58)
 
 
+@pytest.mark.long
 def test_state_on_disk_survives_the_loss_of_its_folder(spark, tmp_path):
     import shutil
 

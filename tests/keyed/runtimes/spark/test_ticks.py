@@ -83,6 +83,7 @@ def test_a_batch_that_changed_something_is_in_its_changelog_though_no_row_comes(
     query.stop()
 
 
+@pytest.mark.long
 def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     beat = files_source(spark, tmp_path / "in").key_by("k").process(Metronome(), COUNTED)
@@ -100,6 +101,7 @@ def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
     assert len(ticks_in(tmp_path / "ck")) <= 2
 
 
+@pytest.mark.long
 def test_run_start_and_plain_write_stream_go_on_from_one_another(spark, tmp_path):
     counted = count(files_source(spark, tmp_path / "in"))
     write_file(tmp_path / "in", 0, [("a", 1, 1)])

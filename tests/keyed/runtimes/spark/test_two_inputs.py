@@ -146,6 +146,7 @@ def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
         connected.run()
 
 
+@pytest.mark.long
 def test_silence_wakes_a_query_and_lets_it_go_on(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1_000, 1)])
     write_file(tmp_path / "in2", 0, [("a", 10, 1)])
