@@ -12,7 +12,7 @@ import importlib
 import inspect
 import re
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ForwardRef
 
@@ -238,12 +238,19 @@ def _members(cls: type) -> list[str]:
             if name.startswith(("_", "test_")) or name in {*seen, *PLUMBING}:
                 continue
             seen.add(name)
+            if _only_overrides(name, member, cls.__mro__[cls.__mro__.index(base) + 1 :]):
+                continue
             line = _member(name, member)
             if line:
                 lines.append(line)
     if also and not issubclass(cls, BaseException):
         lines.append(f"- and what {' and '.join(_link(name, cls.__module__) for name in also)} has")
     return ["\n".join(lines)] if lines else []
+
+
+def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
+    """Tell whether a member is documented where it is declared, and has nothing to add."""
+    return not getattr(member, "__doc__", None) and any(name in vars(base) for base in bases)
 
 
 def _link(name: str, module: str) -> str:
@@ -263,7 +270,7 @@ def _member(name: str, member: Any) -> str | None:
     if not inspect.isfunction(function):
         return None
     head = f"- `{name}{_signature(function, method=not isinstance(member, staticmethod))}`"
-    return f"{head}: {_inside(inspect.cleandoc(function.__doc__ or ''))}"
+    return f"{head}: {_inside(inspect.cleandoc(function.__doc__))}" if function.__doc__ else head
 
 
 def _inside(doc: str) -> str:
