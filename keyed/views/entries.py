@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
 import attrs
@@ -223,7 +224,10 @@ class EntryReader:
         """
         if (self.schema.kind == "table" or self.schema.rows is not None) and not isinstance(entry, tuple):
             entry = (entry,)
-        return self._encode_sub(entry)
+        try:
+            return self._encode_sub(entry)
+        except (TypeError, StructError) as error:
+            raise EncodingError(f"entry={entry!r:.100} is no entry of the {self.schema}: {error}") from error
 
     def rows(self, value: bytes | None) -> dict[bytes, bytes]:
         """Return the rows that a stored list holds as the values of entries, by their subs and in the order of these.

@@ -86,6 +86,8 @@ def _check_select(query: str) -> None:
     """
     import duckdb
 
+    if not isinstance(query, str):
+        raise DefinitionError(f"sql({query!r:.100}): give a SELECT as text")
     statements = _database().cursor().extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise DefinitionError("sql: give one SELECT; state tables are only read")

@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from keyed.codec.keys import decode_key, encode_key
-from keyed.codec.state_schema import StateSchema
+from keyed.codec.state_schema import MAPS, StateSchema
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
 from keyed.context import Timer
 from keyed.durations import instant_ms
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NOT_GIVEN: Any = object()
 """Stands for an entry that is not named."""
+#: Types of map keys of which one value is as good as another one.
+_LEAVES = ("bool", "bytes", "float", "int", "str")
 _DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
 Time = int | datetime
 _token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
@@ -144,19 +146,20 @@ class StateTable:
     def _value(self, view: View, key: Any, entry: Any, namespace: Any) -> Any:
         reader = view.reader(self.name)
         prefix = reader.prefix(key, namespace)
+        self._check_entry(reader, entry)
         if reader.schema.kind == "versioned":
             record = view.version(reader, prefix, None if entry is NOT_GIVEN else entry)
             if record is None:
-                self._check_key(key)
+                self._check_key(view, reader, key)
             return record
         if entry is not NOT_GIVEN or not reader.has_entries:
             stored = view.get(reader, prefix, b"" if entry is NOT_GIVEN else reader.sub(entry))
             if stored is None:
-                self._check_key(key)
+                self._check_key(view, reader, key, entry=entry)
             return None if stored is None else reader.value(stored)
         found = list(view.scan(reader, prefix, successor(prefix)))
         if not found:
-            self._check_key(key)
+            self._check_key(view, reader, key)
         if reader.schema.kind == "list":
             return [reader.value(stored) for _, _, stored in found]
         return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}
@@ -165,14 +168,22 @@ class StateTable:
         """Return what the state holds for keys, in their order: `get` for each, from one batch.
 
         Raises:
-            DefinitionError: The state has several entries a key.
+            DefinitionError: The state has several entries a key, or ``keys`` is one text.
+            KeyTypeError: The keys of the state have another type.
         """
+        if isinstance(keys, str | bytes):
+            raise DefinitionError(f"get_many: {keys!r:.100} is one key; give a list of keys")
         with self._view(as_of) as view:
             reader = view.reader(self.name)
             if reader.has_entries:
                 raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
             make = reader.prefix_maker(namespace)
+            keys = list(keys)
             stored = view.stored_entries(reader).get_many([make(key) for key in keys])
+            if None in stored:
+                missing = {_kinds(key): key for key, value in zip(keys, stored, strict=True) if value is None}
+                for key in missing.values():
+                    self._check_key(view, reader, key)
             if reader.clock is not None:
                 stored = [view.live(reader, value) for value in stored]
             return reader.values(stored)
@@ -207,9 +218,12 @@ class StateTable:
 
         Raises:
             DefinitionError: A parameter breaks its rule.
+            KeyTypeError: The keys of the state have another type.
             HistoryCompacted: The batch is older than the history that is kept.
             TableNotFound: There is no such state, or no batch yet.
         """
+        if type(reverse) is not bool:
+            raise DefinitionError(f"scan(reverse={reverse!r}): give True or False")
         if limit is not None and (type(limit) is not int or limit < 1):
             raise DefinitionError(f"scan(limit={limit!r}): give a number from 1, or None")
         context = ExitStack()
@@ -218,13 +232,18 @@ class StateTable:
         try:
             position, reader = view.position, view.reader(self.name)
             first, end = reader.bounds(prefix, from_, to)
+            for bound in (prefix, from_, to):
+                if bound is not None:
+                    self._check_key(view, reader, bound, is_part=True)
             if key is not NOT_GIVEN:
                 head = reader.key_head(key)
                 first, end = max(first, head), min(end, successor(head))
-            times = None if windows is None else tuple(_milliseconds(time) for time in windows)
-            if times is not None and key is not NOT_GIVEN:
-                example = next(view.scan(reader, first, end), None)
-                if example is not None:
+            times = None if windows is None else _range_of(windows)
+            if key is not NOT_GIVEN:
+                example = None if times is None else next(view.scan(reader, first, end), None)
+                if times is None or example is None:
+                    self._check_key(view, reader, key)
+                else:
                     within = reader.window_bounds(reader.entry(*example), *times)
                     first, end = max(first, within[0]), min(end, within[1])
             if token is not None:
@@ -252,11 +271,14 @@ class StateTable:
 
         Raises:
             DefinitionError: The state has several entries a key, and none is named.
+            KeyTypeError: The keys of the state have another type.
         """
         with self._view(None) as view:
             reader = view.reader(self.name)
             if reader.has_entries and entry is NOT_GIVEN:
                 raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
+            self._check_entry(reader, entry)
+            self._check_key(view, reader, key, entry=entry)
             prefix, sub = reader.prefix(key, namespace), b"" if entry is NOT_GIVEN else reader.sub(entry)
             versions = []
             extent = view.store.extent
@@ -289,9 +311,7 @@ class StateTable:
     def first(self) -> Entry | None:
         """Return the entry with the least key; ``None`` if the table is empty."""
         with self._view(None) as view:
-            reader = view.reader(self.name)
-            first = next(view.stored(reader, *reader.range), None)
-            return None if first is None else reader.entry(*first)
+            return _first(view, view.reader(self.name))
 
     def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
         """Follow the table: its state as the newest batch left it, and then each change of it.
@@ -303,11 +323,15 @@ class StateTable:
                 with the state of the oldest batch that is kept; or a `Subscription.token`: behind what came before it.
 
         Raises:
-            DefinitionError: ``after`` is no token, or the table is that of a snapshot, which does not change.
+            DefinitionError: ``after`` is no token; there are both ``key`` and ``prefix``; or the table is that of a
+                snapshot, which does not change.
+            KeyTypeError: The keys of the state have another type.
             TableNotFound: There is no such state, or no batch yet.
         """
         if self._feed is None:
             raise DefinitionError(f"subscribe: a snapshot of {self.name!r} does not change; subscribe to the tables")
+        if key is not NOT_GIVEN and prefix is not None:
+            raise DefinitionError(f"subscribe: give key={key!r} or prefix={prefix!r}, and not both")
 
         def within(reader: EntryReader) -> tuple[bytes, bytes]:
             if key is NOT_GIVEN:
@@ -316,7 +340,12 @@ class StateTable:
             return head, successor(head)
 
         with self._view(None) as view:
-            within(view.reader(self.name))
+            reader = view.reader(self.name)
+            within(reader)
+            if prefix is not None:
+                self._check_key(view, reader, prefix, is_part=True)
+            elif key is not NOT_GIVEN:
+                self._check_key(view, reader, key)
         return Subscription(self.name, self._feed, within, after)
 
     def dataset(self) -> StateDataset:
@@ -345,21 +374,37 @@ class StateTable:
         except KeyedError:
             return f"<StateTable {self.operator}.{self.name}: no batch yet>"
 
-    def _check_key(self, key: Any) -> None:
-        """Check the type of a key that was not found against those of the keys that are there."""
-        first = self.first()
-        if first is None or _kinds(first.key) == _kinds(key):
+    def _check_entry(self, reader: EntryReader, entry: Any) -> None:
+        """Check that a state has entries of the kind that one is asked for."""
+        if entry is NOT_GIVEN:
+            return
+        if not reader.has_entries:
+            raise DefinitionError(f"entry={entry!r}: {reader.schema} has one entry a key; leave entry out")
+        if reader.schema.kind == "versioned" and type(entry) is not int:
+            raise DefinitionError(f"entry={entry!r}: give the time of the version in milliseconds")
+
+    def _check_key(
+        self, view: View, reader: EntryReader, key: Any, *, entry: Any = NOT_GIVEN, is_part: bool = False
+    ) -> None:
+        """Check the types of a key, or of the beginning of one, and of an entry against those that are there."""
+        first = _first(view, reader)
+        if first is None:
             return
         where = f"state {self.name!r} of operator {self.operator!r}"
-        if first.key is None:
+        key = decode_key(encode_key(key))
+        if not _fits(key, first.key, is_part=is_part):
+            if first.key is None:
+                raise KeyTypeError(
+                    f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r}), or the key "
+                    f"null and the entry {key!r} where keys are text"
+                )
             raise KeyTypeError(
-                f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r}), or the key null "
-                f"and the entry {key!r} where keys are text"
+                f"{where}: key {key!r} has type {_kinds(key)!r}, the keys that are there have {_kinds(first.key)!r}, "
+                f"as in {first.key!r}"
             )
-        raise KeyTypeError(
-            f"{where}: key {key!r} has type {_kinds(key)!r}, the keys that are there have {_kinds(first.key)!r}, as in "
-            f"{first.key!r}"
-        )
+        kind = reader.schema.key if reader.schema.kind in MAPS else None
+        if entry is not NOT_GIVEN and kind in _LEAVES and type(decode_key(encode_key(entry))).__name__ != kind:
+            raise KeyTypeError(f"{where}: entry {entry!r} has type {type(entry)!r}, the keys of the map have {kind}")
 
 
 class TimersTable:
@@ -415,6 +460,26 @@ def _window_start(entry: Entry) -> float:
     if isinstance(start, datetime) or type(start) is int:
         return _milliseconds(start)
     raise DefinitionError(f"scan(windows=): the entry of key {entry.key!r} is of no window, but of {window!r}")
+
+
+def _first(view: View, reader: EntryReader) -> Entry | None:
+    """Return the entry with the least key, if there is one."""
+    first = next(view.stored(reader, *reader.range), None)
+    return None if first is None else reader.entry(*first)
+
+
+def _fits(key: Any, there: Any, *, is_part: bool = False) -> bool:
+    """Tell whether a key, or the beginning of one, may be a key of a table with another one."""
+    if isinstance(key, tuple) and isinstance(there, tuple):
+        same = len(key) <= len(there) if is_part else len(key) == len(there)
+        return same and all(map(_fits, key, there))
+    return type(key) is type(there)
+
+
+def _range_of(windows: Any) -> tuple[int, int]:
+    if not isinstance(windows, tuple | list) or len(windows) != 2:
+        raise DefinitionError(f"scan(windows={windows!r}): give two times, (from, to)")
+    return _milliseconds(windows[0]), _milliseconds(windows[1])
 
 
 def _milliseconds(time: Time) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import threading
@@ -14,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError, LocalStoreError, StateAccessError, TableNotFound
@@ -36,6 +38,7 @@ _HOUR_MS = 3_600_000
 #: Seconds from one look at a changelog that nobody follows to the next, while a batch is waited for.
 _LOOK_AGAIN = 0.05
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+Types = Function | Mapping[str, Any] | None
 
 
 class _Tables(Mapping[str, StateTable]):
@@ -181,7 +184,9 @@ class StateTables(_Tables):
         path: The folder.
     """
 
-    def __init__(self, path: Path, operators: dict[str, Operator], context: ExitStack) -> None:
+    def __init__(
+        self, path: Path, operators: dict[str, Operator], context: ExitStack, types: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(operators)
         self.path = path
         self._context = context
@@ -189,6 +194,7 @@ class StateTables(_Tables):
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._types: Mapping[str, Any] = types or {}
 
     def _viewing(self, operator: Operator) -> Viewing:
         return lambda as_of: operator.view(self._commit(operator, as_of))
@@ -245,13 +251,36 @@ class StateTables(_Tables):
 
         Raises:
             ChangelogError: A changelog cannot be read, or is damaged.
+            DefinitionError: ``types`` has a name that no state has.
+            StateAccessError: The tables are closed.
         """
+        for operator in self._operators.values():
+            operator.source.held.check_open()
         before = self._extents()
         applied = sum(operator.source.poll() for operator in self._operators.values())
         if self._extents() != before:
             with self._changed:
                 self._changed.notify_all()
+        self._check_types()
         return applied
+
+    def _check_types(self) -> None:
+        """Check the names that types were given for, as soon as all states are known."""
+        stores = {name: operator.source.held.store for name, operator in self._operators.items()}
+        if not self._types or any(store.extent is None for store in stores.values()):
+            return
+        known = {
+            name: None
+            for operator, store in stores.items()
+            if store.extent is not None
+            for state in store.batch(store.extent.newest).states
+            for name in (state, f"{operator}.{state}")
+        }
+        for name in self._types:
+            if name not in known:
+                there = ", ".join(state for state in known if "." not in state) or "none"
+                raise DefinitionError(f"types: there is no state {name!r}; the states are: {there}")
+        self._types = {}
 
     def _extents(self) -> list[Extent | None]:
         return [operator.source.held.store.extent for operator in self._operators.values()]
@@ -264,6 +293,8 @@ class StateTables(_Tables):
         """
         if self._thread is not None:
             raise DefinitionError("start: the tables follow their changelogs already")
+        if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every < math.inf:
+            raise DefinitionError(f"start(every={every!r}): give seconds, a number above 0")
 
         def work() -> None:
             try:
@@ -309,9 +340,12 @@ class StateTables(_Tables):
 
         Raises:
             TimeoutError: It did not come in time.
+            DefinitionError: ``position`` is neither.
             KeyedError: What following failed with.
         """
         batch = position.batch if isinstance(position, Position) else position
+        if type(batch) is not int:
+            raise DefinitionError(f"wait_for({position!r}): give the number of a batch, or a Position")
         if not self._wait(lambda: self.batch >= batch, timeout):
             raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
         return self.batch
@@ -403,7 +437,7 @@ def open_tables(
     changelog: Changelog | Iterable[Changelog],
     path: str | os.PathLike[str],
     *,
-    types: Function | Mapping[str, Any] | None = None,
+    types: Types = None,
     history: Duration = _HOUR_MS,
 ) -> StateTables:
     """Open the state that changelogs hold as tables, in local stores that are kept level with them.
@@ -414,7 +448,8 @@ def open_tables(
         changelog: The changelog of an operator, or those of several operators of one query. They have been written:
             their jobs were started once.
         path: Folder for the stores; created if missing.
-        types: Types of values by name of the state, or the function that declares the states. See `EntryReader`.
+        types: Types of values by name of the state, ``operator.state`` where names meet, or the function that declares
+            the states. See `EntryReader`.
         history: How far back, in processing time from the newest batch, past states are kept: `int` milliseconds or
             `timedelta`. It begins with what the changelog still has when it is first followed.
 
@@ -424,14 +459,19 @@ def open_tables(
         DefinitionError: A parameter breaks its rule.
     """
     changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
-    for one in [changelog] if isinstance(changelog, Changelog) else changelog:
+    root = _folder(path)
+    for one in [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog:
+        if not isinstance(one, Changelog):
+            raise DefinitionError(f"open_tables: {one!r:.100} is no changelog; give keyed.DirectoryChangelog(folder)")
+        if isinstance(one, DirectoryChangelog) and root.resolve() == Path(one.path).resolve():
+            raise DefinitionError(f"open_tables(path={str(path)!r}) is the changelog's own folder; give another one")
         name = header_of(one).operator
         if name in changelogs:
             raise DefinitionError(f"open_tables: two changelogs are of operator {name!r}; give one of each operator")
-        changelogs[name] = one, _types(types)
+        changelogs[name] = one, _types(types, name)
     if not changelogs:
         raise DefinitionError("open_tables: give a changelog at least")
-    return _follow(_folder(path), changelogs, milliseconds_of(history, "open_tables(history)"))
+    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types)
 
 
 def keep_tables(
@@ -455,13 +495,15 @@ def keep_tables(
             f"tables={str(root)!r} holds tables of operator {others[0]!r}, which this query does not have; give it a "
             "folder of its own"
         )
-    return _follow(root, {name: (log, _types(functions[name])) for name, log in changelogs.items()}, _HOUR_MS)
+    return _follow(root, {name: (log, _types(functions[name], name)) for name, log in changelogs.items()}, _HOUR_MS)
 
 
-def _follow(root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]], history_ms: int) -> StateTables:
+def _follow(
+    root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]], history_ms: int, types: Types = None
+) -> StateTables:
     operators: dict[str, Operator] = {}
     with ExitStack() as stack:
-        for name, (changelog, types) in changelogs.items():
+        for name, (changelog, types_of) in changelogs.items():
             try:
                 source = Follower(changelog, root / name, history_ms)
             except LocalStoreError as error:
@@ -472,11 +514,11 @@ def _follow(root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, A
                     ) from error
                 raise
             stack.callback(source.close)
-            operators[name] = Operator(name, source, types)
-        return StateTables(root, operators, stack.pop_all())
+            operators[name] = Operator(name, source, types_of)
+        return StateTables(root, operators, stack.pop_all(), _named_types(types))
 
 
-def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
+def read_tables(path: str | os.PathLike[str], *, types: Types = None) -> StateTables:
     """Open tables that another program on this machine keeps level, only to read them.
 
     They show what that program had written when they were opened, and then with each `StateTables.poll`.
@@ -486,9 +528,10 @@ def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, 
         types: As for `open_tables`.
 
     Raises:
+        DefinitionError: ``types`` has a name that no state has.
         LocalStoreError: The folder holds no tables.
     """
-    return _read(_folder(path), lambda _: _types(types))
+    return _read(_folder(path), lambda operator: _types(types, operator), types)
 
 
 def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Function]) -> StateTables:
@@ -498,10 +541,10 @@ def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Funct
         path: The folder that was given to `keep_tables`.
         functions: The function of each operator by its name.
     """
-    return _read(_folder(path), lambda operator: _types(functions.get(operator)))
+    return _read(_folder(path), lambda operator: _types(functions.get(operator), operator))
 
 
-def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]]) -> StateTables:
+def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types = None) -> StateTables:
     operators: dict[str, Operator] = {}
     with ExitStack() as stack:
         for folder in _operator_folders(root):
@@ -510,13 +553,19 @@ def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]]) -> StateTabl
             operators[folder.name] = Operator(folder.name, source, types_of(folder.name))
         if not operators:
             raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
-        return StateTables(root, operators, stack.pop_all())
+        tables = StateTables(root, operators, stack.pop_all(), _named_types(types))
+    with ExitStack() as stack:
+        stack.callback(tables.close)
+        # It checks the names in types.
+        tables.poll()
+        stack.pop_all()
+    return tables
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not text or "\0" in text or "://" in text:
-        raise DefinitionError(f"path={text!r} is not the path of a folder on this machine")
+        raise DefinitionError(f"path={path!r} is not the path of a folder on this machine")
     return Path(text)
 
 
@@ -526,9 +575,20 @@ def _operator_folders(root: Path) -> list[Path]:
     return [folder for folder in found if folder.is_dir() and _NAME.fullmatch(folder.name)]
 
 
-def _types(types: Function | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if types is None or isinstance(types, Mapping):
-        return types or {}
+def _types(types: Types, operator: str) -> Mapping[str, Any]:
+    """Return the types of an operator's values, by state."""
+    if types is None:
+        return {}
+    if isinstance(types, Mapping):
+        return {str(name).removeprefix(f"{operator}."): type_ for name, type_ in types.items()}
+    if not isinstance(types, Function) and not (isinstance(types, type) and issubclass(types, Function)):
+        raise DefinitionError(
+            f"types={types!r:.100}: give a dict of types by state, or the function that declares them"
+        )
     if isinstance(types, VectorizedFunction):
         return {}
     return {name: state for name, (_, state) in declared_states(types).items()}
+
+
+def _named_types(types: Types) -> Mapping[str, Any]:
+    return types if isinstance(types, Mapping) else {}

@@ -383,7 +383,7 @@ def test_sessions_that_merge_are_found_under_the_windows_that_they_are_now(tmp_p
         with tables.snapshot() as snapshot:
             assert len(snapshot[table.name]) == sum(row["n"] for row in sql)
         if KEPT[kept][1] == "value":
-            assert table.get_many("abc", namespace=(0, 1)) == [None] * 3
+            assert table.get_many(["a", "b", "c"], namespace=(0, 1)) == [None] * 3
 
 
 def test_a_checkpoint_shows_sessions_under_the_windows_that_they_are_now(tmp_path, capsys):
