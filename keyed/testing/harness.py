@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypedDict, Unpack
 
 import attrs
 
@@ -47,7 +47,7 @@ from keyed.recovery.restore import load
 from keyed.restoring import RestorePoint
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
-from keyed.shown import Shown, shown
+from keyed.shown import Shown, shown, shows_options
 from keyed.state import MapState, State
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
@@ -62,6 +62,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Backend = Literal["memory", "rocksdb"]
+Key = Callable[[Any], Any] | str | Sequence[str] | None
+
+
+class FunctionOptions(TypedDict, total=False):
+    """What a function is run with, as `KeyedTestHarness` has it: keywords that all ways to test it share."""
+
+    key: Key
+    key2: Key
+    broadcast: Sequence[MapState[Any, Any]]
+    watermark: WatermarkStrategy | None
+
+
+class HarnessOptions(FunctionOptions, total=False):
+    """Further keywords of `KeyedTestHarness`."""
+
+    backend: Backend
+    parallelism: int
+    order: Order
+    ingestion_time: bool
+
+
+_shows = shows_options(HarnessOptions, broadcast=(), backend="memory", parallelism=1, order="event_time")
 _OPERATOR = "function"
 _PARALLELISM = "parallelism"
 #: An element, its timestamp and its side.
@@ -134,8 +156,8 @@ class KeyedTestHarness(Shown):
         self,
         function: Function,
         *,
-        key: Callable[[Any], Any] | str | Sequence[str] | None = None,
-        key2: Callable[[Any], Any] | str | Sequence[str] | None = None,
+        key: Key = None,
+        key2: Key = None,
         backend: Backend = "memory",
         parallelism: int = 1,
         changelog: Changelog | None = None,
@@ -556,19 +578,8 @@ class KeyedTestHarness(Shown):
         return self._commits.snapshot()
 
     @classmethod
-    def restore(
-        cls,
-        function: Function,
-        snapshot: bytes,
-        *,
-        key: Callable[[Any], Any] | str | Sequence[str] | None = None,
-        key2: Callable[[Any], Any] | str | Sequence[str] | None = None,
-        backend: Backend = "memory",
-        parallelism: int = 1,
-        watermark: WatermarkStrategy | None = None,
-        order: Order = "event_time",
-        broadcast: Sequence[MapState[Any, Any]] = (),
-    ) -> Self:
+    @_shows
+    def restore(cls, function: Function, snapshot: bytes, **options: Unpack[HarnessOptions]) -> Self:
         """Make a harness that goes on from a snapshot, also at another parallelism.
 
         Raises:
@@ -577,36 +588,21 @@ class KeyedTestHarness(Shown):
         """
         changelog = MemoryChangelog()
         _export(snapshot, function, changelog)
-        harness = cls(
-            function,
-            key=key,
-            key2=key2,
-            backend=backend,
-            parallelism=parallelism,
-            watermark=watermark,
-            order=order,
-            broadcast=broadcast,
-        )
+        harness = cls(function, **options)
         if changelog.header() is not None:
             harness._restore_from(changelog)
         return harness
 
     @classmethod
+    @_shows
     def from_changelog(
         cls,
         changelog: Changelog,
         function: Function,
         *,
-        key: Callable[[Any], Any] | str | Sequence[str] | None = None,
-        key2: Callable[[Any], Any] | str | Sequence[str] | None = None,
         as_of: int | datetime | None = None,
         keys: Iterable[Any] | None = None,
-        backend: Backend = "memory",
-        parallelism: int = 1,
-        watermark: WatermarkStrategy | None = None,
-        order: Order = "event_time",
-        broadcast: Sequence[MapState[Any, Any]] = (),
-        ingestion_time: bool = False,
+        **options: Unpack[HarnessOptions],
     ) -> Self:
         """Make a harness with the real state of a job: of what went wrong in production comes a unit test.
 
@@ -615,34 +611,16 @@ class KeyedTestHarness(Shown):
         Args:
             changelog: The job's changelog.
             function: The job's function, or a changed one.
-            key: As in the constructor.
-            key2: As in the constructor.
             as_of: Number of the batch, or a time; the newest batch by default.
             keys: The keys whose state and timers are taken, as they were given to ``key_by``; all by default.
-            backend: As in the constructor.
-            parallelism: As in the constructor.
-            watermark: As in the constructor.
-            order: As in the constructor.
-            broadcast: As in the constructor.
-            ingestion_time: As in the constructor.
+            options: As in the constructor.
 
         Raises:
             ChangelogError: There is no such batch.
             HistoryCompacted: It is older than what compaction left.
             StateSchemaChanged: The function's states do not fit the changelog's.
         """
-        harness = cls(
-            function,
-            key=key,
-            key2=key2,
-            backend=backend,
-            parallelism=parallelism,
-            watermark=watermark,
-            order=order,
-            restore_from=RestorePoint(changelog, until=as_of),
-            broadcast=broadcast,
-            ingestion_time=ingestion_time,
-        )
+        harness = cls(function, restore_from=RestorePoint(changelog, until=as_of), **options)
         if keys is not None:
             harness._keep_only({encode_key(each) for each in keys})
         return harness

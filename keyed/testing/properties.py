@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 from hypothesis import HealthCheck, Phase, Verbosity, assume, given, seed, settings
@@ -22,11 +22,10 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedCoProcessFunction
 from keyed.outputs import schema_of
-from keyed.state import MapState
 from keyed.testing import chosen
-from keyed.testing.harness import Record
+from keyed.testing.harness import FunctionOptions, Record
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Script, Watermark, difference
+from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Script, Watermark, difference
 from keyed.testing.strategies import batches, steps
 from keyed.watermarks import WatermarkStrategy
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class PropertyOptions(TypedDict, total=False):
+class PropertyOptions(FunctionOptions, total=False):
     """The keywords of all properties.
 
     Attributes:
@@ -46,10 +45,6 @@ class PropertyOptions(TypedDict, total=False):
         seed: What chooses them; by default ``--keyed-seed``, or another one each time.
     """
 
-    key: Key
-    key2: Key
-    broadcast: Sequence[MapState[Any, Any]]
-    watermark: WatermarkStrategy | None
     examples: int | None
     seed: int | None
 
@@ -135,17 +130,10 @@ def _prove(
     return f"{type(function).__name__}: {proved}, in {examples} examples (--keyed-seed={number})"
 
 
-def _script(function: Function, done: Iterable[Any], options: Any, **more: Any) -> Script:
-    watermark = options.get("watermark") or WatermarkStrategy(0)
-    return Script(
-        function,
-        done,
-        options.get("key"),
-        watermark,
-        key2=options.get("key2"),
-        broadcast=options.get("broadcast", ()),
-        **more,
-    )
+def _script(function: Function, done: Iterable[Any], options: Any, *, afresh: bool = False, **more: Any) -> Script:
+    given = {name: options.get(name) for name in FunctionOptions.__annotations__ if options.get(name)}
+    keywords: Any = {"watermark": WatermarkStrategy(0), **given, **more}
+    return Script(function, done, keywords, afresh)
 
 
 def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:

@@ -24,9 +24,9 @@ from keyed.runtimes.local.local_position import LocalPosition, decode_position
 from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
 from keyed.sources import PAUSE, IngestionTime, SeekableSource
-from keyed.testing.harness import KeyedTestHarness, Record
+from keyed.testing.harness import Key, KeyedTestHarness, Record
 from keyed.testing.recordings import Recording
-from keyed.testing.scripts import Key, Rows
+from keyed.testing.scripts import Rows
 from keyed.watermarks import WatermarkStrategy
 
 _Position = LocalPosition | SparkPosition

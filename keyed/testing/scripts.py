@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -11,13 +11,10 @@ import attrs
 from keyed.errors import KeyedError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.shown import named
-from keyed.state import MapState
-from keyed.testing.harness import Backend, KeyedTestHarness, Record
+from keyed.testing.harness import HarnessOptions, KeyedTestHarness, Record
 from keyed.testing.process_memory import ProcessMemory
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
-
-Key = Callable[[Any], Any] | str | Sequence[str] | None
 
 
 def _records(rows: Iterable[Record]) -> tuple[Record, ...]:
@@ -170,24 +167,14 @@ class Script:
     Attributes:
         function: The function. Each run has a copy of its own.
         steps: What is done, in order.
-        key: As `KeyedTestHarness` has it.
-        watermark: As `KeyedTestHarness` has it.
-        backend: As `KeyedTestHarness` has it.
-        parallelism: As `KeyedTestHarness` has it.
-        key2: As `KeyedTestHarness` has it.
-        broadcast: As `KeyedTestHarness` has it.
+        options: Keywords of the harness.
         afresh: Whether it begins in a new process, as each crash and each other number of key groups does: with what
             a process remembers as it was when the script was made.
     """
 
     function: Function
     steps: tuple[Step, ...] = attrs.field(converter=_steps)
-    key: Key = None
-    watermark: WatermarkStrategy | None = None
-    backend: Backend = "memory"
-    parallelism: int = 1
-    key2: Key = None
-    broadcast: Sequence[MapState[Any, Any]] = ()
+    options: HarnessOptions
     afresh: bool = False
     _memory: ProcessMemory = attrs.field(
         init=False, eq=False, repr=False, default=attrs.Factory(lambda self: ProcessMemory(self.function), True)
@@ -203,15 +190,7 @@ class Script:
         function = copied(self.function)
         if self.afresh:
             self._memory.put_back()
-        with KeyedTestHarness(
-            function,
-            key=self.key,
-            key2=self.key2,
-            broadcast=self.broadcast,
-            watermark=self.watermark,
-            backend=self.backend,
-            parallelism=self.parallelism,
-        ) as harness:
+        with KeyedTestHarness(function, **self.options) as harness:
             try:
                 for step in self.steps:
                     if isinstance(step, Crash | Rescale):
@@ -224,17 +203,11 @@ class Script:
     def lines(self, harness: str) -> list[str]:
         """Return the code of the run, for a variable of this name."""
         options = [repr(self.function)]
-        for name, key in (("key", self.key), ("key2", self.key2)):
-            if key is not None:
-                options.append(f"{name}={named(key) if callable(key) else repr(key)}")
-        if self.broadcast:
-            options.append(f"broadcast=[{', '.join(map(repr, self.broadcast))}]")
-        if self.watermark is not None:
-            options.append(f"watermark=bounded_out_of_orderness({self.watermark.delay_ms})")
-        if self.backend != "memory":
-            options.append(f"backend={self.backend!r}")
-        if self.parallelism != 1:
-            options.append(f"parallelism={self.parallelism}")
+        for name, value in self.options.items():
+            if isinstance(value, WatermarkStrategy):
+                options.append(f"{name}=bounded_out_of_orderness({value.delay_ms})")
+            elif value and value != "memory":
+                options.append(f"{name}={named(value) if callable(value) else repr(value)}")
         forgets = self._memory.lines()
         lines = [*(forgets if self.afresh else ()), f"{harness} = KeyedTestHarness({', '.join(options)})"]
         for step in self.steps:

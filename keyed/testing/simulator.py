@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 from unittest.mock import patch
 
 import attrs
@@ -35,14 +35,15 @@ from keyed.errors import ChangelogError, ChangelogFenced, CheckpointError, Defin
 from keyed.functions import Function
 from keyed.recovery import verify_changelog
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
+from keyed.shown import shows_options
 from keyed.state import MapState
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing import chosen
 from keyed.testing.faults import Died, Faults, FaultyDisk
-from keyed.testing.harness import KeyedTestHarness, Record
+from keyed.testing.harness import FunctionOptions, Key, KeyedTestHarness, Record
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.scripts import Crash, End, Key, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
+from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
 from keyed.watermarks import WatermarkStrategy
 
 _OPERATOR = "function"
@@ -531,28 +532,23 @@ def _steps(random: Random, rows: list[Record]) -> list[Step]:
     return [*steps, End()] if random.random() < 0.3 else steps
 
 
+@shows_options(FunctionOptions, broadcast=())
 def simulate(
     function: Function,
     rows: Sequence[Record] | Callable[[Random], Sequence[Record]],
     *,
-    key: Key = None,
-    key2: Key = None,
-    broadcast: Sequence[MapState[Any, Any]] = (),
-    watermark: WatermarkStrategy | None = None,
     simulations: int | None = None,
     seed: int | None = None,
+    **options: Unpack[FunctionOptions],
 ) -> str:
     """Simulate a function under all that goes wrong in a job, and say what that has shown.
 
     Args:
         function: The function. It has to be deterministic.
         rows: The rows, each a `Record`, or a function that makes them of a seeded `random.Random`.
-        key: As `KeyedTestHarness` has it.
-        key2: As `KeyedTestHarness` has it.
-        broadcast: As `KeyedTestHarness` has it.
-        watermark: As `keyed.stream` has it; by default as if the rows came in order.
         simulations: How many seeds are tried: by default ``--keyed-simulations``, or 100.
         seed: The first of them: by default ``--keyed-seed``, or 0.
+        options: As `KeyedTestHarness` has them; by default the watermark follows as if the rows came in order.
 
     Raises:
         SimulationFailed: One ended otherwise than the undisturbed run.
@@ -563,7 +559,7 @@ def simulate(
     if type(many) is not int or many < 1:
         raise DefinitionError(f"simulations={many!r} must be an int above 0")
     for each in range(first, first + many):
-        simulation = Simulation(function, rows, key, watermark, each, key2, broadcast)
+        simulation = Simulation(function, rows, seed=each, **options)
         simulation.run(simulation.expected())
     return (
         f"{type(function).__name__}: outputs, states and timers are those of an undisturbed run, in {many} simulations"
