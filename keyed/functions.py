@@ -7,7 +7,7 @@ from typing import Any
 
 from keyed.broadcast import BroadcastContext
 from keyed.context import Context, OnTimerContext, OpenContext
-from keyed.errors import StateDefinitionError, TimerDefinitionError
+from keyed.errors import DefinitionError, StateDefinitionError, TimerDefinitionError
 from keyed.shown import Shown
 from keyed.state import KeyedState, State
 from keyed.table_state import TableState
@@ -224,6 +224,7 @@ def check_function(function: Function) -> None:
     """Check what can be known of a function before its first row.
 
     Raises:
+        DefinitionError: Its forwarded fields are no names.
         StateDefinitionError: Duplicate state names.
         TimerDefinitionError: Its code sets timers, but it does not define ``on_timer``.
     """
@@ -234,6 +235,12 @@ def check_function(function: Function) -> None:
             f"VectorizedFunction{hint}"
         )
     declared_states(function)
+    fields = function.forwarded_fields
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for pair in fields.items() for name in pair):
+        raise DefinitionError(
+            f"{type(function).__name__}.forwarded_fields={fields!r}: give a column by the name of the key column "
+            "that it holds"
+        )
     if isinstance(function, VectorizedFunction):
         method = "process_batches" if isinstance(function, VectorizedCoFunction) else "process_batch"
         if getattr(type(function), method) is getattr(VectorizedCoFunction, method):

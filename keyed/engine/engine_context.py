@@ -213,8 +213,8 @@ class EngineContext:
             return self._broadcast[descriptor.name]
         except (KeyError, AttributeError):
             raise StateAccessError(
-                f"get_broadcast_state({descriptor!r}): no stream was broadcast with it; there are "
-                f"{', '.join(map(repr, self._broadcast)) or 'none'}"
+                f"get_broadcast_state({descriptor!r}): no stream was broadcast with this descriptor; there are those "
+                f"named {', '.join(map(repr, self._broadcast)) or 'nothing'}"
             ) from None
 
     def drop(self) -> None:

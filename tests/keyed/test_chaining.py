@@ -80,6 +80,15 @@ def test_explain_takes_what_run_takes():
         explain(one.key_by("user"))
 
 
+@pytest.mark.parametrize("fields", [["k"], "k", {"k": 1}, {1: "k"}, None])
+def test_forwarded_fields_are_names_by_names(fields):
+    class Odd(Hand):
+        forwarded_fields = fields
+
+    with pytest.raises(DefinitionError, match=r"Odd.forwarded_fields=.*column by the name of the key column"):
+        keyed.stream([]).key_by("k").process(Odd())
+
+
 def test_a_checkpoint_keeps_the_lines_that_it_began_with():
     three = second(second(first(), "user"), "user", name="third")
     assert [[stage.name for stage in line] for line in lines(three.stage)] == [["first", "second", "third"]]

@@ -94,6 +94,7 @@ def arrivals(
             "same sources, or start from a new checkpoint, with restore_from= its changelog"
         )
     position.beside += [SourcePosition() for _ in sources[1 + len(position.beside) :]]
+    _check_own(sources)
     places: list[LocalPosition | SourcePosition] = [position, *position.beside]
     readers = [last.readers_of(source) for source in sources]
     # Global tables have no end: they are looked at as long as another source goes on.
@@ -124,6 +125,21 @@ def arrivals(
         for place, read in zip(position.beside, arrived.read[1:], strict=True):
             place.rows += read
         yield arrived
+
+
+def _check_own(sources: Sequence[Source]) -> None:
+    """Refuse what can be read once alone and is to be read by two.
+
+    Raises:
+        DefinitionError: Two streams were made of one iterator, or of one source with positions.
+    """
+    own = [source.data for source in sources if isinstance(source.data, Iterator | SeekableSource)]
+    for number, data in enumerate(own):
+        if any(data is other for other in own[:number]):
+            raise DefinitionError(
+                f"two streams read one {type(data).__name__}, and each element would come to one of them; make one "
+                "keyed.stream(...) of it, which may feed several operators"
+            )
 
 
 def batches(

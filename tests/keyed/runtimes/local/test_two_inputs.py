@@ -223,6 +223,16 @@ def test_sides_may_be_unions():
     assert last_counts(out.run().values) == expected(left, right)
 
 
+class Sides(keyed.KeyedCoProcessFunction):
+    """Tells of each row on which side it came."""
+
+    def process_element1(self, value, ctx):
+        yield value.k, "1"
+
+    def process_element2(self, value, ctx):
+        yield value.k, "2"
+
+
 class Half(keyed.KeyedCoProcessFunction):
     def process_element1(self, value, ctx):
         pass
@@ -252,6 +262,18 @@ def test_what_cannot_be_connected_is_refused_before_the_first_row():
     connected = stream.connect(numbers).key_by("k").process(Both())
     with pytest.raises(KeyTypeError, match="keys of types int and str"):
         connected.run()
+
+
+@pytest.mark.parametrize("make", [iter, lambda rows: (row for row in rows)])
+def test_two_streams_of_one_iterator_are_refused(make):
+    data = make(rows_of(1, 3))
+    first, second = keyed.stream(data), keyed.stream(data)
+    for both in (first.connect(second).key_by("k").process(Both()), first.union(second).key_by("k").process(Count())):
+        with pytest.raises(DefinitionError, match="each element would come to one of them"):
+            both.run()
+    # One stream of it is read once, and its rows come to both sides.
+    connected = first.connect(first).key_by("k").process(Sides())
+    assert sorted(connected.run().values) == sorted((row["k"], side) for row in rows_of(1, 3) for side in "12")
 
 
 def test_a_failure_names_the_side():
