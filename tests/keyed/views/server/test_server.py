@@ -352,6 +352,48 @@ def test_batches_are_told_with_what_the_job_says_of_itself(job):
         assert client.get("/status").json()["batch"] == second["batch"]
 
 
+class Reminders(keyed.KeyedProcessFunction):
+    """Sets a timer named after its operator, for each key."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().set_timer(self.name, keyed.MAX_TIMESTAMP)
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+def test_timers_of_an_operator_are_asked_for_by_its_name(tmp_path):
+    logs = []
+    for name in ("first", "second"):
+        logs.append(keyed.DirectoryChangelog(tmp_path / name))
+        numbers = keyed.stream([1, 2]).key_by(lambda value: value)
+        numbers.process(Reminders(name), name=name, changelog=logs[-1]).run(drain=False)
+    with (
+        open_tables(logs, tmp_path / "tables") as tables,
+        served(tables) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        tables.poll()
+
+        def names(**query: str) -> list[Any]:
+            timers = client.get("/timers", params=query).json()["timers"]
+            return [(timer["key"], timer["name"]) for timer in timers]
+
+        assert names(operator="second") == [(1, "second"), (2, "second")]
+        assert names(operator="first", limit="1") == [(1, "first")]
+        assert names(operator="second", key="2") == [(2, "second")]
+        answer = client.get("/timers")
+        assert answer.status_code == 400
+        assert "?operator=first" in answer.json()["error"]["message"]
+        answer = client.get("/timers", params={"operator": "third"})
+        assert answer.status_code == 404
+        assert "there are: first, second" in answer.json()["error"]["message"]
+        assert client.get("/timers", params={"operator": "second", "key": "x"}).status_code == 400
+
+
 def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
     access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
     with served(job[1], access=access, page=True) as address, httpx.Client(base_url=address, timeout=300) as client:
