@@ -298,20 +298,22 @@ class VersionStore:
 
     def get_many(self, addresses: Sequence[bytes], commit: int) -> list[bytes | None]:
         """Return the values at addresses, in their order."""
-        values: list[bytes | None] = []
-        append, number_of, size = values.append, _NUMBER.unpack_from, _HEAD.size
-        for start in range(0, len(addresses), _AT_A_TIME):
-            part = addresses[start : start + _AT_A_TIME]
+        found: dict[bytes, bytes | None] = {}
+        number_of, size = _NUMBER.unpack_from, _HEAD.size
+        # Neighbours are in one block, which is then looked for and read once.
+        wanted = sorted(set(addresses))
+        for start in range(0, len(wanted), _AT_A_TIME):
+            part = wanted[start : start + _AT_A_TIME]
             try:
                 records = self._get([b"L" + address for address in part])
             except Exception as error:
                 raise self._database.failed("cannot be read", error) from error
             for address, record in zip(part, records, strict=True):
                 if record is None or number_of(record)[0] > commit:
-                    append(self._value(address, record, commit))
+                    found[address] = self._value(address, record, commit)
                 else:
-                    append(record[size:] if len(record) >= size else None)
-        return values
+                    found[address] = record[size:] if len(record) >= size else None
+        return [found[address] for address in addresses]
 
     def scan(
         self, first: bytes, end: bytes, commit: int, *, reverse: bool = False
