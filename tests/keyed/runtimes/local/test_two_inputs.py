@@ -1,6 +1,7 @@
 """Connected and united streams in the local runtime and the harness."""
 
 import random
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -162,6 +163,37 @@ def test_time_while_the_query_was_down_is_no_silence(tmp_path):
     run(rows[:1], 0)
     run(rows[:2], 5_000)
     assert seen == [9, 9]
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "changelog"])
+def test_silence_adds_up_over_runs_and_an_idle_source_stays_idle(tmp_path, how):
+    clock, told = [0], [10, 20, 30, 40, 50]
+
+    def run(number, rows):
+        def left():
+            for t in told[:rows]:
+                clock[0] += 60
+                yield {"k": "a", "t": t, "v": 0}
+
+        strategy = keyed.ascending_timestamps().with_idleness(100)
+        second = keyed.stream([{"other": "a", "u": 5, "v": 0}], timestamp="u", watermark=strategy)
+        options: dict[str, Any] = {"changelog": DirectoryChangelog(tmp_path / f"log{number}")}
+        if how == "changelog" and number:
+            options["restore_from"] = DirectoryChangelog(tmp_path / f"log{number - 1}")
+        connected = keyed.stream(left(), timestamp="t").connect(second).key_by("k", "other")
+        seen: list[int] = []
+        connected.process(Both(), **options).run(
+            checkpoint=tmp_path / (how if how == "checkpoint" else str(number)),
+            rows_per_batch=1,
+            processing_time=lambda: clock[0],
+            on_progress=lambda each: seen.append(each.watermark),
+        )
+        clock[0] += 10_000
+        return seen
+
+    assert run(0, 2) == [4, 4]
+    assert run(0 if how == "checkpoint" else 1, 4) == [4, 39]
+    assert run(0 if how == "checkpoint" else 2, 5) == [49]
 
 
 def test_partitions_of_a_source_hold_its_watermark_back():

@@ -94,7 +94,7 @@ def test_a_graph_of_chained_operators_over_two_sources_keeps_tables(spark, tmp_p
     first = files_source(spark, tmp_path / "in").key_by("k").process(Split(), SCHEMA, name="split", parallelism=2)
     sums = first.key_by("k").process(Running(), SCHEMA, name="sums", parallelism=2)
     met = first.side_output(ODD).connect(files_source(spark, tmp_path / "more"))
-    both = met.key_by("k").process(Both(), "k string, first int, second int", name="both", parallelism=3)
+    both = met.key_by("k").process(Both(), "k string, first int, second int", name="both", parallelism=2)
     assert "sums: chained to split" in keyed.explain(sums, both)
     bound = (output.to(keyed.collect_sink()) for output in (sums, both))
     with keyed.run(*bound, tables=tmp_path / "tables", checkpoint=tmp_path / "ck", drain=True).tables as tables:
