@@ -738,9 +738,9 @@ class DataStream(_Partial):
         select = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
         return KeyedStream(self._env, self._stream.key_by(select), self._stream)
 
-    def union(self, *streams: DataStream) -> DataStream:
-        """Return a stream of the elements of this one and of others."""
-        return DataStream(self._env, self._stream.union(*(each._stream for each in streams)))
+    def union(self, *streams: DataStream | KeyedStream) -> DataStream:
+        """Return a stream of the elements of this one and of others, without a key."""
+        return DataStream(self._env, self._stream.union(*map(_unkeyed, streams)))
 
     def connect(self, other: DataStream | KeyedStream) -> ConnectedStreams:
         """Connect the stream with another one, to be keyed together."""
@@ -805,6 +805,10 @@ class KeyedStream(_Partial):
     def _options(self, name: str) -> dict[str, Any]:
         return _options(self._env, name, self._before)
 
+    def union(self, *streams: DataStream | KeyedStream) -> DataStream:
+        """Return a stream of the elements of this one and of others, without a key."""
+        return DataStream(self._env, self._before).union(*streams)
+
     def connect(self, other: Any) -> Any:
         """Connect the stream with another one, keyed as well, or with a broadcast one.
 
@@ -847,6 +851,10 @@ class KeyedStream(_Partial):
         return self.window(windows.CountWindows.of(size, slide))
 
 
+def _unkeyed(stream: DataStream | KeyedStream) -> keyed.Stream | keyed.Output:
+    return stream._before if isinstance(stream, KeyedStream) else stream._stream
+
+
 def _options(env: StreamExecutionEnvironment, name: str, *before: keyed.Stream | keyed.Output) -> dict[str, Any]:
     """Return the options of an operator: a name that none of those before it has."""
     names = {known for each in before if isinstance(each, keyed.Output) for known in each.operators}
@@ -866,12 +874,8 @@ class ConnectedStreams(_Partial):
 
     def key_by(self, key_selector1: Any, key_selector2: Any, key_type: TypeInformation | None = None) -> Self:
         """Key both streams, each by a function or `KeySelector` of its own, whose keys are of one type."""
-        streams = [each._before if isinstance(each, KeyedStream) else each._stream for each in self._sides]
-        selectors = (key_selector1, key_selector2)
-        keyed_sides = [
-            DataStream(self._env, each).key_by(select) for each, select in zip(streams, selectors, strict=True)
-        ]
-        return type(self)(self._env, *keyed_sides)
+        first, second = (DataStream(self._env, _unkeyed(each)) for each in self._sides)
+        return type(self)(self._env, first.key_by(key_selector1), second.key_by(key_selector2))
 
     def process(self, func: keyed.KeyedCoProcessFunction, output_type: Any = None) -> DataStream:
         """Run a `KeyedCoProcessFunction` over both streams.

@@ -554,4 +554,7 @@ def test_connected_streams_of_other_types():
 def test_a_union_is_a_stream_of_both():
     env = StreamExecutionEnvironment.get_execution_environment()
     both = env.from_collection([("a", 1, 1.0)]).union(env.from_collection([("b", 2, 1.0)]), env.from_collection(ROWS))
-    assert sorted(both.key_by(FirstField()).map(lambda value: value[1]).execute_and_collect()) == [1, 1, 2, 2, 3, 7]
+    keyed_both = both.key_by(FirstField())
+    assert sorted(keyed_both.map(lambda value: value[1]).execute_and_collect()) == [1, 1, 2, 2, 3, 7]
+    again = keyed_both.union(env.from_collection(ROWS).key_by(FirstField())).key_by(FirstField())
+    assert len(list(again.map(lambda value: value[1]).execute_and_collect())) == 10
