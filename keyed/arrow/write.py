@@ -42,6 +42,7 @@ from keyed.column_types import ARROW_NAMES, INTEGERS, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, parse_ddl, split_top_level
 from keyed.rows import Row
+from keyed.shown import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -219,7 +220,7 @@ def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callab
         columns = _split(values, names, bare=len(names) == 1)
     except _MisfitError as misfit:
         raise OutputDefinitionError(
-            f"{where}: {_shown(misfit.value)} {misfit.reason}; the columns are {', '.join(names)}"
+            f"{where}: {shown(misfit.value)} {misfit.reason}; the columns are {', '.join(names)}"
         ) from None
     made = []
     for field, column in zip(schema, columns, strict=True):
@@ -227,7 +228,7 @@ def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callab
             made.append(use(column, field.type))
         except _MisfitError as misfit:
             raise OutputDefinitionError(
-                f"{where}, column {field.name!r}{misfit.path}: {_shown(misfit.value)} of type "
+                f"{where}, column {field.name!r}{misfit.path}: {shown(misfit.value)} of type "
                 f"{type(misfit.value).__name__} does not fit: {misfit.reason}"
             ) from None
     return made
@@ -246,11 +247,6 @@ def _check(column: list[Any], type_: Any) -> None:
             "".join(column).encode()
             return
     _array(column, type_)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _split(values: Sequence[Any], names: list[str], *, bare: bool) -> list[list[Any]]:

@@ -209,11 +209,8 @@ class CommitStore(BufferedCommits):
         self.commit()
 
     def committed(self, key: bytes) -> bytes | None:
-        try:
-            value: bytes | None = self._database.get(key)
-            return value
-        except Exception as error:
-            raise self._database.failed("cannot be read", error) from error
+        value: bytes | None = self._database.look_up(key)
+        return value
 
     def committed_rows(self, group: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         head = b"R" + group

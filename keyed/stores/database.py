@@ -218,6 +218,13 @@ class Database:
         cause = next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
         return self._failure(f"{self.path} {what}: {cause}")
 
+    def look_up(self, key: Any) -> Any:
+        """Return what `get` does; vendor errors are passed to `failed` already."""
+        try:
+            return self.get(key)
+        except Exception as error:
+            raise self.failed("cannot be read", error) from error
+
     def write(self, batch: WriteBatch) -> None:
         """Write a batch, all of it or nothing."""
         try:

@@ -101,10 +101,7 @@ class RocksStore:
     def _read_position(self) -> tuple[tuple[str, int] | None, dict[int, bytes]]:
         """Read the record of the position and the floors."""
         where = str(self._database.path)
-        try:
-            record = self._get(_POSITION)
-        except Exception as error:
-            raise self._database.failed("cannot be read", error) from error
+        record = self._database.look_up(_POSITION)
         if record is None:
             for _ in self._database.range(b"", b"\xff"):
                 raise LocalStoreError(f"{where} holds entries but no position")
@@ -263,10 +260,7 @@ class RocksStore:
         rest = iter(changes.items())
         while part := list(islice(rest, _LOOK_UPS)):
             unknown = [key for key, _ in part if key not in known]
-            try:
-                found = dict(zip(unknown, self._get(unknown), strict=True)) if unknown else {}
-            except Exception as error:
-                raise self._database.failed("cannot be read", error) from error
+            found = dict(zip(unknown, self._database.look_up(unknown), strict=True)) if unknown else {}
             for key, (prefix, sub, value) in part:
                 kind = prefix[0]
                 if key in found:

@@ -127,7 +127,7 @@ class RocksTable(ChunkedTable):
         Raises:
             LocalStoreError: Its directory is damaged.
         """
-        record = _get(database, _STATE.pack(b"T", state_id))
+        record = database.look_up(_STATE.pack(b"T", state_id))
         if record is None:
             return None
         try:
@@ -198,15 +198,7 @@ class RocksTable(ChunkedTable):
             ) from error
 
     def _read(self, kind: bytes, number: int) -> bytes:
-        data = _get(self._database, _NUMBER.pack(kind, self._state_id, number))
+        data: bytes | None = self._database.look_up(_NUMBER.pack(kind, self._state_id, number))
         if data is None:
             raise LocalStoreError(f"{self._database.path}: rows of table {self._state_id}, chunk {number} are missing")
         return data
-
-
-def _get(database: Database, key: bytes) -> bytes | None:
-    try:
-        value: bytes | None = database.get(key)
-        return value
-    except Exception as error:
-        raise database.failed("cannot be read", error) from error

