@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag
+from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag, shows_options
 from windows.assigners import WindowAssigner
 from windows.definition import Definition, define
 from windows.evictors import Evictor
@@ -18,6 +18,21 @@ from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
 
 _LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sessions": PackedSessions}
+
+
+class OperatorParts(TypedDict, total=False):
+    """What a window operator is made of, beside its assigner."""
+
+    trigger: Trigger | None
+    evictor: Evictor | None
+    aggregate: Any
+    process: ProcessWindowFunction | None
+    allowed_lateness_ms: int
+    late_tag: OutputTag | str | None
+    idle_timeout_ms: int | None
+    key_names: tuple[str, ...]
+    timestamps: bool
+    element_type: Any
 
 
 class WindowOperator(KeyedProcessFunction):
@@ -46,34 +61,9 @@ class WindowOperator(KeyedProcessFunction):
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
     """
 
-    def __init__(
-        self,
-        *,
-        assigner: WindowAssigner,
-        trigger: Trigger | None = None,
-        evictor: Evictor | None = None,
-        aggregate: Any = None,
-        process: ProcessWindowFunction | None = None,
-        allowed_lateness_ms: int = 0,
-        late_tag: OutputTag | str | None = None,
-        idle_timeout_ms: int | None = None,
-        key_names: tuple[str, ...] = ("key",),
-        timestamps: bool = False,
-        element_type: Any = object,
-    ) -> None:
-        self.definition: Definition = define(
-            assigner=assigner,
-            trigger=trigger,
-            evictor=evictor,
-            aggregate=aggregate,
-            process=process,
-            allowed_lateness_ms=allowed_lateness_ms,
-            late_tag=late_tag,
-            idle_timeout_ms=idle_timeout_ms,
-            key_names=key_names,
-            timestamps=timestamps,
-            element_type=element_type,
-        )
+    @shows_options(OperatorParts, allowed_lateness_ms=0, key_names=("key",), timestamps=False, element_type=object)
+    def __init__(self, *, assigner: WindowAssigner, **parts: Unpack[OperatorParts]) -> None:
+        self.definition: Definition = define(assigner=assigner, **parts)
 
     @classmethod
     def of(cls, definition: Definition) -> WindowOperator:

@@ -201,18 +201,11 @@ def _tokens(path: Path) -> dict[str, list[str]]:
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
     _add_place(parser)
     _add_as_of(parser)
 
 
-def _add_history(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
-    _add_place(parser)
-
-
 def _add_scan(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
     parser.add_argument("table", metavar="TABLE", help="name of the table")
     parser.add_argument("--key", help="only this key")
     parser.add_argument("--windows", help="windows that start from ... to before ...: FROM/TO, milliseconds or times")
@@ -224,13 +217,11 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sql(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
     parser.add_argument("query", metavar="QUERY", help="a SELECT, in DuckDB's dialect")
     _add_as_of(parser)
 
 
 def _add_tail(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
     parser.add_argument("table", metavar="TABLE", help="name of the table")
     parser.add_argument("--prefix", help="only keys that begin with this")
     parser.add_argument("--after", help="now, beginning, or the token of a change: goes on behind it")
@@ -238,7 +229,6 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8765, help="port (8765)")
     parser.add_argument(
@@ -258,15 +248,20 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _command(
     name: str,
     help: str,
-    add: Callable[[argparse.ArgumentParser], None],
+    add: Callable[[argparse.ArgumentParser], None] | None,
     run: Callable[[argparse.Namespace], int],
     *examples: str,
 ) -> Command:
-    return Command(name, help, add, run, tuple(f"keyed {name} {example}" for example in examples))
+    def added(parser: argparse.ArgumentParser) -> None:
+        _add_source(parser)
+        if add is not None:
+            add(parser)
+
+    return Command(name, help, added, run, tuple(f"keyed {name} {example}" for example in examples))
 
 
 COMMANDS: Sequence[Command] = (
-    _command("tables", "List the tables of a job: kinds, types, entries.", _add_source, _tables, "job-log"),
+    _command("tables", "List the tables of a job: kinds, types, entries.", None, _tables, "job-log"),
     _command(
         "get",
         "Print what a table holds for a key. The status is 1 if it holds nothing.",
@@ -276,7 +271,7 @@ COMMANDS: Sequence[Command] = (
         "job-log sold 'Die Hard' --as-of 2026-01-31T12:00:00Z",
     ),
     _command("scan", "Print the entries of a range of keys.", _add_scan, _scan, "job-log sold --prefix D --limit 10"),
-    _command("history", "Print what became of an entry.", _add_history, _history, "job-log sold 'Die Hard'"),
+    _command("history", "Print what became of an entry.", _add_place, _history, "job-log sold 'Die Hard'"),
     _command(
         "sql",
         "Run a SELECT over the tables.",

@@ -220,21 +220,18 @@ class ChangelogConformance:
         assert list(reader.commits(after)) == []
 
     def test_content_may_be_left_unread(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
-        writer = changelog.writer(0)
+        changelog, writer, sample = self._opened(tmp_path)
         appended = [writer.append(*sample.commit()) for _ in range(4)]
         assert [commit for commit, _ in changelog.reader(0).commits()] == appended
 
     def test_a_commit_may_be_empty_or_large(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path, keys=10_000)
-        writer = changelog.writer(0)
+        changelog, writer, sample = self._opened(tmp_path, keys=10_000)
         for count in (0, 30_000, 0, 1):
             writer.append(*sample.commit(count, size=200))
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_the_same_commit_again_is_invisible(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
-        writer = changelog.writer(0)
+        changelog, writer, sample = self._opened(tmp_path)
         commits = [sample.commit() for _ in range(3)]
         appended = [writer.append(*commit) for commit in commits]
         for again in (writer, changelog.writer(0)):
@@ -244,8 +241,7 @@ class ChangelogConformance:
         assert [commit for commit, _ in changelog.reader(0).commits()] == appended
 
     def test_another_commit_of_a_sequence_is_refused(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
-        writer = changelog.writer(0)
+        changelog, writer, sample = self._opened(tmp_path)
         for _ in range(3):
             writer.append(*sample.commit())
         for sequence in (2, 3):
@@ -255,8 +251,7 @@ class ChangelogConformance:
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_a_commit_follows_the_one_before(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
-        writer = changelog.writer(0)
+        changelog, writer, sample = self._opened(tmp_path)
         commit, blocks = sample.commit()
         _refused(lambda: writer.append(attrs.evolve(commit, sequence=2), blocks), ChangelogDiverged, "2")
         writer.append(commit, blocks)
@@ -284,8 +279,7 @@ class ChangelogConformance:
             assert state_of(reader, until) == sample.past[until]
 
     def test_a_commit_whose_content_fails_leaves_nothing(self, tmp_path: Path) -> None:
-        changelog, sample = self._created(tmp_path)
-        writer = changelog.writer(0)
+        changelog, writer, sample = self._opened(tmp_path)
         writer.append(*sample.commit())
         commit, blocks = sample.commit()
 
@@ -377,6 +371,10 @@ class ChangelogConformance:
         changelog = self.make_changelog(path)
         changelog.prepare("op", 2)
         return changelog, SampleGroup(Random(7), keys=keys)
+
+    def _opened(self, path: Path, keys: int = 50) -> tuple[Changelog, ChangelogWriter, SampleGroup]:
+        changelog, sample = self._created(path, keys)
+        return changelog, changelog.writer(0), sample
 
     @staticmethod
     def _reopened(changelog: Changelog, writer: ChangelogWriter) -> ChangelogWriter:
@@ -473,8 +471,7 @@ class StagingChangelogConformance(ChangelogConformance):
         assert state_of(changelog.reader(0)) == sample.past[1]
 
     def _staging(self, path: Path) -> tuple[StagingChangelog, StagingWriter, SampleGroup]:
-        changelog, sample = self._created(path)
+        changelog, writer, sample = self._opened(path)
         assert isinstance(changelog, StagingChangelog)
-        writer = changelog.writer(0)
         assert isinstance(writer, StagingWriter)
         return changelog, writer, sample
