@@ -260,18 +260,33 @@ def _schema(type_: Any) -> Any:
     return type_.schema if isinstance(type_, TypeInformation) else type_
 
 
-def _times(unit: dt.timedelta) -> Callable[[int], dt.timedelta]:
-    return lambda n: n * unit
-
-
 class Time:
     """PyFlink's ``Time``: durations."""
 
-    milliseconds = staticmethod(_times(dt.timedelta(milliseconds=1)))
-    seconds = staticmethod(_times(dt.timedelta(seconds=1)))
-    minutes = staticmethod(_times(dt.timedelta(minutes=1)))
-    hours = staticmethod(_times(dt.timedelta(hours=1)))
-    days = staticmethod(_times(dt.timedelta(days=1)))
+    @staticmethod
+    def milliseconds(n: int) -> dt.timedelta:
+        """Return so many milliseconds."""
+        return dt.timedelta(milliseconds=n)
+
+    @staticmethod
+    def seconds(n: int) -> dt.timedelta:
+        """Return so many seconds."""
+        return dt.timedelta(seconds=n)
+
+    @staticmethod
+    def minutes(n: int) -> dt.timedelta:
+        """Return so many minutes."""
+        return dt.timedelta(minutes=n)
+
+    @staticmethod
+    def hours(n: int) -> dt.timedelta:
+        """Return so many hours."""
+        return dt.timedelta(hours=n)
+
+    @staticmethod
+    def days(n: int) -> dt.timedelta:
+        """Return so many days."""
+        return dt.timedelta(days=n)
 
 
 class Duration:
