@@ -108,6 +108,9 @@ def run(blocks: list[Block], *infos: str) -> None:
             assert not printed.getvalue(), f"{block.where} prints, and no block output follows: {printed.getvalue()}"
 
 
+MARKS = {"README": pytest.mark.smoke, "docs/how-to/changelogs-on-spark": pytest.mark.long}
+
+
 @pytest.mark.parametrize("name", having("python"))
 def test_snippets_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -116,7 +119,7 @@ def test_snippets_run(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.smoke if name == "README" else ()) for name in having("python spark")],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in having("python spark")],
 )
 def test_snippets_run_on_spark(name, spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

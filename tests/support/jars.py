@@ -6,12 +6,15 @@ by a rename: what is there is complete.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+import pyspark
 
 from keyed.errors import JavaNotFound
 from keyed.runtimes.spark.session.java import require_java_home
@@ -26,13 +29,15 @@ BROKER = """\
   </dependencies>
 </ivy-module>
 """
+#: The version of the connector: of a Spark whose own the tests cannot get one that fits.
+_CONNECTOR = {"4.0": "4.0.0", "4.1": "4.1.0"}.get(pyspark.__version__[:3], "4.2.0")
 #: Spark's Kafka connector: only what pyspark's own jars lack, so that nothing comes twice. A user takes the version of
-#: his Spark by `spark.jars.packages`; these are the newest that the tests could get.
-CONNECTOR = """\
+#: his Spark by `spark.jars.packages`.
+CONNECTOR = f"""\
 <ivy-module version="2.0">
   <info organisation="keyed" module="connector"/>
   <dependencies>
-    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_2.13" rev="4.2.0" conf="default->master"/>
+    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_2.13" rev="{_CONNECTOR}" conf="default->master"/>
     <dependency org="org.apache.spark" name="spark-token-provider-kafka-0-10_2.13" rev="4.0.0" conf="default->master"/>
     <dependency org="org.apache.kafka" name="kafka-clients" rev="3.9.2" conf="default->master"/>
     <dependency org="org.apache.commons" name="commons-pool2" rev="2.13.1" conf="default->master"/>
@@ -64,8 +69,12 @@ def fetch(libraries: str) -> list[Path]:
     cache = cache_folder()
     folder = cache / f"jars-{hashlib.sha256(libraries.encode()).hexdigest()[:16]}"
     try:
-        if not folder.exists():
-            _fill(folder, libraries, cache)
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / "lock").open("w") as lock:
+            # Of two workers that begin at once the second finds what the first has fetched: Ivy's cache is for one.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                _fill(folder, libraries, cache)
     except (OSError, JavaNotFound) as error:
         raise NoJars(f"{folder} cannot be made: {error}") from error
     return sorted(folder.glob("*.jar"))
@@ -73,7 +82,6 @@ def fetch(libraries: str) -> list[Path]:
 
 def _fill(folder: Path, libraries: str, cache: Path) -> None:
     """Make a folder with the files of a set of libraries, in one step."""
-    cache.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=cache, prefix=".jars-"))
     try:
         _retrieve(libraries, new, cache / "ivy")
@@ -87,8 +95,6 @@ def _fill(folder: Path, libraries: str, cache: Path) -> None:
 
 def _retrieve(libraries: str, folder: Path, ivy_cache: Path) -> None:
     """Let Ivy resolve the libraries and copy their files into a folder."""
-    import pyspark
-
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         raise NoJars("this pyspark has no Ivy among its jars")

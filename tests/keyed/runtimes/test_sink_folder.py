@@ -242,6 +242,7 @@ def rows_in(out):
     )
 
 
+@pytest.mark.long
 def test_spark_queries_know_their_folders(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1), ("b", 2, 99)])
     out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")

@@ -79,9 +79,8 @@ def changes(folder):
     return sorted(found)
 
 
-@pytest.mark.parametrize(
-    "kind", ["rows", *(pytest.param(kind, marks=pytest.mark.long) for kind in sorted(KINDS) if kind != "rows")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_outputs_state_changelogs_and_counters_are_those_with_a_shuffle(spark, tmp_path, kind):
     counters, inspected = {}, {}
     for chain in (True, False):

@@ -330,6 +330,7 @@ def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp
         count(source, restore_from=changelog).run(checkpoint=tmp_path / "ck3")
 
 
+@pytest.mark.long
 def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, [0])

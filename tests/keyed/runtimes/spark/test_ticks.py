@@ -223,6 +223,7 @@ def test_a_batch_that_changed_nothing_and_ended_nothing_is_quiet():
     assert is_quiet(marked(changed=True), ["c"])
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_drain_says_so(spark, tmp_path, monkeypatch):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     job = count(files_source(spark, tmp_path / "in"))

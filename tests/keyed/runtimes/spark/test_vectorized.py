@@ -78,6 +78,7 @@ def test_chains_of_row_and_vectorized_functions_do_what_rows_do(spark, tmp_path,
     assert found == (expected, counters)
 
 
+@pytest.mark.long
 def test_combining_before_the_shuffle_changes_no_result(spark, tmp_path):
     elements = files(tmp_path / "in", 3, 200)
     local = keyed.stream(elements, timestamp="t", watermark=LATENESS)
