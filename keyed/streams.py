@@ -921,7 +921,11 @@ def _columns(origin: Source | Output) -> dict[str, str | None] | None:
 
 
 def _as_arrow(source: Any) -> Any:
-    """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; other sources as they are."""
+    """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; other sources as they are.
+
+    Raises:
+        DefinitionError: It has columns that cannot be those of one.
+    """
     module, name = type(source).__module__.partition(".")[0], type(source).__name__
     if module not in ("pandas", "polars") or name != "DataFrame":
         return source
@@ -929,9 +933,11 @@ def _as_arrow(source: Any) -> Any:
 
     try:
         return source.to_arrow() if module == "polars" else pa.Table.from_pandas(source, preserve_index=False)
-    except pa.ArrowException:
-        # Reading it tells what is wrong with it.
-        return source
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DefinitionError(
+            f"the {module} DataFrame has columns that are none of Arrow's ({error}); give each one type and a name of its "
+            "own"
+        ) from error
 
 
 def _shown_columns(columns: dict[str, str | None]) -> str:

@@ -252,11 +252,17 @@ def test_columns_of_a_data_frame_are_known(library):
     assert sorted(map(tuple, out.run().values), key=str) == sorted(
         [("a", 1.5, 1.5), *(("b", left, right) for left in (None, 2.5) for right in (None, 2.5))], key=str
     )
-    # What is no column of one type is refused when it is read, as before.
-    objects = pytest.importorskip("pandas").DataFrame({"k": ["a", 1], "t": [1, 2]})
-    mixed = keyed.stream(objects, timestamp="t").connect(second).key_by("k")
-    with pytest.raises(keyed.KeyedError, match="column k"):
-        mixed.process(IntervalJoin(ids, lower=0, upper=0), "k string, l bigint, r bigint").run()
+
+
+def test_a_data_frame_that_is_no_table_is_refused_at_once():
+    pandas = pytest.importorskip("pandas")
+    for frame, said in (
+        (pandas.DataFrame({"k": ["a", 1]}), "column k"),
+        (pandas.DataFrame([[1, 2]], columns=["k", "k"]), "Duplicate column names"),
+        (pandas.DataFrame({"k": [2**70]}), "too large"),
+    ):
+        with pytest.raises(DefinitionError, match=f"the pandas DataFrame has columns that are none.*{said}"):
+            keyed.stream(frame)
 
 
 def test_times_with_nanoseconds_are_cut_as_they_are_by_row():
