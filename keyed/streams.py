@@ -935,8 +935,8 @@ def _as_arrow(source: Any) -> Any:
         return source.to_arrow() if module == "polars" else pa.Table.from_pandas(source, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DefinitionError(
-            f"the {module} DataFrame has columns that are none of Arrow's ({error}); give each one type and a name of its "
-            "own"
+            f"the {module} DataFrame has columns that are none of Arrow's ({error}); give each one type and a name "
+            "of its own"
         ) from error
 
 
