@@ -15,6 +15,7 @@ from keyed.functions import Function
 from keyed.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
+    from keyed.sources import SeekableSource
     from keyed.testing import Recording
 
 
@@ -23,7 +24,9 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("function", metavar="MODULE:NAME", help="the job's function: its class, or an object")
     parser.add_argument("changed", metavar="MODULE:CHANGED", help="the changed function")
     parser.add_argument(
-        "rows", help="folder of record=; or what the job has read: a Parquet file or folder, or a file of JSON lines"
+        "rows",
+        help="folder of record=; or what the job has read: a Parquet file or folder, a file of JSON lines, or "
+        "MODULE:SOURCE, its source or what makes it",
     )
     parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
     parser.add_argument("--key2", action="append", help="key column of the second side; may be given more than once")
@@ -44,7 +47,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         changelog_of(arguments.changelog, arguments),
         _function(arguments.function),
         _function(arguments.changed),
-        _rows(Path(arguments.rows)),
+        _rows(arguments.rows),
         key=arguments.key,
         key2=arguments.key2,
         timestamp=arguments.timestamp,
@@ -65,16 +68,25 @@ def _function(name: str) -> Function:
     Raises:
         DefinitionError: There is none.
     """
-    try:
-        found: Any = resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DefinitionError(f"{name!r} is no function: {error}; give MODULE:NAME") from error
+    found = _named(name, "function", "MODULE:NAME")
     function: Function = found() if isinstance(found, type) else found
     return function
 
 
-def _rows(path: Path) -> Recording | list[dict[str, Any]]:
-    """Return what was recorded in a folder, or the rows of a file.
+def _named(name: str, what: str, form: str) -> Any:
+    """Return what an argument names.
+
+    Raises:
+        DefinitionError: There is none.
+    """
+    try:
+        return resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DefinitionError(f"{name!r} is no {what}: {error}; give {form}") from error
+
+
+def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
+    """Return what was recorded in a folder, the rows of a file, or a source.
 
     Raises:
         DefinitionError: It is not there.
@@ -85,13 +97,18 @@ def _rows(path: Path) -> Recording | list[dict[str, Any]]:
 
     from keyed.testing import Recording
 
+    path = Path(text)
+    if ":" in text and not path.exists():
+        found = _named(text, "source, and no file is there", "a file, the folder of record=, or MODULE:SOURCE")
+        source: SeekableSource | list[dict[str, Any]] = found() if callable(found) else found
+        return source
     with suppress(DefinitionError):
         return Recording(path)
     try:
         is_json = path.suffix in (".json", ".jsonl", ".ndjson")
         table = pa.json.read_json(path) if is_json else pa.parquet.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise DefinitionError(f"rows {str(path)!r} cannot be read: {error}") from error
+        raise DefinitionError(f"rows {text!r} cannot be read: {error}") from error
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
@@ -105,6 +122,7 @@ COMMANDS = (
         (
             "keyed replay changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",
             "keyed replay changelogs/sales app:Sales app:NewSales records/sales --key shop",
+            "keyed replay changelogs/sales app:Sales app:NewSales app:sales_topic --key shop --timestamp time",
         ),
     ),
 )

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 import pytest
 
 import keyed
-from keyed.changelog import KafkaChangelog
+from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.recovery import verify_changelog
+from keyed.testing import replay
 from tests.keyed.changelog.kafka.topics import create, messages, new_topic, produce
-from tests.keyed.runtimes.spark.functions import SCHEMA, count, parquet_rows
+from tests.keyed.runtimes.spark.functions import SCHEMA, Count, count, parquet_rows
+from tests.keyed.runtimes.spark.test_record import Doubled
 
 pytestmark = pytest.mark.spark
 
@@ -89,6 +91,22 @@ def test_a_stream_from_a_topic_goes_on_where_it_was_and_writes_back(spark_kafka,
     run()
     found = [(message.key().decode(), *json.loads(message.value()).values()) for message in messages(kafka, results)]
     assert sorted(found) == expected(FIRST, SECOND)
+
+
+@pytest.mark.long
+def test_a_job_is_replayed_from_its_topic(spark_kafka, kafka, source, tmp_path):
+    changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    for rows in (FIRST, SECOND):
+        send(kafka, source, rows)
+        count(read(spark_kafka, kafka, source), changelog=changelog).run(tmp_path / "out", checkpoint=tmp_path / "ck")
+    delay = keyed.bounded_out_of_orderness(milliseconds=10)
+    for first, rows in ((1, 8), (2, 4)):
+        topic = keyed.KafkaSource(source, bootstrap=kafka, decode=lambda record: json.loads(record.value))
+        found = [
+            replay(changelog, Count(), changed, topic, key="k", timestamp="t", watermark=delay, first=first)
+            for changed in (Count(), Doubled())
+        ]
+        assert [(each.rows, bool(each.lines)) for each in found] == [(rows, False), (rows, True)]
 
 
 def test_source_and_changelog_in_kafka_restore_a_lost_checkpoint(spark_kafka, kafka, source, tmp_path):
