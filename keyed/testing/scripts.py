@@ -74,17 +74,19 @@ class Watermark:
 
     Attributes:
         to: Where to, in milliseconds.
+        input: Which side's, 1 or 2, where there are two; that of all by default.
     """
 
     to: int
+    input: int | None = None
 
     def lines(self, harness: str, function: Function) -> list[str]:
         """Return the code that does this step to a harness."""
-        return [f"{harness}.advance_watermark({self.to})"]
+        return [f"{harness}.advance_watermark{self.input or ''}({self.to})"]
 
     def do(self, harness: KeyedTestHarness, function: Function) -> None:
         """Do the step."""
-        harness.advance_watermark(self.to)
+        getattr(harness, f"advance_watermark{self.input or ''}")(self.to)
 
 
 @attrs.frozen

@@ -211,16 +211,20 @@ def steps(
     clocks: bool = True,
     crashes: bool = False,
     parallelisms: Sequence[int] = (),
+    move: Duration = 10_000,
+    most: int = 4,
 ) -> list[Step]:
     """Return what is done to a function that gets a stream: its batches, and other steps between them.
 
     Args:
         draw: Given by Hypothesis.
         stream: The rows.
-        watermarks: Whether the watermark moves by itself; later rows may be late then.
+        watermarks: Whether the watermark moves by itself, of two streams each; later rows may be late then.
         clocks: Whether the processing time moves.
         crashes: Whether the process dies between batches.
         parallelisms: Numbers of key groups to which it may be rescaled.
+        move: How far a clock moves at a time, at most.
+        most: How many steps there are beside the batches, at most.
     """
     done: list[Step] = list(draw(batches(stream)))
     kinds: list[SearchStrategy[Any]] = []
@@ -228,12 +232,14 @@ def steps(
         kinds.append(st.just(Crash()))
     if parallelisms:
         kinds.append(st.sampled_from(list(parallelisms)).map(Rescale))
-    moves = st.integers(1, 10_000)
+    moves = st.integers(1, milliseconds_of(move, "move", least=1))
     if clocks:
-        kinds.append(st.tuples(st.just(ProcessingTime), moves))
+        kinds.append(st.tuples(st.just(ProcessingTime), st.none(), moves, st.just(False)))
     if watermarks:
-        kinds.append(st.tuples(st.just(Watermark), moves))
-    between = draw(st.lists(st.tuples(st.integers(0, len(done)), st.one_of(kinds)), max_size=4)) if kinds else []
+        sides: list[int | None] = [1, 2] if any(record.input == 2 for record in stream) else [None]
+        # From where it is, or from the highest row before it.
+        kinds.append(st.tuples(st.just(Watermark), st.sampled_from(sides), moves, st.sampled_from([True, False])))
+    between = draw(st.lists(st.tuples(st.integers(0, len(done)), st.one_of(kinds)), max_size=most)) if kinds else []
     for place, step in sorted(between, key=lambda item: -item[0]):
         done.insert(place, step)
     return _settled(done)
@@ -241,18 +247,20 @@ def steps(
 
 def _settled(done: Sequence[Any]) -> list[Step]:
     """Return steps whose clocks, given as moves, are at times."""
-    clocks = {ProcessingTime: 0, Watermark: 0}
+    clocks: dict[Any, int] = {}
+    highest: dict[int | None, int] = {}
     settled: list[Step] = []
     for step in done:
         if isinstance(step, tuple):
-            kind, move = step
-            clocks[kind] += move
-            settled.append(kind(clocks[kind]))
+            kind, side, move, after_rows = step
+            start = max(clocks.get((kind, side), 0), highest.get(side, 0) if after_rows else 0)
+            clocks[kind, side] = start + move
+            settled.append(Watermark(start + move, side) if kind is Watermark else ProcessingTime(start + move))
         else:
             settled.append(step)
-            if isinstance(step, Rows):
-                highest = max((row.timestamp for row in step.rows if row.timestamp is not None), default=0)
-                clocks[Watermark] = max(clocks[Watermark], highest)
+            for row in step.rows if isinstance(step, Rows) else ():
+                for side in (None, row.input):
+                    highest[side] = max(highest.get(side, 0), row.timestamp or 0)
     return settled
 
 

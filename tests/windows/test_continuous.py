@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import keyed
 import windows
-from keyed.testing import KeyedTestHarness
+from keyed.testing import KeyedTestHarness, strategies
 from windows import (
     ApproxCountDistinct,
     ArgMax,
@@ -72,13 +72,17 @@ class Reading(NamedTuple):
     t: int
 
 
-rows = st.builds(
-    Reading,
-    st.sampled_from("abc"),
-    st.integers(0, 1),
-    st.none() | st.integers(-5, 5) | st.just(2**40),
-    st.none() | st.sampled_from(["x", "y", "z"]),
-    st.integers(0, 9),
+ROW = strategies.rows(
+    "k string, n int, v bigint, name string, t bigint",
+    k=strategies.skewed("a", "b", "c"),
+    n=st.integers(0, 1),
+    v=st.none() | st.integers(-5, 5) | st.just(2**40),
+    name=st.none() | st.sampled_from(["x", "y", "z"]),
+)
+BATCHES = (
+    strategies.streams(ROW, timestamp="t", gap=1, late=9, max_size=20)
+    .flatmap(strategies.batches)
+    .map(lambda cut: [[Reading(**row.value) for row in batch.rows] for batch in cut])
 )
 
 
@@ -103,7 +107,7 @@ def key_of(row: Reading, keys: tuple[str, ...]) -> Any:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.lists(rows, max_size=6), max_size=5),
+    BATCHES,
     st.lists(st.sampled_from(sorted(AGGREGATES)), min_size=1, max_size=5, unique=True),
     st.sampled_from([("k",), ("k", "n")]),
     st.integers(1, 3),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
+from keyed.testing import strategies
 from tests.windows.programs import SortedValues, any_program, check, random_program
 from windows import (
     Count,
@@ -50,15 +51,14 @@ ASSIGNERS = st.one_of(
 )
 
 
-@st.composite
-def disordered(draw):
-    """Rows (key, time, number) that arrive at most `DELAY` after a row with a higher time."""
-    steps = draw(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 6), st.integers(0, DELAY)), max_size=30))
-    clock, rows = draw(st.integers(-30, 30)), []
-    for number, (key, step, back) in enumerate(steps):
-        clock += step
-        rows.append({"key": key, "at": clock - back, "number": number})
-    return rows
+def numbered(stream, start):
+    """Rows (key, time, number) of a stream, the times counted from a start."""
+    return [row.value | {"at": row.timestamp + start, "number": number} for number, row in enumerate(stream)]
+
+
+#: Rows that arrive at most `DELAY` after a row with a higher time.
+ROW = strategies.rows("key string", key=strategies.skewed("a", "b"))
+DISORDERED = st.builds(numbered, strategies.streams(ROW, gap=3, delay=DELAY, max_size=30), st.integers(-30, 30))
 
 
 def panes(rows, assigner, size, **options):
@@ -90,7 +90,7 @@ class Elements(ProcessWindowFunction):
         yield (key, *context.window(), sorted(row.number for row in elements))
 
 
-@given(disordered(), ASSIGNERS, st.integers(1, 30), st.sampled_from([0, 3]))
+@given(DISORDERED, ASSIGNERS, st.integers(1, 30), st.sampled_from([0, 3]))
 def test_windows_kept_one_by_one_give_the_same_panes(rows, assigner, size, lateness):
     stream = keyed.stream(rows, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=DELAY))
     windows = stream.key_by("key").window(assigner).allowed_lateness(lateness)
@@ -98,7 +98,7 @@ def test_windows_kept_one_by_one_give_the_same_panes(rows, assigner, size, laten
     assert sorted(found) == [(*pane[:3], pane[-1]) for pane in panes(rows, assigner, 1000)]
 
 
-@given(disordered(), ASSIGNERS, st.integers(1, 7), st.randoms(use_true_random=False))
+@given(DISORDERED, ASSIGNERS, st.integers(1, 7), st.randoms(use_true_random=False))
 def test_panes_depend_neither_on_batches_nor_on_order_within_the_delay(rows, assigner, size, rng):
     whole = panes(rows, assigner, 1000)
     assert panes(rows, assigner, size) == whole

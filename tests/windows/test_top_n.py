@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import DefinitionError, TableState
-from keyed.testing import KeyedTestHarness
+from keyed.testing import KeyedTestHarness, strategies
 from windows import Count, TopN, TumblingEventTimeWindows, TumblingProcessingTimeWindows
 
 COLUMNS = "window_start bigint, window_end bigint, item string, count bigint"
@@ -60,10 +60,12 @@ def test_a_row_replaces_one_of_the_same_item_that_waits():
         assert [row[1:4] for row in taken(h)] == [(1, "b", 2), (2, "a", 1)]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 40)), max_size=40), st.integers(1, 4), st.integers(1, 9)
-)
-def test_after_a_window_it_gives_the_ranking_of_each_window(events, n, size):
+ITEMS = strategies.rows("item string", item=strategies.skewed(*"abcde"))
+
+
+@given(strategies.streams(ITEMS, gap=1, late=40, max_size=40), st.integers(1, 4), st.integers(1, 9))
+def test_after_a_window_it_gives_the_ranking_of_each_window(stream_of_items, n, size):
+    events = [(row.value["item"], row.timestamp) for row in stream_of_items]
     items, times = pa.array([item for item, _ in events], pa.string()), pa.array([at for _, at in events], pa.int64())
     table = pa.table({"item": items, "at": times})
     stream = keyed.stream(table, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=40))

@@ -13,11 +13,15 @@ import keyed
 from keyed import DefinitionError, OutputTag
 from keyed.arrow.write import arrow_schema
 from keyed.joins import AsOfJoin, IntervalJoin, WindowCoGroup, WindowJoin, explain
+from keyed.testing import Record, strategies
 
 HOWS = ("inner", "left", "right", "full")
 LATE, LATE2 = OutputTag("late", "k string, t bigint, id bigint"), OutputTag("late2", "j string, t bigint, id bigint")
 #: (key, time, disorder): rows arrive by time plus disorder, of which the delay of the watermark covers a part.
-ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 12)), max_size=20)
+#: Rows as they arrive, some of them late.
+ROWS = strategies.streams(
+    strategies.rows("k string", k=strategies.skewed("a", "b", "c")), gap=2, delay=5, late=7, max_size=20
+)
 SIZES = st.integers(1, 25)
 PARALLELISM = st.sampled_from([1, 3])
 BOUNDS = st.tuples(st.integers(-8, 8), st.integers(-8, 8), st.booleans(), st.booleans())
@@ -30,8 +34,7 @@ some = settings(max_examples=settings().max_examples * 3 // 5)
 
 
 def table(rows, key):
-    arrived = sorted(enumerate(rows), key=lambda row: row[1][1] + row[1][2])
-    columns = [[k for _, (k, _, _) in arrived], [t for _, (_, t, _) in arrived], [number for number, _ in arrived]]
+    columns = [[row.value["k"] for row in rows], [row.timestamp for row in rows], [*range(len(rows))]]
     types = [pa.string(), pa.int64(), pa.int64()]
     return pa.table([pa.array(c, type_) for c, type_ in zip(columns, types, strict=True)], names=[key, "t", "id"])
 
@@ -118,7 +121,7 @@ def test_as_of_join(left, right, tolerance, size, how, exact, parallelism):
 
     paths = check(make, left, right, size, parallelism)
     # The last right row of each key, at most, stays.
-    assert paths[1][3] <= len({row[0] for row in right})
+    assert paths[1][3] <= len({row.value["k"] for row in right})
     assert tolerance is None or paths[1][3] == 0
 
 
@@ -156,7 +159,7 @@ def test_cogroup(left, right, size):
 def test_a_cogroup_that_gives_none_gives_no_output():
     for path in ("row", "vectorized"):
         function = WindowCoGroup(lambda start, end, lefts, rights: None, size=10, path=path)
-        assert joined(function, [("a", 1, 1)], [("a", 2, 1)], 2, output="k string")[0] == {}
+        assert joined(function, [Record({"k": "a"}, 1)], [Record({"k": "a"}, 2)], 2, output="k string")[0] == {}
 
 
 def streams(left="k string, t bigint"):

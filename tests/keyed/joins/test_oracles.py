@@ -11,18 +11,27 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin
+from keyed.testing import strategies
 
-#: (key, time, disorder): rows arrive by time plus disorder, and the delay of the watermark covers it.
-ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.integers(0, 6)), max_size=14)
+DELAY = 6
+
+
+def sides(**disorder: Any) -> st.SearchStrategy[list[tuple[str, int]]]:
+    """Rows (key, time) as they arrive."""
+    keys = strategies.rows("k string", k=strategies.skewed("a", "b"))
+    stream = strategies.streams(keys, gap=3, max_size=14, **disorder)
+    return stream.map(lambda records: [(record.value["k"], record.timestamp or 0) for record in records])
+
+
+ROWS = sides(delay=DELAY)
 SIZES = st.integers(1, 15)
 BOUNDS = st.tuples(st.integers(-8, 8), st.integers(-8, 8), st.booleans(), st.booleans())
 HOWS = ("inner", "left", "right", "full")
 
 
 def arrived(rows):
-    """Rows with their number, in the order in which they arrive."""
-    numbered = [{"k": key, "t": time, "id": number, "at": time + late} for number, (key, time, late) in enumerate(rows)]
-    return sorted(numbered, key=lambda row: row["at"])
+    """Rows with their number."""
+    return [{"k": key, "t": time, "id": number} for number, (key, time) in enumerate(rows)]
 
 
 def ids(left, right):
@@ -30,7 +39,7 @@ def ids(left, right):
 
 
 def joined(function, left, right, size, parallelism=1):
-    delay = keyed.bounded_out_of_orderness(6)
+    delay = keyed.bounded_out_of_orderness(DELAY)
     streams = [keyed.stream(arrived(rows), timestamp="t", watermark=delay) for rows in (left, right)]
     out = streams[0].connect(streams[1]).key_by("k").process(function, parallelism=parallelism)
     result = out.run(rows_per_batch=size)
@@ -110,9 +119,7 @@ def test_sessions_are_of_both_sides(left, right, gap, size):
     def cogroup(start, end, lefts, rights):
         yield start, end, sorted(row.id for row in lefts), sorted(row.id for row in rights)
 
-    rows = sorted(
-        (key, time, side, i) for side, each in enumerate((left, right)) for i, (key, time, _) in enumerate(each)
-    )
+    rows = sorted((key, time, side, i) for side, each in enumerate((left, right)) for i, (key, time) in enumerate(each))
     expected: list[Any] = []
     for before, (key, time, side, i) in zip([None, *rows], rows, strict=False):
         if before is None or before[0] != key or time > before[1] + gap:
@@ -135,15 +142,14 @@ def test_cogroup_gives_each_row_to_its_window_once(left, right, size):
     assert sorted(j for _, _, rights in found for j in rights) == list(range(len(right)))
 
 
-IN_ORDER = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), max_size=14)
+IN_ORDER = sides()
 
 
 @given(left=IN_ORDER, right=IN_ORDER)
 def test_table_join_in_one_batch_sees_what_was_valid_then(left, right):
-    left, right = ([(key, time, 0) for key, time in rows] for rows in (left, right))
     found = joined(TableJoin(ids), left, right, 100)
     expected: list[Any] = []
-    for i, (key, time, _) in enumerate(left):
+    for i, (key, time) in enumerate(left):
         # The table's row of equal time comes after the left one.
         before = [(b[1], j) for j, b in enumerate(right) if b[0] == key and b[1] < time]
         expected.append((i, max(before)[1] if before else None))
@@ -154,12 +160,11 @@ def test_table_join_in_one_batch_sees_what_was_valid_then(left, right):
 @example(left=[("a", 0)], right=[("a", 1)], timeout=0)
 @given(left=IN_ORDER, right=IN_ORDER, timeout=st.integers(0, 10))
 def test_enrichment_waits_for_the_first_row_as_long_as_the_time_out(left, right, timeout):
-    left, right = ([(key, time, 0) for key, time in rows] for rows in (left, right))
     function = EnrichmentJoin(ids, timeout=timeout)
     streams = [keyed.stream(arrived(rows), timestamp="t") for rows in (left, right)]
     found = streams[0].connect(streams[1]).key_by("k").process(function).run().values
     expected: list[Any] = []
-    for i, (key, time, _) in enumerate(left):
+    for i, (key, time) in enumerate(left):
         of_key = [(b[1], j) for j, b in enumerate(right) if b[0] == key]
         before = [each for each in of_key if each[0] < time]
         after = [each for each in of_key if time <= each[0] <= time + timeout]

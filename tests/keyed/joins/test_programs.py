@@ -17,19 +17,36 @@ import keyed
 from keyed.arrow.write import arrow_schema
 from keyed.durations import MIN_TIMESTAMP
 from keyed.joins import AsOfJoin, IntervalJoin, WindowJoin
-from keyed.testing import KeyedTestHarness
+from keyed.testing import KeyedTestHarness, strategies
+from keyed.testing.scripts import ProcessingTime, Rescale, Rows, Watermark
 
 PATHS = pytest.mark.parametrize("path", ["row", "vectorized"])
-TIMES = st.integers(0, 20)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), TIMES),
-        st.tuples(st.sampled_from(["watermark1", "watermark2"]), TIMES),
-        st.tuples(st.just("crash")),
-        st.tuples(st.just("restore"), st.integers(1, 4)),
-    ),
-    max_size=40,
-)
+KEYS = strategies.rows("k string", k=strategies.skewed("a", "b"))
+#: Rows of either side in any order, as they are late or not.
+SIDES = strategies.two_streams(*[strategies.streams(KEYS, gap=1, late=20, max_size=12)] * 2)
+
+
+def programs(**clocks: bool) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Steps as tuples: a side with a row's key and time, how far which clock moves, a crash, a restore."""
+
+    def program(stream: Any) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+        drawn = strategies.steps(stream, crashes=True, parallelisms=(1, 2, 3, 4), move=12, most=12, **clocks)
+        return drawn.map(lambda steps: [each for step in steps for each in plain(step)])
+
+    return SIDES.flatmap(program)
+
+
+def plain(step: Any) -> list[tuple[Any, ...]]:
+    if isinstance(step, Rows):
+        return [("left" if row.input == 1 else "right", row.value["k"], row.timestamp) for row in step.rows]
+    if isinstance(step, Watermark):
+        return [(f"watermark{step.input or 1}", step.to)]
+    if isinstance(step, ProcessingTime):
+        return [("clock", step.to)]
+    return [("restore", step.parallelism) if isinstance(step, Rescale) else ("crash",)]
+
+
+STEPS = programs(watermarks=True, clocks=False)
 
 
 SIDE = arrow_schema(keyed.schema_of("k string, n bigint, t bigint"))
@@ -218,15 +235,7 @@ def test_window_join(path, steps):
 
 
 PATIENT = keyed.bounded_out_of_orderness(milliseconds=3).with_idleness(10)
-IDLE_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), TIMES),
-        st.tuples(st.just("waits"), st.integers(1, 12)),
-        st.tuples(st.just("crash")),
-        st.tuples(st.just("restore"), st.integers(1, 4)),
-    ),
-    max_size=30,
-)
+IDLE_STEPS = programs()
 #: A join, and the model that the steps go through.
 JOINS: Any = st.one_of(
     st.tuples(BOUNDS, HOWS).map(
@@ -256,8 +265,8 @@ def test_joins_while_sides_are_silent(path, steps, join):
         for number, (what, *rest) in enumerate(steps):
             if what in ("left", "right"):
                 arrive(harness, path, what, rest[0], number, rest[1])
-            elif what == "waits":
-                now += rest[0]
+            elif what == "clock":
+                now = rest[0]
                 harness.advance_processing_time(now)
             elif what == "crash":
                 harness.crash_and_recover()

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import DefinitionError, OutputTag
+from keyed.arrow.write import arrow_schema
+from keyed.testing import strategies
 from windows import (
     ApproxCountDistinct,
     ArgMax,
@@ -73,31 +75,27 @@ PROCESSING_TIME = st.one_of(
 )
 
 
-@st.composite
-def tables(draw):
-    """Rows in disorder, with nulls."""
-    size = draw(st.integers(1, 30))
-    steps = draw(st.lists(st.integers(0, 6), min_size=size, max_size=size))
-    backs = draw(st.lists(st.integers(0, 12), min_size=size, max_size=size))
-    clock, times = draw(st.integers(-30, 30)), []
-    for step, back in zip(steps, backs, strict=True):
-        clock += step
-        times.append(clock - back)
+SCHEMA = keyed.schema_of("key string, more int, at bigint, number bigint, amount decimal(10,2), text string, day date")
+ROW = strategies.rows(
+    SCHEMA.ddl,
+    key=strategies.skewed("a", "b"),
+    more=st.integers(0, 1),
+    number=st.none() | st.integers(-5, 5),
+    amount=st.none() | st.decimals(-9, 9, places=2),
+    text=st.none() | st.sampled_from(["x", "y", "ü"]),
+    day=st.none() | st.dates(dt.date(2020, 1, 1), dt.date(2020, 1, 3)),
+)
 
-    def column(values, type_):
-        return pa.array(draw(st.lists(values, min_size=size, max_size=size)), type_)
 
-    return pa.table(
-        {
-            "key": column(st.sampled_from(["a", "b"]), pa.string()),
-            "more": column(st.integers(0, 1), pa.int32()),
-            "at": pa.array(times, pa.int64()),
-            "number": column(st.none() | st.integers(-5, 5), pa.int64()),
-            "amount": column(st.none() | st.decimals(-9, 9, places=2), pa.decimal128(10, 2)),
-            "text": column(st.none() | st.sampled_from(["x", "y", "ü"]), pa.string()),
-            "day": column(st.none() | st.dates(dt.date(2020, 1, 1), dt.date(2020, 1, 3)), pa.date32()),
-        }
-    )
+def table_of(stream, start):
+    rows = [row.value | {"at": row.timestamp + start} for row in stream]
+    return pa.Table.from_pylist(rows, arrow_schema(SCHEMA))
+
+
+#: Rows in disorder, with nulls.
+TABLES = st.builds(
+    table_of, strategies.streams(ROW, gap=3, delay=6, late=6, min_size=1, max_size=30), st.integers(-30, 30)
+)
 
 
 def results(path, table, assigner, aggregates, *, delay=0, lateness=0, diverts=False, size=1000, clock=None, **options):
@@ -125,7 +123,7 @@ def hashable(value):
 
 
 @given(
-    tables(),
+    TABLES,
     EVENT_TIME,
     st.sampled_from([COUNTING, EVERYTHING]),
     st.sampled_from([0, 0, 1, 4, 20]),
@@ -141,7 +139,7 @@ def test_both_paths_give_the_same_in_event_time(table, assigner, aggregates, del
 
 
 @settings(max_examples=15)
-@given(tables(), EVENT_TIME, st.sampled_from([COUNTING, EVERYTHING]), st.integers(1, 30))
+@given(TABLES, EVENT_TIME, st.sampled_from([COUNTING, EVERYTHING]), st.integers(1, 30))
 def test_it_does_not_matter_where_the_state_is_kept(table, assigner, aggregates, size):
     options = {"delay": 5, "lateness": 3, "diverts": True, "size": size}
     found = results("vectorized", table, assigner, aggregates, store="rocksdb", **options)
@@ -149,7 +147,7 @@ def test_it_does_not_matter_where_the_state_is_kept(table, assigner, aggregates,
 
 
 @given(
-    tables(),
+    TABLES,
     PROCESSING_TIME,
     st.sampled_from([COUNTING, EVERYTHING]),
     st.integers(1, 10),

@@ -15,7 +15,8 @@ from keyed import DefinitionError, KeyTypeError, MapState, OutputTag
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
 from keyed.recovery import verify_changelog, verify_checkpoint
-from keyed.testing import KeyedTestHarness
+from keyed.testing import KeyedTestHarness, strategies
+from keyed.testing.scripts import Rows
 from tests.keyed.runtimes.spark.functions import RULES, Limits, limits_of
 
 BAD, BAD_RULES = OutputTag("bad"), OutputTag("bad_rules")
@@ -75,29 +76,29 @@ def test_both_sides_may_be_outputs_of_operators(parallelism):
     assert result.metrics["Limits"]["rows_in"] == 30 + len(rules)
 
 
-ELEMENT = st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(0, 9), st.sampled_from([0, 3, 5, -1, 1000]))
-STEP = st.lists(ELEMENT, max_size=6) | st.sampled_from(["crash", 1, 2, 3, 5])
+ELEMENTS = strategies.streams(
+    strategies.rows(
+        "k string, t bigint, v int", k=strategies.skewed("a", "b", "c"), v=st.sampled_from([0, 3, 5, -1, 1000])
+    ),
+    timestamp="t",
+    gap=1,
+)
+STEPS = strategies.two_streams(ELEMENTS, ELEMENTS).flatmap(
+    lambda stream: strategies.steps(stream, clocks=False, crashes=True, parallelisms=(1, 2, 3, 5))
+)
 
 
 @pytest.mark.parametrize("backend", ["memory", pytest.param("rocksdb", marks=pytest.mark.slow)])
-@given(st.lists(STEP, max_size=12), st.integers(1, 3))
+@given(STEPS, st.integers(1, 3))
 def test_it_is_as_a_plain_model_whatever_happens(backend, steps, parallelism):
     rules, seen = dict[str, int](), dict[str, int]()
     with KeyedTestHarness(Limits(), key="k", broadcast=[RULES], backend=backend, parallelism=parallelism) as harness:
         for step in steps:
-            if step == "crash":
-                harness.crash_and_recover()
-            elif isinstance(step, int):
-                harness.rescale(step)
-            else:
-                sides: list[list[dict[str, object]]] = [[], []]
-                with harness.batch():
-                    for is_rule, key, time, value in step:
-                        element = {"k": key, "t": time, "v": value}
-                        sides[is_rule].append(element)
-                        (harness.process_broadcast_element if is_rule else harness.process)(element, time)
+            step.do(harness, harness.function)
+            if isinstance(step, Rows):
+                rows, of_rules = ([row.value for row in step.rows if row.input == side] for side in (1, 2))
                 found = sorted(record.value for record in harness.take_output())
-                assert found == limits_of([(sides[1], sides[0])], rules, seen)
+                assert found == limits_of([(of_rules, rows)], rules, seen)
             assert harness.broadcast_state("rules") == rules or not harness.metrics()
             assert harness.state("seen") == seen
 

@@ -23,7 +23,7 @@ from keyed import (
 )
 from keyed.codec.frames import frame
 from keyed.stores.commit_store import CommitStore
-from keyed.testing import MemoryChangelog
+from keyed.testing import MemoryChangelog, strategies
 from windows import Count, TumblingEventTimeWindows
 
 ROW = "k bigint, v bigint"
@@ -75,7 +75,12 @@ class Elsewhere(KeyedProcessFunction):
         yield value.k + 1, value.v
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=30)
+ROW_OF_SOURCE = strategies.rows(
+    "k int, t bigint, v int", k=strategies.skewed(*range(6)), t=st.just(0), v=st.integers(0, 9)
+)
+ROWS = strategies.streams(ROW_OF_SOURCE, timestamp="t", gap=2, delay=4, late=20, min_size=1, max_size=30).map(
+    lambda stream: [tuple(record.value.values()) for record in stream]
+)
 
 
 def jobs(rows, *, chain, then="rows", parallelism=3, logs=None):

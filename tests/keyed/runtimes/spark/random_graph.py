@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ValueState, bounded_out_of_orderness
+from keyed.testing import strategies
 from windows import Sum, TumblingEventTimeWindows
 
 ROW = "k string, g bigint, v bigint, t bigint"
@@ -96,14 +97,14 @@ class Graph:
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 5) -> Graph:
     """Draw a graph, all of whose sources are read."""
-    row = st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 9), st.integers(0, DISORDER))
+    row = strategies.rows(
+        "k string, g int, v int, t bigint", k=strategies.skewed("a", "b"), g=st.integers(0, 1), v=st.integers(0, 9)
+    )
     sources = {}
     for name in draw(st.sampled_from(["x", "xy", "xyz"])):
-        rows = draw(st.lists(row, max_size=12))
-        step = draw(st.sampled_from([1, 4]))
-        sources[name] = [
-            {"k": k, "g": g, "v": v, "t": place * step - early} for place, (k, g, v, early) in enumerate(rows)
-        ]
+        gap = draw(st.sampled_from([1, 4]))
+        stream = draw(strategies.streams(row, timestamp="t", gap=gap, delay=DISORDER))
+        sources[name] = [record.value for record in stream]
     unread, there = set(sources), list(sources)
     operators: dict[str, Operator] = {}
     while unread or (len(operators) < most and draw(st.booleans())):
