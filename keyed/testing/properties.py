@@ -438,9 +438,10 @@ def assert_runtimes_agree(
     """
     import keyed
 
-    sides = 2 if isinstance(function, KeyedCoProcessFunction) else 1
+    descriptors = tuple(options.get("broadcast", ()))
+    sides = 2 if descriptors or isinstance(function, KeyedCoProcessFunction) else 1
     keys = []
-    for key in (options.get("key"), options.get("key2") or options.get("key"))[:sides]:
+    for key in (options.get("key"), options.get("key2") or options.get("key"))[: 1 if descriptors else sides]:
         if key is None or callable(key):
             raise DefinitionError(f"assert_runtimes_agree: key={key!r}: all runtimes know only names of columns")
         keys.append((key,) if isinstance(key, str) else tuple(key))
@@ -451,15 +452,20 @@ def assert_runtimes_agree(
         options.setdefault("examples", 5)
 
     def chained(sources: list[Any], **more: Any) -> keyed.KeyedStream:
-        streams = [
-            keyed.stream(source, timestamp=timestamp, watermark=watermark, **more).key_by(*names)
-            for source, names in zip(sources, keys, strict=True)
-        ]
-        return streams[0] if sides == 1 else streams[0].connect(streams[1])
+        streams = [keyed.stream(source, timestamp=timestamp, watermark=watermark, **more) for source in sources]
+        first, *second = [stream.key_by(*names) for stream, names in zip(streams, keys, strict=False)]
+        if descriptors:
+            return first.connect(streams[1].broadcast(*descriptors))
+        return first.connect(*second) if second else first
+
+    # What a function emits for a broadcast element comes once a key group.
+    process: Any = {"parallelism": 1} if descriptors else {}
 
     def local(stream: list[Record], size: int) -> list[Any]:
         chain = chained([[row.value for row in each] for each in _by_side(stream, sides)])
-        result = chain.process(deepcopy(function), output).run(rows_per_batch=size, processing_time=lambda: 0)
+        result = chain.process(deepcopy(function), output, **process).run(
+            rows_per_batch=size, processing_time=lambda: 0
+        )
         return list(result.values)
 
     def on_spark(stream: list[Record]) -> list[Any]:
@@ -469,8 +475,12 @@ def assert_runtimes_agree(
         for each, ddl in zip(_by_side(stream, sides), (schema, schema2 or schema), strict=False):
             columns = schema_of(ddl).names
             frames.append(spark.createDataFrame([tuple(row.value[name] for name in columns) for row in each], ddl))
-        chain = chained(frames, max_ahead=None).process(deepcopy(function), output)
+        chain = chained(frames, max_ahead=None).process(deepcopy(function), output, **process)
         return [tuple(row) for row in chain.df.collect()]
+
+    into = [f"key_by({', '.join(map(repr, names))})" for names in keys]
+    if descriptors:
+        into.append(f"broadcast({', '.join(map(repr, descriptors))})")
 
     def check(drawn: Any) -> None:
         stream, size = drawn
@@ -484,11 +494,15 @@ def assert_runtimes_agree(
         if "error" in found:
             _fails(script, found["error"])
         names = schema_of(output).names if output is not None else ()
-        expected = _plain([record.value for record in found["sorted({}.take_output(), key=repr)"]], names)
         others: dict[str, Callable[[], list[Any]]] = {"the local runtime": lambda: local(stream, size)}
         if spark is not None:
             others["Spark"] = lambda: on_spark(stream)
         for runtime, run in others.items():
+            if descriptors and runtime == "Spark":
+                # Which rules a row sees depends on its batch, and tables are one.
+                script = _script(function, [Rows(stream), End()], options)
+                found = script.run()
+            expected = _plain([record.value for record in found["sorted({}.take_output(), key=repr)"]], names)
             given = _plain(run(), names)
             if given != expected:
                 raise _Failure(
@@ -498,8 +512,8 @@ def assert_runtimes_agree(
                         *script.lines("harness"),
                         *(
                             f"stream{number} = keyed.stream({[row.value for row in part]!r}, timestamp={timestamp!r}, "
-                            f"watermark={watermark!r}).key_by{tuple(names)!r}"
-                            for number, (part, names) in enumerate(zip(parts, keys, strict=True), 1)
+                            f"watermark={watermark!r}).{how}"
+                            for number, (part, how) in enumerate(zip(parts, into, strict=True), 1)
                         ),
                         f"stream = stream1{'.connect(stream2)' if sides == 2 else ''}",
                         f"result = stream.process({function!r}).run(rows_per_batch={size}, processing_time=lambda: 0)",

@@ -10,7 +10,7 @@ from hypothesis.strategies import DataObject, SearchStrategy
 
 from keyed.testing.harness import KeyedTestHarness, Record, Second
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.scripts import copied
+from keyed.testing.scripts import Rows, copied
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
@@ -21,7 +21,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     Attributes:
         rows: Strategy of the elements.
-        rows2: Strategy of the elements of the second side, for a `keyed.KeyedCoProcessFunction`.
+        rows2: Strategy of the elements of the second side, for a `keyed.KeyedCoProcessFunction`; of the broadcast
+            elements, for a `keyed.KeyedBroadcastProcessFunction`.
         gap_ms: The most event time from one row to the next.
         parallelisms: Numbers of key groups to which it is rescaled.
         harness: The harness.
@@ -49,20 +50,13 @@ class KeyedStateMachine(RuleBasedStateMachine):
     @rule(data=st.data(), many=st.integers(1, 3))
     def rows_come(self, data: DataObject, many: int) -> None:
         """Let rows come as one batch, in the order of their timestamps."""
-        with self.harness.batch():
-            for _ in range(many):
-                last = self.seen[-1].timestamp if self.seen else 0
-                assert last is not None
-                time = last + data.draw(st.integers(0, self.gap_ms))
-                if self.rows2 is None:
-                    self.seen.append(Record(data.draw(self.rows), time))
-                    self.harness.process(*self.seen[-1])
-                elif data.draw(st.booleans()):
-                    self.seen.append(Second(data.draw(self.rows2), time))
-                    self.harness.process_element2(*self.seen[-1])
-                else:
-                    self.seen.append(Record(data.draw(self.rows), time))
-                    self.harness.process_element1(*self.seen[-1])
+        for _ in range(many):
+            time = (self.seen[-1].timestamp or 0 if self.seen else 0) + data.draw(st.integers(0, self.gap_ms))
+            if self.rows2 is not None and data.draw(st.booleans()):
+                self.seen.append(Second(data.draw(self.rows2), time))
+            else:
+                self.seen.append(Record(data.draw(self.rows), time))
+        Rows(self.seen[-many:]).do(self.harness, self._function)
         self._take()
 
     @rule(move=st.integers(1, 10_000))

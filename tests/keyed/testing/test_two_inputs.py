@@ -249,6 +249,51 @@ def test_rows_of_the_second_stream_are_broadcast():
     assert all(sentence.startswith("Rules: ") for sentence in told)
 
 
+TIMED = strategies.two_streams(
+    strategies.streams(
+        strategies.rows("user string, page string, time bigint", user=strategies.skewed("ann", "bob"), page=PAGE),
+        timestamp="time",
+    ),
+    strategies.streams(
+        strategies.rows("page string, limit int, time bigint", page=PAGE, limit=st.integers(1, 3)),
+        timestamp="time",
+        max_size=4,
+    ),
+)
+
+
+class ToldRules(Rules):
+    """Tells of each rule that comes, too."""
+
+    def process_broadcast_element(self, value, ctx):
+        super().process_broadcast_element(value, ctx)
+        yield "", value["page"]
+
+
+def test_runtimes_agree_on_broadcast_elements():
+    options: Any = {"key": "user", "broadcast": [RULES], "timestamp": "time", "output": "user string, page string"}
+    assert "the harness and the local runtime" in assert_runtimes_agree(ToldRules(), TIMED, **options)
+
+
+class RuledMachine(KeyedStateMachine):
+    rows = st.fixed_dictionaries({"user": st.sampled_from("ab"), "page": PAGE})
+    rows2 = st.fixed_dictionaries({"page": PAGE, "limit": st.integers(1, 3)})
+    function: type[KeyedBroadcastProcessFunction] = Rules
+
+    def make_harness(self):
+        return KeyedTestHarness(self.function(), key="user", broadcast=[RULES])
+
+    @invariant()
+    def the_last_rule_of_a_page_is_kept_and_rows_are_counted(self):
+        rules = {row.value["page"]: row.value["limit"] for row in self.seen if row.input == 2}
+        assert self.harness.broadcast_state("rules") == rules
+        assert self.harness.state("count") == Counter(row.value["user"] for row in self.seen if row.input == 1)
+
+
+TestRuledMachine = RuledMachine.TestCase
+TestRuledMachine.settings = settings(max_examples=5, stateful_step_count=15)
+
+
 @pytest.mark.slow
 def test_rules_beside_the_engine_are_found_and_broadcast_is_simulated():
     options: Any = {"key": "user", "broadcast": [RULES]}

@@ -8,6 +8,7 @@ import pytest
 
 from keyed import KeyedProcessFunction, MapState, bounded_out_of_orderness
 from keyed.testing import Falsified, assert_runtimes_agree, strategies
+from tests.keyed.testing.test_two_inputs import BOTH, DELAY, RULES, TIMED, Purchases, ToldRules
 
 ROWS = strategies.rows("user string, time bigint", user=strategies.skewed("ann", "bob"))
 STREAM = strategies.streams(ROWS, timestamp="time", gap=60_000, delay=3_000, min_size=2)
@@ -48,3 +49,36 @@ def test_spark_gives_what_the_harness_and_the_local_runtime_give(spark):
 def test_a_function_that_is_another_on_spark_is_found(spark):
     with pytest.raises(Falsified, match="on Spark"):
         assert_runtimes_agree(Where(), STREAM, output="here boolean, a bigint, b bigint", spark=spark, **OPTIONS)
+
+
+@pytest.mark.long
+def test_spark_agrees_over_two_inputs(spark):
+    told = assert_runtimes_agree(
+        Purchases(),
+        BOTH,
+        timestamp="time",
+        key="user",
+        key2="who",
+        watermark=DELAY,
+        schema="user string, page string, time bigint",
+        schema2="who string, amount bigint, time bigint",
+        output="user string, at bigint, clicks bigint",
+        spark=spark,
+    )
+    assert "and Spark give the same outputs, in 5 examples" in told
+
+
+@pytest.mark.long
+def test_spark_agrees_over_broadcast_elements(spark):
+    told = assert_runtimes_agree(
+        ToldRules(),
+        TIMED,
+        timestamp="time",
+        key="user",
+        broadcast=[RULES],
+        schema="user string, page string, time bigint",
+        schema2="page string, limit int, time bigint",
+        output="user string, page string",
+        spark=spark,
+    )
+    assert "and Spark give the same outputs, in 5 examples" in told
