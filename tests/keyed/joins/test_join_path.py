@@ -198,7 +198,7 @@ def test_the_path_is_chosen_by_what_is_known_and_told():
 @pytest.mark.parametrize("begun", ["row", "vectorized"])
 def test_a_checkpoint_goes_on_with_the_path_that_it_was_begun_with(tmp_path, begun):
     other = "vectorized" if begun == "row" else "row"
-    left, right = [("a", t, 0) for t in range(0, 40, 4)], [("a", t, 0) for t in range(1, 40, 4)]
+    left, right = ([Record({"k": "a"}, t) for t in range(first, 40, 4)] for first in (0, 1))
 
     def run(path, number):
         function = IntervalJoin(ids, lower=0, upper=1, path=path)
