@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from keyed.column_types import OF_PYTHON, of_spark, quoted, quoted_in_type, simple_name
-from keyed.errors import OutputDefinitionError
+from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.state import _NAME
 
 
@@ -84,14 +84,23 @@ def schema_of(type_: Any) -> Schema:
         raise OutputDefinitionError(
             f"output type {type_!r} is not understood; give a DDL string, a StructType, an attrs class or a dataclass"
         )
-    names = tuple(name for name, _ in columns)
+    return checked_schema(columns, f"output type {type_!r}", OutputDefinitionError)
+
+
+def checked_schema(columns: tuple[tuple[str, str], ...], what: str, error: type[DefinitionError]) -> Schema:
+    """Return columns as a schema.
+
+    Raises:
+        DefinitionError: There are none, a name occurs twice, or one is reserved; of the type that is given.
+    """
+    names = [name for name, _ in columns]
     if not names:
-        raise OutputDefinitionError(f"output type {type_!r} has no columns")
+        raise error(f"{what} has no columns")
     for name in names:
         if names.count(name) > 1:
-            raise OutputDefinitionError(f"output type {type_!r} has column {name!r} twice; rename one")
+            raise error(f"{what} has column {name!r} twice; rename one")
         if name.startswith("__keyed_"):
-            raise OutputDefinitionError(f"column {name!r}: names that start with __keyed_ are reserved; rename it")
+            raise error(f"column {name!r}: names that start with __keyed_ are reserved; rename it")
     return Schema(columns)
 
 

@@ -66,6 +66,9 @@ class _SingleValue(BoundState):
         """Hold something for the current key; ``None`` clears."""
         self._written[self._scope.key] = held if self.ttl is None or held is None else (held, self.due_time())
 
+    def clear(self) -> None:
+        self._written[self._scope.key] = None
+
     def set_result(self, held: Any) -> None:
         """Hold what a reduction has made. What can change is the engine's own already; the rest is taken."""
         is_owned = self.holding.in_place and not _is_time(held)
@@ -142,9 +145,6 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         else:
             self.set_item(None if value is None else self.take(value))
 
-    def clear(self) -> None:
-        self._written[self._scope.key] = None
-
 
 class BoundReducingState(_SingleValue, ReducingState[Any]):
     """`ReducingState` in a key group."""
@@ -164,9 +164,6 @@ class BoundReducingState(_SingleValue, ReducingState[Any]):
         value = self.take(value)
         current = self.item()
         self.set_result(value if current is None else self.reduce(current, value))
-
-    def clear(self) -> None:
-        self._written[self._scope.key] = None
 
 
 class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
@@ -188,6 +185,3 @@ class BoundAggregatingState(_SingleValue, AggregatingState[Any, Any]):
             accumulator = self.aggregate.create_accumulator()
             accumulator = None if accumulator is None else self.take(accumulator)
         self.set_result(self.aggregate.add(value, accumulator))
-
-    def clear(self) -> None:
-        self._written[self._scope.key] = None

@@ -16,6 +16,7 @@ The tests need no library: they are methods named ``test_*`` that take a folder 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -159,11 +160,10 @@ class LocalStoreConformance(TableConformance):
         raise NotImplementedError
 
     def test_a_new_store_is_empty(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        assert_same(store, ReferenceStore())
-        assert store.get(_state(PLAIN, "a"), b"") is None
-        assert list(store.scan(_state(PLAIN, "a"))) == []
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            assert_same(store, ReferenceStore())
+            assert store.get(_state(PLAIN, "a"), b"") is None
+            assert list(store.scan(_state(PLAIN, "a"))) == []
 
     def test_entries_are_read_as_they_were_applied(self, tmp_path: Path) -> None:
         store, expected = self.make_store(tmp_path), ReferenceStore()
@@ -184,13 +184,12 @@ class LocalStoreConformance(TableConformance):
         store.close()
 
     def test_reads_after_apply_see_what_it_changed(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        prefix = _state(PLAIN, "a")
-        for row, value in enumerate((b"1", b"2", None, b"3", None), start=1):
-            store.apply("log", row, [(prefix, b"", value), (prefix, b"sub", value)])
-            assert store.get(prefix, b"") == store.get(prefix, b"sub") == value
-            assert list(store.scan(prefix)) == ([] if value is None else [(b"", value), (b"sub", value)])
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            prefix = _state(PLAIN, "a")
+            for row, value in enumerate((b"1", b"2", None, b"3", None), start=1):
+                store.apply("log", row, [(prefix, b"", value), (prefix, b"sub", value)])
+                assert store.get(prefix, b"") == store.get(prefix, b"sub") == value
+                assert list(store.scan(prefix)) == ([] if value is None else [(b"", value), (b"sub", value)])
 
     def test_the_last_change_of_an_address_wins(self, tmp_path: Path) -> None:
         store, expected = self.make_store(tmp_path), ReferenceStore()
@@ -216,88 +215,81 @@ class LocalStoreConformance(TableConformance):
         store.close()
 
     def test_scan_gives_exactly_a_prefix_in_order_of_sub(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        subs = [encode_key(i) for i in range(-300, 300)]
-        changes = [(_state(PLAIN, key, state), sub, sub * 2) for key in "abc" for state in (1, 2) for sub in subs]
-        Random(0).shuffle(changes)
-        store.apply("log", 1, changes)
-        assert list(store.scan(_state(PLAIN, "b"))) == [(sub, sub * 2) for sub in subs]
-        store.apply("log", 2, [(_state(PLAIN, "b"), sub, None) for sub in subs[1:]])
-        assert list(store.scan(_state(PLAIN, "b"))) == [(subs[0], subs[0] * 2)]
-        assert list(store.scan(_state(PLAIN, ""))) == []
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            subs = [encode_key(i) for i in range(-300, 300)]
+            changes = [(_state(PLAIN, key, state), sub, sub * 2) for key in "abc" for state in (1, 2) for sub in subs]
+            Random(0).shuffle(changes)
+            store.apply("log", 1, changes)
+            assert list(store.scan(_state(PLAIN, "b"))) == [(sub, sub * 2) for sub in subs]
+            store.apply("log", 2, [(_state(PLAIN, "b"), sub, None) for sub in subs[1:]])
+            assert list(store.scan(_state(PLAIN, "b"))) == [(subs[0], subs[0] * 2)]
+            assert list(store.scan(_state(PLAIN, ""))) == []
 
     def test_due_is_ordered_by_time_prefix_and_sub(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        times = [MIN_TIMESTAMP, -(2**40), -1, 0, 1, 255, 256, 2**40, MAX_TIMESTAMP]
-        changes = [_timer(key, time) for key in ("b", "a", 3, None) for time in times]
-        changes += [_named(key, name, time) for key in ("a", 3) for name, time in enumerate(times)]
-        Random(0).shuffle(changes)
-        store.apply("log", 1, changes)
-        for time in (*times, -5, 300):
-            assert list(store.due(TIMER_EVENT, time)) == [entry for entry in _due(changes) if entry[0] <= time]
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            times = [MIN_TIMESTAMP, -(2**40), -1, 0, 1, 255, 256, 2**40, MAX_TIMESTAMP]
+            changes = [_timer(key, time) for key in ("b", "a", 3, None) for time in times]
+            changes += [_named(key, name, time) for key in ("a", 3) for name, time in enumerate(times)]
+            Random(0).shuffle(changes)
+            store.apply("log", 1, changes)
+            for time in (*times, -5, 300):
+                assert list(store.due(TIMER_EVENT, time)) == [entry for entry in _due(changes) if entry[0] <= time]
 
     def test_due_is_ordered_over_many_times(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        for row, size in enumerate(range(255, 265)):
-            changes = [_timer(time % 7, time * 3) for time in range(size)]
-            Random(size).shuffle(changes)
-            store.reset()
-            store.apply("log", row, changes)
-            assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP)) == _due(changes)
-            assert list(store.due(TIMER_EVENT, 3 * size - 4)) == _due(changes)[:-1]
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            for row, size in enumerate(range(255, 265)):
+                changes = [_timer(time % 7, time * 3) for time in range(size)]
+                Random(size).shuffle(changes)
+                store.reset()
+                store.apply("log", row, changes)
+                assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP)) == _due(changes)
+                assert list(store.due(TIMER_EVENT, 3 * size - 4)) == _due(changes)[:-1]
 
     def test_due_keeps_kinds_apart(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        store.apply("log", 1, [_timer("k", 1, kind=TIMER_PROCESSING), (_state(PLAIN, "k"), b"", encode_time(1))])
-        assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP)) == []
-        assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == []
-        assert list(store.due(PLAIN, MAX_TIMESTAMP)) == []
-        assert [time for time, _, _ in store.due(TIMER_PROCESSING, 1)] == [1]
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [_timer("k", 1, kind=TIMER_PROCESSING), (_state(PLAIN, "k"), b"", encode_time(1))])
+            assert list(store.due(TIMER_EVENT, MAX_TIMESTAMP)) == []
+            assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == []
+            assert list(store.due(PLAIN, MAX_TIMESTAMP)) == []
+            assert [time for time, _, _ in store.due(TIMER_PROCESSING, 1)] == [1]
 
     def test_an_entry_is_due_at_its_last_time_only(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        prefix, sub = _state(TTL_EVENT, "k"), encode_key("map key")
-        for row, time in enumerate((5, 9, 9, 2, 7), start=1):
-            store.apply("log", row, [(prefix, each, encode_time(time) + b"v") for each in (b"", sub)])
-            assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == [(time, prefix, b""), (time, prefix, sub)]
-            assert list(store.due(TTL_EVENT, time - 1)) == []
-        store.apply("log", 9, [(prefix, sub, None)])
-        assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == [(7, prefix, b"")]
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            prefix, sub = _state(TTL_EVENT, "k"), encode_key("map key")
+            for row, time in enumerate((5, 9, 9, 2, 7), start=1):
+                store.apply("log", row, [(prefix, each, encode_time(time) + b"v") for each in (b"", sub)])
+                assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == [(time, prefix, b""), (time, prefix, sub)]
+                assert list(store.due(TTL_EVENT, time - 1)) == []
+            store.apply("log", 9, [(prefix, sub, None)])
+            assert list(store.due(TTL_EVENT, MAX_TIMESTAMP)) == [(7, prefix, b"")]
 
     def test_what_becomes_due_before_a_time_that_was_asked_for_is_found(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        store.apply("log", 1, [_timer("k", 100)])
-        assert list(store.due(TIMER_EVENT, 90)) == []
-        assert [time for time, _, _ in store.due(TIMER_EVENT, 200)] == [100]
-        store.apply("log", 2, [_timer("k", 50), _named("k", 1, 40)])
-        assert [time for time, _, _ in store.due(TIMER_EVENT, 90)] == [40, 50]
-        prefix = timer_prefix(TIMER_EVENT, encode_key("k"))
-        store.apply("log", 3, [(prefix, timer_sub(time), None) for time in (50, 100)])
-        assert [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)] == [40]
-        store.apply("log", 4, [_timer("k", MIN_TIMESTAMP), _timer("k", MAX_TIMESTAMP)])
-        found = [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)]
-        assert found == [MIN_TIMESTAMP, 40, MAX_TIMESTAMP]
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [_timer("k", 100)])
+            assert list(store.due(TIMER_EVENT, 90)) == []
+            assert [time for time, _, _ in store.due(TIMER_EVENT, 200)] == [100]
+            store.apply("log", 2, [_timer("k", 50), _named("k", 1, 40)])
+            assert [time for time, _, _ in store.due(TIMER_EVENT, 90)] == [40, 50]
+            prefix = timer_prefix(TIMER_EVENT, encode_key("k"))
+            store.apply("log", 3, [(prefix, timer_sub(time), None) for time in (50, 100)])
+            assert [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)] == [40]
+            store.apply("log", 4, [_timer("k", MIN_TIMESTAMP), _timer("k", MAX_TIMESTAMP)])
+            found = [time for time, _, _ in store.due(TIMER_EVENT, MAX_TIMESTAMP)]
+            assert found == [MIN_TIMESTAMP, 40, MAX_TIMESTAMP]
 
     def test_iterators_are_lazy_and_independent(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        changes = [_timer(key, time) for key in range(20) for time in range(50)]
-        store.apply("log", 1, changes)
-        one, two = store.due(TIMER_EVENT, 48), store.due(TIMER_EVENT, 49)
-        first = list(islice(one, 700))
-        second = list(islice(two, 10))
-        assert list(store.due(TIMER_EVENT, 0)) == _due(changes)[:20]
-        scan = store.scan(changes[0][0])
-        next(scan)
-        assert first + list(one) == _due(changes)[:-20]
-        assert second + list(two) == _due(changes)
-        assert len(list(scan)) == 49
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            changes = [_timer(key, time) for key in range(20) for time in range(50)]
+            store.apply("log", 1, changes)
+            one, two = store.due(TIMER_EVENT, 48), store.due(TIMER_EVENT, 49)
+            first = list(islice(one, 700))
+            second = list(islice(two, 10))
+            assert list(store.due(TIMER_EVENT, 0)) == _due(changes)[:20]
+            scan = store.scan(changes[0][0])
+            next(scan)
+            assert first + list(one) == _due(changes)[:-20]
+            assert second + list(two) == _due(changes)
+            assert len(list(scan)) == 49
 
     def test_a_failed_apply_leaves_the_store_as_before_or_empty(self, tmp_path: Path) -> None:
         store, before = self.make_store(tmp_path), ReferenceStore()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -65,64 +66,57 @@ class TableConformance:
         raise NotImplementedError
 
     def test_a_new_store_has_no_tables(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        assert store.table(1) is None
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            assert store.table(1) is None
 
     def test_written_rows_replace_those_with_their_keys(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        store.apply("log", 1, [], [_delta(written={("a", 1): 1, ("b", None): 2, ("", -5): 3})])
-        store.apply("log", 2, [], [_delta(written={("b", None): 4, ("c", 1): 5})])
-        assert _rows(store) == {("a", 1): 1, ("b", None): 4, ("", -5): 3, ("c", 1): 5}
-        assert store.position() == ("log", 2)
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [], [_delta(written={("a", 1): 1, ("b", None): 2, ("", -5): 3})])
+            store.apply("log", 2, [], [_delta(written={("b", None): 4, ("c", 1): 5})])
+            assert _rows(store) == {("a", 1): 1, ("b", None): 4, ("", -5): 3, ("c", 1): 5}
+            assert store.position() == ("log", 2)
 
     def test_ranges_and_keys_are_removed_before_rows_are_written(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        rows = {(k, t): t * 10 for k in "abc" for t in range(5)}
-        store.apply("log", 1, [], [_delta(written={**rows, ("n", None): 0})])
-        ranges = [[("t", -(2**63), 1)], [("t", 3, 3), ("v", 30, 2**63 - 1)]]
-        store.apply("log", 2, [], [_delta(ranges=ranges, removed=[("a", 4), ("x", 9)], written={("a", 0): 7})])
-        assert _rows(store) == {("a", 0): 7, ("a", 2): 20, ("b", 2): 20, ("c", 2): 20, ("b", 4): 40, ("c", 4): 40} | {
-            ("n", None): 0
-        }
-        store.apply("log", 3, [], [_delta(ranges=[()])])
-        assert _rows(store) == {}
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            rows = {(k, t): t * 10 for k in "abc" for t in range(5)}
+            store.apply("log", 1, [], [_delta(written={**rows, ("n", None): 0})])
+            ranges = [[("t", -(2**63), 1)], [("t", 3, 3), ("v", 30, 2**63 - 1)]]
+            store.apply("log", 2, [], [_delta(ranges=ranges, removed=[("a", 4), ("x", 9)], written={("a", 0): 7})])
+            left = {("a", 0): 7, ("a", 2): 20, ("b", 2): 20, ("c", 2): 20, ("b", 4): 40, ("c", 4): 40, ("n", None): 0}
+            assert _rows(store) == left
+            store.apply("log", 3, [], [_delta(ranges=[()])])
+            assert _rows(store) == {}
 
     def test_several_deltas_apply_in_their_order(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        deltas = [_delta(written={("a", 1): 1, ("b", 1): 1}), _delta(removed=[("a", 1)], written={("b", 1): 2})]
-        store.apply("log", 1, [], [*deltas, _delta(2, {("a", 1): 9}), _delta(written={("c", 1): 3})])
-        assert _rows(store) == {("b", 1): 2, ("c", 1): 3}
-        assert _rows(store, 2) == {("a", 1): 9}
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            deltas = [_delta(written={("a", 1): 1, ("b", 1): 1}), _delta(removed=[("a", 1)], written={("b", 1): 2})]
+            store.apply("log", 1, [], [*deltas, _delta(2, {("a", 1): 9}), _delta(written={("c", 1): 3})])
+            assert _rows(store) == {("b", 1): 2, ("c", 1): 3}
+            assert _rows(store, 2) == {("a", 1): 9}
 
     def test_a_failed_apply_leaves_tables_as_before_or_empty(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
 
-        def failing() -> Iterator[Change]:
-            raise LookupError
-            yield
+            def failing() -> Iterator[Change]:
+                raise LookupError
+                yield
 
-        try:
-            store.apply("log", 2, failing(), [_delta(written={("a", 1): 2})])
-        except LookupError:
-            assert _rows(store) == ({} if store.position() is None else {("a", 1): 1})
-        else:
-            raise AssertionError("the error was swallowed")
-        store.close()
+            try:
+                store.apply("log", 2, failing(), [_delta(written={("a", 1): 2})])
+            except LookupError:
+                assert _rows(store) == ({} if store.position() is None else {("a", 1): 1})
+            else:
+                raise AssertionError("the error was swallowed")
 
     def test_reset_drops_tables(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
-        assert _rows(store)
-        store.reset()
-        assert store.table(1) is None
-        store.apply("other", 1, [], [_delta(written={("b", 1): 1})])
-        assert _rows(store) == {("b", 1): 1}
-        store.close()
+        with closing(self.make_store(tmp_path)) as store:
+            store.apply("log", 1, [], [_delta(written={("a", 1): 1})])
+            assert _rows(store)
+            store.reset()
+            assert store.table(1) is None
+            store.apply("other", 1, [], [_delta(written={("b", 1): 1})])
+            assert _rows(store) == {("b", 1): 1}
 
     def test_a_table_agrees_with_a_dictionary(self, tmp_path: Path) -> None:
         for seed in range(2):

@@ -13,7 +13,7 @@ import attrs
 from keyed.codec.key_hash import spark_hash_expression
 from keyed.column_types import of_spark, quoted
 from keyed.errors import DefinitionError, EncodingError
-from keyed.outputs import Schema
+from keyed.outputs import Schema, checked_schema
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import TaskMark, encode_mark
@@ -33,15 +33,7 @@ def schema_of_frame(frame: DataFrame) -> Schema:
         DefinitionError: No columns, a name that occurs twice, or one that is reserved.
     """
     columns = tuple((field.name, of_spark(field.dataType)) for field in frame.schema.fields)
-    names = [name for name, _ in columns]
-    if not names:
-        raise DefinitionError("the source DataFrame has no columns")
-    for name in names:
-        if names.count(name) > 1:
-            raise DefinitionError(f"the source DataFrame has column {name!r} twice; rename one")
-        if name.startswith("__keyed_"):
-            raise DefinitionError(f"column {name!r}: names that start with __keyed_ are reserved; rename it")
-    return Schema(columns)
+    return checked_schema(columns, "the source DataFrame", DefinitionError)
 
 
 def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
