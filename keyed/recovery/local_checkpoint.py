@@ -18,6 +18,7 @@ from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, OperatorChanged
 from keyed.stores import CommitStore, MemoryStore
+from keyed.stores.commit_store import COMMITS_FOLDER
 
 
 class Checkpoint:
@@ -40,7 +41,8 @@ class Checkpoint:
             CheckpointError: There is none, or a run is using it.
         """
         folder = os.fspath(path)
-        if not Path(folder).is_dir():
+        # That of Spark is refused by `CommitStore`.
+        if not any(Path(folder, name).is_dir() for name in (COMMITS_FOLDER, "offsets")):
             raise CheckpointError(f"there is no checkpoint in {folder}")
         commits = CommitStore(folder)
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from decimal import Decimal
+from operator import is_
 from typing import Any
 from uuid import UUID
 
@@ -12,12 +14,35 @@ import msgspec
 
 from keyed.errors import DefinitionError
 
+_NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date: "an ISO 8601 date", UUID: "a UUID"}
 
 
 def as_json(answer: Any) -> bytes:
-    """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects."""
-    return msgspec.json.encode(answer, enc_hook=repr)
+    """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects.
+
+    Floats that JSON has not are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
+    """
+    encoded = msgspec.json.encode(answer, enc_hook=repr)
+    # They come out as null, and so they are looked for only where there is one.
+    if b"null" not in encoded:
+        return encoded
+    plain = msgspec.to_builtins(answer, enc_hook=repr, str_keys=True)
+    named = _with_named_floats(plain)
+    return encoded if named is plain else msgspec.json.encode(named)
+
+
+def _with_named_floats(plain: Any) -> Any:
+    """Return a value with the names of floats that JSON has not; itself if there are none."""
+    if isinstance(plain, float):
+        return plain if math.isfinite(plain) else _NAMES_OF_FLOATS.get(plain, "NaN")
+    if not isinstance(plain, dict | list | tuple):
+        return plain
+    values = list(plain.values() if isinstance(plain, dict) else plain)
+    named = [*map(_with_named_floats, values)]
+    if all(map(is_, named, values)):
+        return plain
+    return dict(zip(plain, named, strict=True)) if isinstance(plain, dict) else named
 
 
 def windows_of(text: str) -> tuple[Any, Any]:

@@ -104,6 +104,8 @@ def _prepared(
             "127.0.0.1"
         )
     app = make_app(tables, access=access, limits=limits, page=page, status=status)
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
+        raise DefinitionError(f"port={port!r}: give a number from 0, which is any that is free, to 65535")
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

@@ -104,6 +104,17 @@ def test_what_is_not_there_is_refused(checkpoint, tmp_path, capsys):
     assert "--key" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_no_checkpoint_is_refused_and_left_as_it_is(tmp_path, capsys):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    log.prepare("job", 1)
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (tmp_path, tmp_path / "log"):
+        assert main(["inspect", str(folder)]) == 1
+        assert f"there is no checkpoint in {folder}" in capsys.readouterr().err
+        assert main(["flush", str(folder), str(tmp_path / "log")]) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_checkpoint_of_spark(spark, tmp_path, capsys):
     write_file(tmp_path / "in", 0, [("a", 1, 5), ("b", 2, 1), ("a", 3, 1)])
     count(files_source(spark, tmp_path / "in"), parallelism=2).run(checkpoint=tmp_path / "checkpoint")

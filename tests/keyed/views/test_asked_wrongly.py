@@ -9,6 +9,7 @@ import pytest
 import keyed
 from keyed.testing import KeyedTestHarness
 from keyed.views import open_tables, read_tables
+from keyed.views.server import serve
 
 
 class Kinds(keyed.KeyedProcessFunction):
@@ -134,3 +135,9 @@ def test_folders_and_changelogs_that_are_none_are_refused(tmp_path):
     tables.close()
     with pytest.raises(keyed.StateAccessError, match="the tables are closed"):
         tables.poll()
+
+
+@pytest.mark.parametrize("port", [-1, 65536, "x", True, 1.5])
+def test_a_port_that_is_none_is_refused(tables, port):
+    with pytest.raises(keyed.DefinitionError, match="give a number from 0, which is any that is free, to 65535"):
+        serve(tables, port=port)
