@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -69,6 +70,12 @@ def sessions(records):
         yield user, session[0], session[-1], len(session)
 
 
+def silences(records):
+    for user, found in by_user(records):
+        times = [record.timestamp for record in found]
+        yield from ((user, time + 60_000) for time, after in pairwise([*times, 10**15]) if after > time + 60_000)
+
+
 def sums_seen(records):
     for user, found in by_user(records):
         seen, total = [], 0
@@ -98,12 +105,40 @@ FAULTS: dict[type, tuple[Any, ...]] = {
     wrong.Minutes: (assert_matches, minutes, IN_ORDER, {}),
     wrong.Sessions: (assert_matches, sessions, DISORDER, {"watermark": DELAY}),
     wrong.Prices: (assert_matches, sums_seen, IN_ORDER, {}),
+    wrong.FirstAmount: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfModule: (assert_rescale_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfDefault: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.Numbered: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.SeenAt: (assert_deterministic, IN_ORDER, {}),
+    wrong.EverSince: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.Collected: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.Silences: (assert_matches, silences, IN_ORDER, {}),
+    wrong.TwiceIfLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
+    wrong.MinutesInclusive: (assert_matches, minutes, IN_ORDER, {}),
+    wrong.SumOfFloats: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.WatermarkSeen: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
 }
 
 
 #: Those whose smallest example takes seconds to find.
 DEAR = {wrong.LastAmount, wrong.Reminder, wrong.DropsLate, wrong.Sessions, wrong.Prices}
-CASES = [pytest.param(each, marks=pytest.mark.slow if each in DEAR else (), id=each.__name__) for each in FAULTS]
+#: Further ones of a kind.
+FURTHER = {
+    wrong.FirstAmountOfModule,
+    wrong.FirstAmountOfDefault,
+    wrong.Numbered,
+    wrong.Silences,
+    wrong.TwiceIfLate,
+    wrong.MinutesInclusive,
+    wrong.SumOfFloats,
+    wrong.WatermarkSeen,
+}
+CASES = [
+    pytest.param(
+        each, marks=pytest.mark.long if each in FURTHER else pytest.mark.slow if each in DEAR else (), id=each.__name__
+    )
+    for each in FAULTS
+]
 
 
 @pytest.mark.parametrize("function", CASES)
@@ -184,9 +219,18 @@ def test_the_same_seed_finds_the_same_example():
     assert f"--keyed-seed={one.seed}" in str(one)
 
 
-def test_the_printed_test_fails_as_the_property_did():
-    caught = found(wrong.CountOnSelf(), assert_recovery_invisible, IN_ORDER)
-    names = {"KeyedTestHarness": KeyedTestHarness, "CountOnSelf": wrong.CountOnSelf}
+@pytest.mark.parametrize(
+    "function",
+    [
+        wrong.CountOnSelf,
+        wrong.FirstAmount,
+        pytest.param(wrong.FirstAmountOfModule, marks=pytest.mark.long),
+        pytest.param(wrong.FirstAmountOfDefault, marks=pytest.mark.long),
+    ],
+)
+def test_the_printed_test_fails_as_the_property_did(function):
+    caught = found(function(), assert_recovery_invisible, IN_ORDER)
+    names = {"KeyedTestHarness": KeyedTestHarness, function.__name__: function}
     exec(caught.test, names | {"bounded_out_of_orderness": bounded_out_of_orderness}, names)
     with pytest.raises(AssertionError):
         names["test_crash"]()

@@ -1,11 +1,14 @@
-"""Ten functions that are subtly wrong, each as one may be written, and what a reader would say of it."""
+"""Functions that are subtly wrong, each as one may be written, and what a reader would say of it."""
 
 from __future__ import annotations
 
 import random
+import time
 from typing import Any, ClassVar
 
 from keyed import KeyedProcessFunction, ListState, MapState, ValueState
+
+FIRST: dict[str, int] = {}
 
 
 class LastAmount(KeyedProcessFunction):
@@ -134,3 +137,128 @@ class Prices(KeyedProcessFunction):
         self.total.update(self.total.value() + value["amount"] * 0.1)
         self.counts[self.total.value()] = self.counts.get(self.total.value(), 0) + 1
         yield value["user"], self.counts[self.total.value()]
+
+
+class FirstAmount(KeyedProcessFunction):
+    """A cache on the class, filled by key: two runs fill it alike, and a new process begins without it."""
+
+    first: ClassVar[dict[str, int]] = {}
+
+    def process_element(self, value, ctx):
+        yield value["user"], self.first.setdefault(value["user"], value["amount"])
+
+
+class FirstAmountOfModule(KeyedProcessFunction):
+    """The same in a global of the module, behind a function."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], remembered(value["user"], value["amount"])
+
+
+def remembered(user, amount):
+    return FIRST.setdefault(user, amount)
+
+
+class FirstAmountOfDefault(KeyedProcessFunction):
+    """The same in the default of an argument."""
+
+    def process_element(self, value, ctx, first={}):  # noqa: B006 - what is wrong with it
+        yield value["user"], first.setdefault(value["user"], value["amount"])
+
+
+def numbering():
+    """Return a function that numbers rows with a variable of a closure."""
+    count = 0
+
+    class Numbered(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            nonlocal count
+            count += 1
+            yield value["user"], count
+
+    return Numbered
+
+
+Numbered = numbering()
+
+
+class SeenAt(KeyedProcessFunction):
+    """Reads the machine's clock, so a batch that runs again has another state."""
+
+    at = ValueState(int)
+
+    def process_element(self, value, ctx):
+        self.at.update(time.time_ns())
+
+
+class EverSince(KeyedProcessFunction):
+    """A timer that sets itself again, and never ends."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().set_timer("again", ctx.timestamp() + 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        ctx.timer_service().set_timer("again", timestamp + 60_000)
+
+
+class Collected(KeyedProcessFunction):
+    """A list that is read and never cleared."""
+
+    amounts = ListState(int)
+
+    def process_element(self, value, ctx):
+        self.amounts.add(value["amount"])
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield sum(self.amounts.get())
+
+
+class Silences(KeyedProcessFunction):
+    """The timer of a row stays when the next row comes, and tells of a silence that there was not."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp
+
+
+class TwiceIfLate(KeyedProcessFunction):
+    """Late rows are counted twice."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1 + ctx.is_late())
+        yield value["user"], self.count.value()
+
+
+class MinutesInclusive(KeyedProcessFunction):
+    """The end of a window belongs to it: the row at the next minute's start is told with this one."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() // 60_000 * 60_000 + 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.count.value()
+        self.count.clear()
+
+
+class SumOfFloats(KeyedProcessFunction):
+    """A sum of floats in the order of arrival: the last digits depend on it."""
+
+    total = ValueState(float, default=0.0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value["amount"] / 3)
+
+
+class WatermarkSeen(KeyedProcessFunction):
+    """Shows the watermark, which is another one in another batch."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], ctx.timer_service().current_watermark()
