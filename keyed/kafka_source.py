@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from keyed.sources import PAUSE
 #: How long a source waits for records before it says that it has none, in seconds. A query stops so soon.
 _WAIT = 0.1
 _AT_ONCE = 1000
+#: How long a partition of which nothing comes is waited for, in seconds, and how many records of others are held then.
+_PATIENCE, _AHEAD = 5.0, 100_000
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
 #: The client tries again by itself, and nothing is asked of a group.
 _PASSING = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
@@ -132,6 +135,7 @@ class KafkaSource:
             if given_ends is not None:
                 # A partition that the job did not know yet has nothing of its batch.
                 ends = {partition: given_ends.get(partition, self._offsets[partition]) for partition in ends}
+            fetched = _Fetched(consumer, self.topic, self._offsets, ends, bounded=bounded)
             make = self._decode or (lambda record: record)
             began: float | None = None
             while not self._closed and not (bounded and self._is_past(ends)):
@@ -140,14 +144,14 @@ class KafkaSource:
                 # A consume() that may wait would wait until it has all that it is asked for.
                 messages = [] if first is None else [first, *consumer.consume(_AT_ONCE - 1, 0)]
                 for message in messages:
-                    partition, offset, error = message.partition(), message.offset(), message.error()
-                    if error is not None:
-                        self._check(error)
-                        if error.name() == "_PARTITION_EOF":
-                            # Markers of transactions have offsets too, and are no records.
-                            self._offsets[partition] = max(self._offsets[partition], offset)
-                        continue
-                    if bounded and offset >= ends[partition]:
+                    if message.error() is not None:
+                        self._check(message.error())
+                fetched.add(messages)
+                for message in fetched.in_turn():
+                    partition, offset = message.partition(), message.offset()
+                    if message.error() is not None:
+                        # Markers of transactions have offsets too, and are no records.
+                        self._offsets[partition] = max(self._offsets[partition], offset)
                         continue
                     element = make(_record(message))
                     self._offsets[partition] = offset + 1
@@ -206,6 +210,80 @@ class KafkaSource:
 
     def _is_past(self, ends: Mapping[int, int]) -> bool:
         return all(self._offsets[partition] >= end for partition, end in ends.items())
+
+
+class _Fetched:
+    """Records that a consumer has fetched and that were not given yet.
+
+    They are given in turn of the partitions, so that none is read far ahead of another one that has records too: a
+    consumer gives a megabyte of one and then of the next. A partition of which nothing is there is waited for, for some
+    time, unless its end was reached.
+
+    Args:
+        consumer: The consumer, assigned to the partitions.
+        topic: The topic.
+        offsets: Where each partition is read from.
+        ends: Where each partition ended when reading began.
+        bounded: Whether records behind that are left out.
+    """
+
+    def __init__(
+        self, consumer: Any, topic: str, offsets: Mapping[int, int], ends: Mapping[int, int], *, bounded: bool
+    ) -> None:
+        import confluent_kafka as ck
+
+        self._consumer = consumer
+        self._partitions = {partition: ck.TopicPartition(topic, partition) for partition in offsets}
+        self._waiting: dict[int, deque[Any]] = {partition: deque() for partition in offsets}
+        self._ends = ends if bounded else None
+        self._at_end = {partition for partition, at in offsets.items() if at >= ends[partition]}
+        self._lacks_since: float | None = None
+        self._paused: list[int] = []
+
+    def add(self, messages: list[Any]) -> None:
+        """Take messages that were fetched: records, and ends of partitions; other errors are passed over."""
+        reached: dict[int, int | None] = {}
+        for message in messages:
+            partition, offset, error = message.partition(), message.offset(), message.error()
+            if error is not None and error.name() != "_PARTITION_EOF":
+                continue
+            reached[partition] = offset + 1 if error is None else None
+            if self._ends is None or error is not None or offset < self._ends[partition]:
+                self._waiting[partition].append(message)
+        for partition, at in reached.items():
+            _, end = self._consumer.get_watermark_offsets(self._partitions[partition], cached=True)
+            if self._ends is not None:
+                end = self._ends[partition]
+            if at is None or at >= end >= 0:
+                self._at_end.add(partition)
+            else:
+                self._at_end.discard(partition)
+
+    def in_turn(self) -> Iterator[Any]:
+        """Give one message of each partition after the other, as long as none lacks that has more to come."""
+        now = time.monotonic()
+        waits = self._lacks_since is None or now < self._lacks_since + _PATIENCE
+        while any(self._waiting.values()):
+            lacking = [each for each, queue in self._waiting.items() if not queue and each not in self._at_end]
+            if lacking and waits:
+                self._lacks_since = self._lacks_since or now
+                self._hold_back(lacking)
+                return
+            self._lacks_since = None
+            for queue in self._waiting.values():
+                if queue:
+                    yield queue.popleft()
+        self._lacks_since = None
+        self._hold_back([*self._paused])
+
+    def _hold_back(self, lacking: list[int]) -> None:
+        """Fetch no more of partitions that have enough while others lack; and more of all when these do."""
+        if any(partition in self._paused for partition in lacking):
+            self._consumer.resume([self._partitions[partition] for partition in self._paused])
+            self._paused = []
+        elif not self._paused and sum(map(len, self._waiting.values())) > _AHEAD:
+            self._paused = [partition for partition, queue in self._waiting.items() if queue]
+            self._consumer.pause([self._partitions[partition] for partition in self._paused])
 
 
 def _record(message: Any) -> Row:

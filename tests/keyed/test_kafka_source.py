@@ -11,6 +11,7 @@ import keyed
 from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
 from keyed.errors import CheckpointError, DefinitionError, SourceError
 from tests.keyed.changelog.kafka import topics
+from tests.support.waiting import until
 
 
 class Count(KeyedProcessFunction):
@@ -128,3 +129,62 @@ def test_parameters_are_checked():
     for options in ({"topic": ""}, {"start": "middle"}, {"batch_interval": 0}, {"settings": {"group.id": object()}}):
         with pytest.raises(DefinitionError):
             KafkaSource(**{"topic": "t", "bootstrap": "b:1", **options})  # type: ignore[arg-type]
+
+
+def timed(kafka, topic, **options):
+    """Count the records by their own time, with the least watermark over the partitions."""
+
+    def read(record):
+        return {"k": record.key.decode(), "v": int(record.value), "p": record.partition}
+
+    watermark = keyed.ascending_timestamps().with_partitions("p").with_idleness(50)
+    stream = keyed.stream(source(kafka, topic, decode=read, **options), timestamp="v", watermark=watermark)
+    return stream.key_by("k").process(Count(), "k string, v bigint, n bigint")
+
+
+def test_a_backlog_is_read_from_all_partitions_alike(kafka, topic):
+    for partition in (0, 1):
+        topics.produce(kafka, topic, [(b"ab"[partition:][:1], b"%d" % t) for t in range(5_000)], partition)
+    clock = iter(range(0, 10_000_000, 100))
+    seen = []
+    run = timed(kafka, topic).run(
+        rows_per_batch=100, processing_time=lambda: next(clock), on_progress=lambda each: seen.append(each.watermark)
+    )
+    assert seen[-2] >= 4_990
+    # None was read so far ahead that the other one was taken for idle, or had not been heard of.
+    assert run.metrics["Count"]["rows_late"] == 0
+    assert len(run.values) == 10_000
+
+
+def test_a_silent_partition_is_waited_for_until_it_is_idle_and_over_restarts(kafka, topic, tmp_path):
+    now: list[int] = [0]
+    seen: list[int] = []
+
+    def run(**written):
+        for name, times in written.items():
+            topics.produce(kafka, topic, [(name.encode(), b"%d" % t) for t in times], "ab".index(name))
+        seen.clear()
+        timed(kafka, topic).run(
+            checkpoint=tmp_path, processing_time=lambda: now[0], on_progress=lambda each: seen.append(each.watermark)
+        )
+        return seen[-1]
+
+    assert run(a=[10], b=[5]) == 4
+    now[0] += 1_000_000
+    # Time between two runs is no silence, and the partition of the last run is still known.
+    assert run(a=[20]) == 4
+    assert run(b=[30]) == 19
+
+    query = timed(kafka, topic, bounded=False).start(
+        keyed.collect_sink(),
+        checkpoint=tmp_path,
+        processing_time=lambda: now[0],
+        on_progress=lambda each: seen.append(each.watermark),
+    )
+    topics.produce(kafka, topic, [(b"b", b"40")], 1)
+    until(lambda: len(seen) > 1 or not query.is_active)
+    assert seen[-1] == 19
+    now[0] += 50
+    until(lambda: seen[-1] == 39 or not query.is_active)
+    query.stop()
+    assert seen[-1] == 39
