@@ -120,8 +120,8 @@ def check_new(writer: ChangelogWriter, where: str) -> None:
     if last is not None:
         raise ChangelogDiverged(
             f"{where}: its checkpoint is new, and its changelog {last.log_id} ends with commit {last.sequence} of an "
-            "earlier run; give restore_from= that changelog and changelog= an empty one, or run from the checkpoint "
-            "that belongs to it"
+            "earlier run; run from the checkpoint= that belongs to it, or give changelog= (or tables=, where it is "
+            "kept) a new folder, and restore_from= this one to take its state over"
         )
 
 

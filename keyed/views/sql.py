@@ -120,6 +120,11 @@ def run_sql(
             _free.append(connection)
         return found
     except (duckdb.ProgrammingError, duckdb.NotSupportedError, duckdb.PermissionException) as error:
-        raise DefinitionError(f"sql: {error}\nThe tables are: {', '.join(sorted(tables)) or 'none'}") from error
+        raise DefinitionError(f"sql: {_said(error)}\nThe tables are: {', '.join(sorted(tables)) or 'none'}") from error
     except duckdb.Error as error:
-        raise QueryFailed(f"sql: {error}") from error
+        raise QueryFailed(f"sql: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, without the traceback of what reads a table."""
+    return str(error).partition(" Detail: Python exception")[0]

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -63,6 +63,7 @@ class _Tables(Mapping[str, StateTable]):
         """Where each table is. A name that several operators have is ``operator.state``."""
         found: dict[str, list[tuple[Operator, str]]] = {}
         for operator in self._operators.values():
+            operator.source.held.check_open()
             store = operator.source.held.store
             if store.extent is not None:
                 for state in store.batch(store.extent.newest).states:
@@ -437,7 +438,7 @@ def open_tables(
     changelog: Changelog | Iterable[Changelog],
     path: str | os.PathLike[str],
     *,
-    types: Types = None,
+    types: Function | Mapping[str, Any] | None = None,
     history: Duration = _HOUR_MS,
 ) -> StateTables:
     """Open the state that changelogs hold as tables, in local stores that are kept level with them.
@@ -456,7 +457,7 @@ def open_tables(
     Raises:
         ChangelogError: A changelog was never written.
         LocalStoreError: Another program keeps this folder level.
-        DefinitionError: A parameter breaks its rule.
+        DefinitionError: A parameter breaks its rule, or the folder holds tables of another operator.
     """
     changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
     root = _folder(path)
@@ -471,6 +472,7 @@ def open_tables(
         changelogs[name] = one, _types(types, name)
     if not changelogs:
         raise DefinitionError("open_tables: give a changelog at least")
+    _check_folder(root, changelogs, f"open_tables(path={str(root)!r})")
     return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types)
 
 
@@ -489,12 +491,7 @@ def keep_tables(
         LocalStoreError: Another program keeps this folder level.
     """
     root = _folder(path)
-    others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in functions)
-    if others:
-        raise DefinitionError(
-            f"tables={str(root)!r} holds tables of operator {others[0]!r}, which this query does not have; give it a "
-            "folder of its own"
-        )
+    _check_folder(root, functions, f"tables={str(root)!r}")
     return _follow(root, {name: (log, _types(functions[name], name)) for name, log in changelogs.items()}, _HOUR_MS)
 
 
@@ -518,7 +515,7 @@ def _follow(
         return StateTables(root, operators, stack.pop_all(), _named_types(types))
 
 
-def read_tables(path: str | os.PathLike[str], *, types: Types = None) -> StateTables:
+def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
     """Open tables that another program on this machine keeps level, only to read them.
 
     They show what that program had written when they were opened, and then with each `StateTables.poll`.
@@ -567,6 +564,16 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text or "://" in text:
         raise DefinitionError(f"path={path!r} is not the path of a folder on this machine")
     return Path(text)
+
+
+def _check_folder(root: Path, operators: Collection[str], what: str) -> None:
+    """Check that a folder holds tables of these operators alone: readers would show those of others as they were."""
+    others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in operators)
+    if others:
+        raise DefinitionError(
+            f"{what} holds tables of operator {others[0]!r}, which this query does not have; give it a folder of its "
+            "own"
+        )
 
 
 def _operator_folders(root: Path) -> list[Path]:

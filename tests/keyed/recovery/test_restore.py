@@ -363,7 +363,7 @@ class TestRefusals:
     def test_a_new_query_with_the_changelog_of_an_old_one(self):
         log = MemoryChangelog()
         run_count(range(10), log)
-        with pytest.raises(ChangelogDiverged, match="give restore_from= that changelog"):
+        with pytest.raises(ChangelogDiverged, match="restore_from= this one to take its state over"):
             run_count(range(10), log)
 
     @pytest.mark.parametrize(

@@ -132,9 +132,24 @@ def test_folders_and_changelogs_that_are_none_are_refused(tmp_path):
     with pytest.raises(keyed.DefinitionError, match="the changelog's own folder"):
         open_tables(log, tmp_path / "log" / ".." / "log")
     tables = open_tables(log, tmp_path / "tables")
+    tables.poll()
     tables.close()
-    with pytest.raises(keyed.StateAccessError, match="the tables are closed"):
+    for ask in (tables.poll, lambda: tables["value"], lambda: list(tables)):
+        with pytest.raises(keyed.StateAccessError, match="the tables are closed"):
+            ask()
+    other = keyed.DirectoryChangelog(tmp_path / "other")
+    keyed.stream([1]).key_by(lambda value: value).process(Kinds(), name="other", changelog=other).run()
+    with pytest.raises(keyed.DefinitionError, match="holds tables of operator 'function', which this query does not"):
+        open_tables(other, tmp_path / "tables")
+
+
+def test_what_sql_cannot_hold_is_said_without_a_traceback(tmp_path):
+    with open_tables(log_of(tmp_path / "log", [2**70]), tmp_path / "tables") as tables:
         tables.poll()
+        assert tables["value"].get(2**70) == 1
+        with pytest.raises(keyed.KeyedError, match="column 'key' of state 'value' cannot be int64") as refused:
+            tables.sql("select * from value")
+        assert "Traceback" not in str(refused.value)
 
 
 @pytest.mark.parametrize("port", [-1, 65536, "x", True, 1.5])
