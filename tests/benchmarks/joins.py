@@ -6,8 +6,9 @@ pass-through, Spark's own stream-stream join, and Flink SQL's interval join, in 
 package ``apache-flink`` is installed. Flink reads the same rows as CSV, which it can without further connectors; what
 reading them costs is measured by itself, ``flink-pass``.
 
-Rounds are interleaved. Figures are CPU-seconds of all processes for a million events of both streams, start-up of the
-processes left out: a run of all files less a run of the first. The pairs are counted and have to agree.
+Rounds are interleaved. Figures are CPU-seconds of all processes for a million events of both streams. The first file of
+either is left out, and with it the start of the processes: on Spark it is the first batch, of Flink a run of it is
+taken off. The pairs are counted and have to agree.
 """
 
 from __future__ import annotations
@@ -89,8 +90,12 @@ def run(variant: str, folder: Path) -> int:
         frame = keyed_join(variant, left, right)
     found = [0]
 
-    def count(batch: Any, _: int) -> None:
+    def count(batch: Any, number: int) -> None:
         found[0] += batch.count()
+        if number == 0:
+            # From here on it is measured: who does tells it to go on.
+            print("begun", flush=True)
+            sys.stdin.readline()
 
     with tempfile.TemporaryDirectory() as checkpoint:
         query = frame.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint)
@@ -115,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for _ in range(options.rounds):
             for variant in options.only:
                 try:
-                    one_file, _ = _measured(variant, start, options.limit)
+                    one_file = _measured(variant, start, options.limit)[0] if variant.startswith("flink") else 0.0
                     all_files, pairs[variant] = _measured(variant, whole, options.limit)
                 except TimeoutError:
                     print(f"# {variant}: not through after {options.limit:.0f} s", file=sys.stderr, flush=True)
@@ -161,7 +166,7 @@ def _inputs(folder: Path, files: int, rows: int) -> Path:
 
 
 def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
-    """Return the CPU-seconds of a process and all below it when it is through, and how many rows came out.
+    """Return the CPU-seconds of a process and all below it, from its first batch on, and how many rows came out.
 
     Raises:
         TimeoutError: It was not through in time.
@@ -180,9 +185,17 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
         limit.start()
         try:
             assert child.stdout is not None
-            found = next((line for line in child.stdout if line.startswith("found")), None)
-            # It waits for its input to end, so that its Java process can still be asked.
-            spent = cpu_of(child.pid).total if found else 0.0
+            assert child.stdin is not None
+            found, spent = None, 0.0
+            for line in child.stdout:
+                if line.startswith("begun"):
+                    spent = -cpu_of(child.pid).total
+                    child.stdin.write("\n")
+                    child.stdin.flush()
+                elif line.startswith("found"):
+                    # It waits for its input to end, so that its Java process can still be asked.
+                    found, spent = line, spent + cpu_of(child.pid).total
+                    break
         finally:
             in_time = limit.is_alive()
             limit.cancel()
