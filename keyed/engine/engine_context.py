@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+import attrs
+
 from keyed.broadcast import BroadcastState
 from keyed.codec.snapshots import snapshot
 from keyed.context import Timer
@@ -58,13 +60,7 @@ class EngineTimerService:
     """
 
     def __init__(
-        self,
-        scope: Scope,
-        function: RowFunction,
-        event: TimerQueue,
-        processing: TimerQueue,
-        *,
-        event_time: bool = True,
+        self, scope: Scope, function: RowFunction, event: TimerQueue, processing: TimerQueue, event_time: bool
     ) -> None:
         self._scope = scope
         self._function = function
@@ -157,6 +153,7 @@ class EngineTimerService:
         return found
 
 
+@attrs.define(eq=False, repr=False)
 class EngineContext:
     """The context of all calls of one batch; what changes from call to call is set by the driver.
 
@@ -167,26 +164,15 @@ class EngineContext:
         taker: Takes the values of the main output.
     """
 
-    __slots__ = ("_broadcast", "_scope", "_timers", "domain", "dropped", "event_time", "main", "name", "side", "taker")
-
-    def __init__(
-        self,
-        scope: Scope,
-        timers: EngineTimerService,
-        event_time: bool,
-        taker: Taker,
-        broadcast: Mapping[str, BroadcastState[Any, Any]],
-    ) -> None:
-        self._broadcast = broadcast
-        self._scope = scope
-        self._timers = timers
-        self.event_time = event_time
-        self.taker = taker
-        self.domain: TimeDomain | None = None
-        self.name: Any = None
-        self.dropped = 0
-        self.main = Emitted()
-        self.side: dict[str, Emitted] = {}
+    _scope: Scope
+    _timers: EngineTimerService
+    taker: Taker
+    _broadcast: Mapping[str, BroadcastState[Any, Any]]
+    domain: TimeDomain | None = attrs.field(default=None, init=False)
+    name: Any = attrs.field(default=None, init=False)
+    dropped: int = attrs.field(default=0, init=False)
+    main: Emitted = attrs.field(factory=Emitted, init=False)
+    side: dict[str, Emitted] = attrs.field(factory=dict, init=False)
 
     def __repr__(self) -> str:
         timer = ""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from keyed.engine.batch import Batch, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.driver import raise_at
@@ -109,6 +111,7 @@ class EngineBatchContext:
         self.main = self.side = outside
 
 
+@attrs.frozen(eq=False, repr=False)
 class VectorizedWork:
     """Runs a `VectorizedFunction`.
 
@@ -120,14 +123,11 @@ class VectorizedWork:
         where: Operator and key group, for messages.
     """
 
-    def __init__(
-        self, spec: OperatorSpec, function: VectorizedFunction, registry: Registry, scope: Scope, where: str
-    ) -> None:
-        self._spec = spec
-        self._function = function
-        self._registry = registry
-        self._scope = scope
-        self._where = where
+    _spec: OperatorSpec
+    _function: VectorizedFunction
+    _registry: Registry
+    _scope: Scope
+    _where: str
 
     def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
         """See `keyed.engine.work.Work.run`."""

@@ -95,8 +95,8 @@ class RowWork:
             self._queues = event, processing
         event.start()
         processing.start()
-        timers = EngineTimerService(scope, self._function, event, processing, event_time=self._spec.event_time)
-        context = EngineContext(scope, timers, self._spec.event_time, self._taker, registry.broadcast)
+        timers = EngineTimerService(scope, self._function, event, processing, self._spec.event_time)
+        context = EngineContext(scope, timers, self._taker, registry.broadcast)
         main, side = context.main, context.side
         event.load(watermark)
         processing.load(scope.processing_time)

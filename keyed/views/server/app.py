@@ -111,24 +111,17 @@ class _Refused(Exception):
         self.status, self.kind = status, kind
 
 
+@attrs.define(eq=False, repr=False)
 class _Server:
     """Answers requests."""
 
-    def __init__(
-        self,
-        tables: StateTables,
-        access: Access,
-        limits: Limits,
-        sql: SqlProcesses,
-        status: Callable[[], Mapping[str, Any]],
-    ) -> None:
-        self.tables = tables
-        self.job_status = status
-        self.access = access
-        self.limits = limits
-        self.sql = sql
-        self.watch = Watch(tables)
-        self.requests: Counter[tuple[str, int]] = Counter()
+    tables: StateTables
+    access: Access
+    limits: Limits
+    sql: SqlProcesses
+    job_status: Callable[[], Mapping[str, Any]]
+    watch: Watch
+    requests: Counter[tuple[str, int]] = attrs.field(factory=Counter, init=False)
 
     # Answers ----------------------------------------------------------------------------------------------------
 
@@ -447,7 +440,7 @@ def make_app(
     """
     access, limits = access or Access(), limits or Limits()
     sql = sql or SqlProcesses(tables.path, limits.sql_seconds, limits.sql_megabytes)
-    server = _Server(tables, access, limits, sql, status)
+    server = _Server(tables, access, limits, sql, status, Watch(tables))
     routes = [
         server.route("/health", server.health),
         server.route("/metrics", server.metrics),
