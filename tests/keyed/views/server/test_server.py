@@ -352,6 +352,33 @@ def test_batches_are_told_with_what_the_job_says_of_itself(job):
         assert client.get("/status").json()["batch"] == second["batch"]
 
 
+def test_two_servers_over_one_changelog_go_on_where_the_other_ended(job, tmp_path):
+    harness, tables = job
+    changelog = next(iter(tables._operators.values())).source.changelog
+    with open_tables(changelog, tmp_path / "second") as second:
+        second.poll()
+        second.start(every=0.02)
+        with (
+            served(tables) as one,
+            served(second) as other,
+            httpx.Client(base_url=one, timeout=300) as first_client,
+            httpx.Client(base_url=other, timeout=300) as second_client,
+        ):
+            assert second.wait_for(tables.batch, 300) >= tables.batch
+            whole = first_client.get("/tables/count").json()["entries"]
+            page = first_client.get("/tables/count", params={"limit": "2"}).json()
+            rest = second_client.get("/tables/count", params={"after": page["next"]}).json()
+            assert page["entries"] + rest["entries"] == whole
+            assert rest["position"] == page["position"]
+            with first_client.stream("GET", "/tables/count/changes") as stream:
+                told = events(stream.iter_lines())
+                token = [next(told)[0] for _ in whole][-1]
+            harness.process(("balanced", "book", 3))
+            with second_client.stream("GET", "/tables/count/changes", headers={"Last-Event-ID": token}) as stream:
+                _, kind, change = next(events(stream.iter_lines()))
+            assert (kind, change["key"], change["old"], change["new"]) == ("change", "balanced", None, 3)
+
+
 class Reminders(keyed.KeyedProcessFunction):
     """Sets a timer named after its operator, for each key."""
 
