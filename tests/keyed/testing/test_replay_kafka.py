@@ -54,7 +54,7 @@ def job(kafka, topic, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("log", ["directory", "kafka"])
+@pytest.mark.parametrize("log", ["directory", pytest.param("kafka", marks=pytest.mark.long)])
 def test_the_batches_are_read_again_from_the_topic(kafka, topic, job, log, tmp_path):
     kept = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     changelog = job(kept if log == "directory" else KafkaChangelog(topics.new_topic(), bootstrap=kafka))
@@ -69,6 +69,7 @@ def test_the_batches_are_read_again_from_the_topic(kafka, topic, job, log, tmp_p
         replay(changelog, Sales(), Sales(), topic_of(kafka, other), key="shop", timestamp="time")
 
 
+@pytest.mark.long
 def test_rows_of_the_topic_go_on_from_the_state_of_a_batch(kafka, topic, job, tmp_path):
     changelog = job(DirectoryChangelog(tmp_path / "log", auto_compact=False))
     positions = {number: decode_position(record, "").source for number, record in changelog.positions(1)}
@@ -101,6 +102,7 @@ def test_the_command_reads_the_topic(kafka, topic, job, tmp_path, capsys, monkey
     assert "'sales_source:nothing' is no source, and no file is there" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_records_that_the_topic_has_lost_are_told(kafka, topic, job, tmp_path):
     changelog = job(DirectoryChangelog(tmp_path / "log", auto_compact=False))
     topics.delete_records(kafka, topic, 0, 4)
