@@ -8,13 +8,15 @@ and strings what Python has for them; nulls ``None``. pyarrow and numpy are impo
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise, repeat
 from typing import Any
 
 from keyed.codec.keys import normalised
+from keyed.errors import RowError
 from keyed.rows import Row, row_class
+from keyed.shown import shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -169,3 +171,46 @@ def _with_nulls(column: Any, values: list[Any]) -> list[Any]:
             if not valid:
                 values[position] = None
     return values
+
+
+def plain_values(column: Any) -> list[Any]:
+    """Return the values of a column as pyarrow gives them, but maps as dictionaries, also before pyarrow 20.
+
+    Raises:
+        RowError: A map has a key twice.
+    """
+    convert = _with_dictionaries(column.type)
+    values: list[Any] = column.to_pylist()
+    return values if convert is None else [convert(value) for value in values]
+
+
+def _with_dictionaries(type_: Any) -> Callable[[Any], Any] | None:
+    """Return what makes dictionaries of the maps in a value; ``None`` if its type has none."""
+    import pyarrow as pa
+
+    def same(value: Any) -> Any:
+        return value
+
+    def of_map(pairs: Any) -> Any:
+        if pairs is None:
+            return None
+        found = {key(each): item(value) for each, value in pairs}
+        if len(found) < len(pairs):
+            raise RowError(f"a map has a key twice: {shown(pairs)}")
+        return found
+
+    def of_list(values: Any) -> Any:
+        return None if values is None else [item(value) for value in values]
+
+    def of_struct(value: Any) -> Any:
+        return None if value is None else {**value, **{name: part(value[name]) for name, part in parts.items()}}
+
+    if pa.types.is_map(type_):
+        key, item = (_with_dictionaries(each) or same for each in (type_.key_type, type_.item_type))
+        return of_map
+    if pa.types.is_struct(type_):
+        parts = {each.name: part for each in type_ if (part := _with_dictionaries(each.type)) is not None}
+        return of_struct if parts else None
+    if pa.types.is_nested(type_) and (item := _with_dictionaries(type_.value_type)) is not None:
+        return of_list
+    return None

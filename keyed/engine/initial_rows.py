@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.arrow.read import plain_values
 from keyed.durations import instant_ms
 from keyed.errors import DefinitionError, RowError
 from keyed.shown import shown
@@ -96,7 +97,8 @@ def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator
     names = [_ALIASES.get(name, name) for name in table.column_names]
     rest = [name for name in names if name not in found and name not in _NOT_READ and name not in _NAMED]
     for batch in table.rename_columns(names).to_batches(max_chunksize=8192):
-        for row in batch.to_pylist(maps_as_pydicts="strict"):
+        for values in zip(*map(plain_values, batch.columns), strict=True):
+            row = dict(zip(names, values, strict=True))
             key = row[found[0]] if len(found) == 1 else tuple(row[name] for name in found)
             namespace = _namespace(row)
             expires, entry = _milliseconds(row.get("expires")), _plain(row.get("entry"))

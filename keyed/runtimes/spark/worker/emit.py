@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.arrow.read import plain_values
 from keyed.arrow.write import arrays_of, arrow_schema
 from keyed.column_types import quoted
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
@@ -290,7 +291,7 @@ def _wired(array: Any, type_: str) -> Any:
     if _is_timestamp(type_):
         return _extension(array.cast(pa.int64()))
     if pa.types.is_nested(array.type):
-        return pd.Series(array.to_pylist(maps_as_pydicts="strict"), dtype=object)
+        return pd.Series(plain_values(array), dtype=object)
     return _extension(array)
 
 
