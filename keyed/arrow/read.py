@@ -211,6 +211,8 @@ def _with_dictionaries(type_: Any) -> Callable[[Any], Any] | None:
     if pa.types.is_struct(type_):
         parts = {each.name: part for each in type_ if (part := _with_dictionaries(each.type)) is not None}
         return of_struct if parts else None
-    if pa.types.is_nested(type_) and (item := _with_dictionaries(type_.value_type)) is not None:
-        return of_list
-    return None
+    elements = _with_dictionaries(type_.value_type) if hasattr(type_, "value_type") else None
+    if elements is None:
+        return None
+    item = elements
+    return of_list

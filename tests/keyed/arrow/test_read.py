@@ -15,9 +15,9 @@ PART = {"a": 1, "b": None}
     [
         (MAP, [PART, {}, None]),
         (pa.list_(MAP), [[PART, None], [], None]),
-        (pa.struct({"m": MAP, "n": pa.int64()}), [{"m": PART, "n": 1}, {"m": None, "n": None}, None]),
-        (pa.map_(pa.int64(), pa.struct({"x": pa.list_(MAP)})), [{1: {"x": [PART]}, 2: None}, None]),
-        (pa.list_(pa.struct({"n": pa.int64()})), [[{"n": 1}], None]),
+        (pa.struct([("m", MAP), ("n", pa.int64())]), [{"m": PART, "n": 1}, {"m": None, "n": None}, None]),
+        (pa.map_(pa.int64(), pa.struct([("x", pa.list_(MAP))])), [{1: {"x": [PART]}, 2: None}, None]),
+        (pa.list_(pa.struct([("n", pa.int64())])), [[{"n": 1}], None]),
         (pa.int64(), [1, None]),
     ],
     ids=str,
