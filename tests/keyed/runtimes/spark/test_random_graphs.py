@@ -5,6 +5,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import keyed
 from keyed import DirectoryChangelog
@@ -51,6 +52,7 @@ def test_batch_dataframes_are_read_once_and_give_what_operators_give_by_themselv
     assert plan.count("Exchange hashpartitioning") == 4
 
 
+@pytest.mark.long
 def test_a_graph_over_streams_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
     reader = spark.readStream.schema(ROW).option("maxFilesPerTrigger", 1)
     for name in "xy":
