@@ -174,6 +174,15 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
         return pa.array(sums)
     if operation == "sum" and pa.types.is_decimal128(column.type) and not _sums_fit(column):
         return _checked_sums(column, groups)
+    if operation != "sum" and pa.types.is_floating(column.type):
+        is_nan = pc.is_nan(column).fill_null(False)
+        if pc.any(is_nan).as_py():
+            # Where there is nothing but NaN, older versions of Arrow give an infinity.
+            nan = pa.scalar(np.nan, column.type)
+            numbers = reduced(pc.if_else(is_nan, pa.scalar(None, column.type), column), groups, operation)
+            has_nan = np.zeros(groups.count, dtype=bool)
+            has_nan[groups.ids[is_nan.to_numpy(zero_copy_only=False)]] = True
+            return pc.if_else(pc.and_(pc.is_null(numbers), pa.array(has_nan)), nan, numbers)
     table = pa.table([pa.array(groups.ids), column], names=["group", "value"])
     grouping: Any = table.group_by("group", use_threads=False)
     found = grouping.aggregate([("value", operation)])
