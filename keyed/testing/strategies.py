@@ -44,7 +44,7 @@ def values(type_: str) -> SearchStrategy[Any]:
     if nested := _PARAMETERS.match(type_):
         kind, inner = nested.groups()
         if kind == "struct":
-            return st.fixed_dictionaries({name: values(of) for name, of in parse_ddl(inner)})
+            return _records({name: values(of) for name, of in parse_ddl(inner)})
         parts = [values(part.strip()) for part in split_top_level(inner)]
         return st.lists(parts[0], max_size=3) if kind == "array" else st.dictionaries(*parts, max_size=3)
     if decimal := re.fullmatch(r"decimal(?:\((\d+),\s*(\d+)\))?", type_):
@@ -64,6 +64,11 @@ def values(type_: str) -> SearchStrategy[Any]:
     if type_ not in simple:
         raise DefinitionError(f"column type {type_!r}: there are no values for it; give the column a strategy")
     return simple[type_]
+
+
+def _records(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str, Any]]:
+    """Return dictionaries with these columns, in this order: those of Hypothesis come in any."""
+    return st.tuples(*columns.values()).map(lambda record: dict(zip(columns, record, strict=True)))
 
 
 def skewed(*keys: Any) -> SearchStrategy[Any]:
@@ -87,7 +92,7 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
         if name not in found.names:
             raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(found.names)}")
     chosen = {name: columns[name] if name in columns else values(type_) for name, type_ in found.columns}
-    return st.fixed_dictionaries(chosen) if isinstance(schema, str) else st.builds(schema, **chosen)
+    return _records(chosen) if isinstance(schema, str) else st.builds(schema, **chosen)
 
 
 @st.composite

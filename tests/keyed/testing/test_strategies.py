@@ -51,6 +51,12 @@ def test_rows_of_a_schema_have_its_columns_and_types(row):
     assert isinstance(row["m"], Decimal)
 
 
+@given(strategies.rows("k string, n int, at struct<x:int,y:int>"))
+def test_columns_come_in_the_order_of_the_schema(row):
+    assert [*row] == ["k", "n", "at"]
+    assert [*row["at"]] == ["x", "y"]
+
+
 def test_a_column_that_is_not_there_or_has_no_values_is_refused():
     with pytest.raises(DefinitionError, match="column 'users' is not in the schema: user, n"):
         strategies.rows("user string, n bigint", users=st.just("a"))
