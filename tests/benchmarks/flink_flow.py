@@ -22,7 +22,6 @@ def main(variant: str, folder: str) -> None:
     config.set("execution.checkpointing.interval", "1 s")
     config.set("state.backend.type", "rocksdb")
     config.set("execution.checkpointing.dir", f"file://{folder}/checkpoints")
-    # Files are read side by side, and in the order of their times only if one reader takes one after the other.
     for side in ("left", "right"):
         source = f"'connector' = 'filesystem', 'path' = 'file://{folder}/{side}-csv', 'format' = 'csv'"
         tables.execute_sql(f"CREATE TABLE {side}s ({COLUMNS}, {WATERMARK}) WITH ({source})")

@@ -155,13 +155,15 @@ def _inputs(folder: Path, files: int, rows: int) -> Path:
         for path in event_files(events, files, _FOLDER / "events"):
             (folder / side).mkdir(parents=True, exist_ok=True)
             (folder / side / path.name).symlink_to(path)
-            text = folder / f"{side}-csv" / f"{path.stem}.csv"
+            # One file, because Flink takes several in any order.
+            text = folder / f"{side}-csv" / "events.csv"
             text.parent.mkdir(exist_ok=True)
             table = pq.read_table(path)
             stamps: Any = table.column("ts")
             millis = stamps.cast("timestamp[ms]").cast("int64")
             header = pyarrow.csv.WriteOptions(include_header=False)
-            pyarrow.csv.write_csv(table.set_column(1, "ts", millis), text, header)
+            with text.open("ab") as file:
+                pyarrow.csv.write_csv(table.set_column(1, "ts", millis), file, header)
     return folder
 
 
