@@ -76,15 +76,3 @@ class Options:
             value = getattr(self, name)
             if value is not None:
                 raise DefinitionError(f"{name}={value!r} {remedy}")
-
-
-def options_of(given: RunOptions | StartOptions, kind: type[RunOptions]) -> Options:
-    """Return the options that were given.
-
-    Raises:
-        TypeError: One is not of this kind.
-    """
-    for name in given:
-        if name not in kind.__annotations__:
-            raise TypeError(f"{name!r} is no option; there are {', '.join(kind.__annotations__)}")
-    return Options(**given)

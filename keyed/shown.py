@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST = 200
@@ -38,9 +39,10 @@ def shown(value: Any) -> str:
 
 
 def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
-    """Let the signature of a function that takes options name them, for ``help`` and notebooks.
+    """Let the signature of a function that takes options name them, for ``help`` and notebooks, and refuse others.
 
     Type checkers and editors read them from ``Unpack``; what looks at the function itself would see ``**options``.
+    Another keyword is a `TypeError` that names what was called, and an option with a name like it.
 
     Args:
         kind: The `TypedDict` that the function unpacks.
@@ -56,7 +58,24 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
     def shown(function: F) -> F:
         signature = inspect.signature(function)
         *others, _ = signature.parameters.values()
-        vars(function)["__signature__"] = signature.replace(parameters=[*others, *options])
-        return function
+        known = {each.name: each for each in (*others, *options)}
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            if not given.keys() <= known.keys():
+                raise _no_option(function, next(name for name in given if name not in known), list(known))
+            return function(*args, **given)
+
+        vars(checked)["__signature__"] = signature.replace(parameters=list(known.values()))
+        return cast("F", checked)
 
     return shown
+
+
+def _no_option(function: Callable[..., Any], name: str, known: list[str]) -> TypeError:
+    import difflib
+
+    near = "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, known, n=1))
+    called = function.__qualname__.removesuffix(".__init__")
+    names = ", ".join(each for each in known if each != "self")
+    return TypeError(f"{called}: {name!r} is no option{near}; there are {names}")

@@ -66,10 +66,15 @@ def _type(type_: Any) -> Any:
     return object if type_ is None else type_
 
 
-class StateOptions(TypedDict, total=False):
+class NameOptions(TypedDict, total=False):
     """Keywords of all states."""
 
     name: str | None
+
+
+class StateOptions(NameOptions, total=False):
+    """Keywords of all states but the versioned ones."""
+
     ttl: StateTtl | None
 
 
@@ -474,15 +479,20 @@ class VersionedState(KeyedState, Generic[T]):
 
     @overload
     def __init__(
-        self: VersionedState[Any], type: None = None, *, history: Duration, name: str | None = None
+        self: VersionedState[Any], type: None = None, *, history: Duration, **options: Unpack[NameOptions]
     ) -> None: ...
     @overload
-    def __init__(self: VersionedState[D], type: type[D], *, history: Duration, name: str | None = None) -> None: ...
+    def __init__(
+        self: VersionedState[D], type: type[D], *, history: Duration, **options: Unpack[NameOptions]
+    ) -> None: ...
     @overload
-    def __init__(self: VersionedState[Any], type: Any, *, history: Duration, name: str | None = None) -> None: ...
-    def __init__(self, type: Any = None, *, history: Duration, name: str | None = None) -> None:
+    def __init__(
+        self: VersionedState[Any], type: Any, *, history: Duration, **options: Unpack[NameOptions]
+    ) -> None: ...
+    @shows_options(NameOptions)
+    def __init__(self, type: Any = None, *, history: Duration, **options: Unpack[NameOptions]) -> None:
         self.history_ms = milliseconds_of(history, "history")
-        super().__init__(name, history_ttl(self.history_ms))
+        super().__init__(ttl=history_ttl(self.history_ms), **options)
         self.type: Any = _type(type)
 
     def _types(self) -> tuple[Any, ...]:

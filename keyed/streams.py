@@ -32,7 +32,7 @@ from keyed.functions import (
 from keyed.global_tables import GlobalTable
 from keyed.inference import inferred_output
 from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
-from keyed.options import Options, RunOptions, StartOptions, options_of
+from keyed.options import Options, RunOptions, StartOptions
 from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
@@ -766,7 +766,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
         KeyedError: What the query failed with.
     """
-    given = options_of(options, RunOptions)
+    given = Options(**options)
     last = _with_changelogs(linear(outputs), given)
     result: RunResult = _runtime(last.source).run(last, outputs, given)
     return result
@@ -794,7 +794,7 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     Raises:
         DefinitionError: As in `run`.
     """
-    given = options_of(options, StartOptions)
+    given = Options(**options)
     last = _with_changelogs(linear(outputs), given)
     query: Query = _runtime(last.source).start(last, outputs, given)
     return query

@@ -298,7 +298,8 @@ class Driver:
 def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
     """Raise what a call of the function ended with, and say where: an error of ours as it is, others as the cause."""
     if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
-        error.args = (f"{error} ({where})",)
+        # A function may raise one object again and again.
+        error.args = (f"{vars(error).setdefault('_said', str(error))} ({where})",)
         raise error
     raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{remedy}") from error
 

@@ -51,6 +51,26 @@ from keyed.vectorized import VectorizedFunction
 _log = logging.getLogger(__name__)
 
 
+def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
+    """Check that a log belongs to a key group of an operator.
+
+    Raises:
+        OperatorChanged: It is another operator's.
+        ParallelismChanged: It is of another number of key groups, or of another one of them.
+    """
+    if meta.operator != spec.name:
+        raise OperatorChanged(
+            f"the checkpoint belongs to operator {meta.operator!r}, the query has {spec.name!r}; give "
+            f"name={meta.operator!r} to keep its state, or start from a new checkpoint"
+        )
+    if (meta.parallelism, meta.group) != (spec.parallelism, index):
+        raise ParallelismChanged(
+            f"operator {spec.name!r}: the checkpoint has {meta.parallelism} key groups (this is group "
+            f"{meta.group}), the query {spec.parallelism} (group {index}); set parallelism="
+            f"{meta.parallelism}, or start from a new checkpoint, with restore_from= its changelog"
+        )
+
+
 class KeyGroup:
     """Runs batches of one key group. What a batch does to the log becomes durable with the batch, or not at all.
 
@@ -197,7 +217,7 @@ class KeyGroup:
         log = self._log
         old = log.meta(self._where)
         if old is not None:
-            self._check(old)
+            check_group(old, self._spec, self.index)
         replayed, rebuilt = self._replica.catch_up(log, old, self._where)
         # What was loaded just now is committed with this batch, or not at all.
         exported = self._export(None if self._loaded else old)
@@ -362,21 +382,6 @@ class KeyGroup:
             )
         main = EmittedTables() if isinstance(self._spec.function, VectorizedFunction) else Emitted()
         return BatchResult(main, {}, meta.watermark, meta.counters, meta.commit)
-
-    def _check(self, meta: GroupMeta) -> None:
-        """Check that a log belongs to this operator and group."""
-        spec = self._spec
-        if meta.operator != spec.name:
-            raise OperatorChanged(
-                f"the checkpoint belongs to operator {meta.operator!r}, the query has {spec.name!r}; give "
-                f"name={meta.operator!r} to keep its state, or start from a new checkpoint"
-            )
-        if (meta.parallelism, meta.group) != (spec.parallelism, self.index):
-            raise ParallelismChanged(
-                f"operator {spec.name!r}: the checkpoint has {meta.parallelism} key groups (this is group "
-                f"{meta.group}), the query {spec.parallelism} (group {self.index}); set parallelism="
-                f"{meta.parallelism}, or start from a new checkpoint, with restore_from= its changelog"
-            )
 
     def _settle_keys(self, meta: GroupMeta, batch: Batch) -> None:
         """Check the keys of a batch against those of the commits before, and record them.

@@ -137,6 +137,21 @@ def test_windows_are_shown():
     assert repr(*output.operators.values()) == "WindowOperator(EventTimeSessionWindows(gap=5))"
 
 
+@pytest.mark.parametrize(
+    ("call", "options", "said"),
+    [
+        (keyed.ValueState, {"tttl": 5}, "ValueState: 'tttl' is no option (did you mean 'ttl'?); there are type,"),
+        (keyed.MapState, {"nam": "a"}, "MapState: 'nam' is no option (did you mean 'name'?); there are key, value, na"),
+        (keyed.VersionedState, {"history": 5, "ttl": 5}, "VersionedState: 'ttl' is no option; there are type, history"),
+        (KEYED.window(TumblingEventTimeWindows.of(5)).process, {"outputs": 5}, "WindowedStream.process: 'outputs' is "),
+    ],
+)
+def test_a_misspelt_keyword_is_told_by_what_was_called_and_a_name_like_it(call, options, said):
+    with pytest.raises(TypeError) as refused:
+        call(**options)
+    assert str(refused.value).startswith(said)
+
+
 class Forgetful(keyed.KeyedProcessFunction):
     def process_element(self, value, ctx):
         ctx.timer_service.register_event_time_timer(5)

@@ -17,7 +17,7 @@ from keyed.engine.channels import Upstream
 from keyed.engine.forwarded import foreign_key, refused
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.initial_rows import InitialEntry
-from keyed.engine.key_group import KeyGroup
+from keyed.engine.key_group import KeyGroup, check_group
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
 from keyed.engine.merged_chunks import merged_chunks
@@ -63,21 +63,23 @@ class LocalOperator:
         self._closing = ExitStack()
         self.groups = []
         changelog = stage.changelog
-        if changelog is not None:
-            changelog.prepare(stage.name, self.spec.parallelism)
+        is_read = keeps or changelog is not None or stage.store != "memory"
         for index in range(self.spec.parallelism):
+            log = commits.group_log(stage.name, index) if is_read else UnreadLog()
+            where = f"operator {stage.name!r}, key group {index}"
+            if (meta := log.meta(where)) is not None:
+                check_group(meta, self.spec, index)
+            if changelog is not None and not index:
+                changelog.prepare(stage.name, self.spec.parallelism)
             store: Any = MemoryStore()
             if stage.store == "rocksdb":
                 store = open_rocks_store(folder / stage.name / str(index))
             self._closing.callback(store.close)
             writer = None
-            is_read = keeps or changelog is not None or stage.store != "memory"
-            log = commits.group_log(stage.name, index) if is_read else UnreadLog()
             if changelog is not None:
                 writer = changelog.writer(index)
                 self._closing.callback(writer.close)
-                where = f"operator {stage.name!r}, key group {index}"
-                if (meta := log.meta(where)) is not None:
+                if meta is not None:
                     check_changelog(writer, meta, where)
             self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
             self._closing.callback(self.groups[-1].close)

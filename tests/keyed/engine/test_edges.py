@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from keyed import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
+    CorruptionError,
     DefinitionError,
     EncodingError,
     KeyedError,
@@ -19,6 +21,7 @@ from keyed import (
     TimeDomain,
     UserFunctionError,
     ValueState,
+    VectorizedFunction,
 )
 from keyed.engine.batch import Batch
 from keyed.errors import OutputDefinitionError
@@ -82,6 +85,42 @@ def test_the_batch_that_ends_the_input_fires_each_processing_timer_once():
     assert group.entries() == []
     counters = group.meta().counters
     assert (counters["timers_fired"], counters["timers_pending"], counters["live_bytes"]) == (5, 0, 0)
+
+
+def test_an_error_that_is_raised_again_is_told_where_it_was_raised_last():
+    error = StateAccessError("too early")
+
+    def refuse(f, ctx):
+        raise error
+
+    for key in ("a", "b"):
+        with pytest.raises(StateAccessError) as raised:
+            harness().process((key, refuse))
+        assert raised.value is error
+        assert str(error).startswith("too early (operator 'function', process_element of element ('")
+        assert (str(error).count("operator"), str(error)[-10:]) == (1, f", key '{key}')")
+
+
+def test_damage_that_a_call_meets_keeps_its_file_and_offset():
+    damage = CorruptionError("a record is cut short", where="log/7", offset=12)
+
+    def read(f, ctx):
+        raise damage
+
+    with pytest.raises(CorruptionError, match=r"cut short in log/7 at byte 12 \(operator .*, key 'a'\)") as raised:
+        harness().process(("a", read))
+    assert (raised.value, raised.value.where, raised.value.offset) == (damage, "log/7", 12)
+
+    class Damaged(VectorizedFunction):
+        def process_batch(self, table, ctx):
+            raise damage
+
+    with (
+        KeyedTestHarness(Damaged(), key="k") as columns,
+        pytest.raises(CorruptionError, match="process_batch") as raised,
+    ):
+        columns.process_batch(pa.table({"k": ["a"]}))
+    assert (raised.value, raised.value.where, raised.value.offset) == (damage, "log/7", 12)
 
 
 def test_timers_set_when_the_input_has_ended():

@@ -18,6 +18,7 @@ import pytest
 import keyed
 from keyed import (
     CheckpointError,
+    DirectoryChangelog,
     KeyedProcessFunction,
     ListState,
     OutputTag,
@@ -111,8 +112,12 @@ def test_a_changed_query_is_refused_with_old_and_new_printed(tmp_path):
     more = rows(1, 2, 3, 4)
     with pytest.raises(OperatorChanged, match=r"'Sum'.*'Renamed'"):
         chain(more, name="Renamed").run(checkpoint=tmp_path)
-    with pytest.raises(ParallelismChanged, match=r"2 key groups.* 3 "):
-        chain(more, parallelism=3).run(checkpoint=tmp_path)
+    for other in (more, source):
+        # Also where there are no new rows, and before a changelog is made.
+        log = DirectoryChangelog(tmp_path / "log")
+        with pytest.raises(ParallelismChanged, match=r"2 key groups.* 3 "):
+            chain(other, parallelism=3, changelog=log).run(checkpoint=tmp_path)
+        assert not (tmp_path / "log").exists()
     with pytest.raises(StateSchemaChanged, match=r"(?s)int.*str"):
         chain(more, Other(), parallelism=2).run(checkpoint=tmp_path)
     assert chain(more, parallelism=2).run(checkpoint=tmp_path).values == [("b", 4, 6)]
