@@ -6,6 +6,7 @@ import unittest
 from collections import Counter
 from typing import Any
 
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant
 
@@ -57,6 +58,14 @@ class WrongCounts(Counts):
 
 def test_a_fault_is_found_and_its_steps_are_said():
     case: Any = WrongCounts.TestCase("runTest")
+    # Without the phase that explains examples, which takes longer than to find them.
+    case.settings = settings(
+        max_examples=200,
+        database=None,
+        stateful_step_count=8,
+        phases=[Phase.generate, Phase.shrink],
+        report_multiple_bugs=False,
+    )
     result = unittest.TestResult()
     case.run(result)
     said = "".join(text for _, text in [*result.failures, *result.errors])
