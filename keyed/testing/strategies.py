@@ -136,7 +136,9 @@ def streams(
     # One choice for the time and one for what becomes of the row, the first of which is that it is left out: so an
     # example shrinks row by row, and the others stay where they are.
     jitters = [0, 0, 0, 1, -1, gap_ms // 2, gap_ms // 3, gap_ms // 7]
-    places = st.integers(0, max_size * len(jitters) - 1)
+    # The first of them more often, so that many rows are near each other.
+    near = 3 * len(jitters)
+    places = st.sampled_from([*sorted([*range(near)] * 6), *range(near, max_size * len(jitters))])
     lags = [0, 0, 0]
     if delay_ms:
         lags += [1, delay_ms // 3, delay_ms // 2, delay_ms]
@@ -146,8 +148,10 @@ def streams(
     if not min_size:
         fates.insert(0, (0, 0))
     silences = st.sampled_from([0, 0, silence_ms]) if silence_ms else st.just(0)
+    # Hypothesis draws few rows by itself, and most faults need several of one key.
+    least = draw(st.sampled_from([min_size, max(min_size, max_size * 2 // 3)]))
     drawn = draw(
-        st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=min_size, max_size=max_size)
+        st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=least, max_size=max_size)
     )
     timed = []
     for (times, lag), place, quiet, row in drawn:
