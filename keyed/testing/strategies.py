@@ -5,16 +5,23 @@ What they draw shrinks to few rows, few keys, small numbers and one batch. They 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import enum
 import re
+import types
 from collections.abc import Sequence
+from decimal import Decimal
 from heapq import merge
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 import attrs
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from keyed.column_types import OF_PYTHON
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.outputs import parse_ddl, schema_of, split_top_level
@@ -24,6 +31,10 @@ from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Ste
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 32}
 _PARAMETERS = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
+
+
+# A fold says nothing of these, and no state keeps it.
+_times = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lambda time: time.replace(fold=0))  # noqa: DTZ001
 
 
 def values(type_: str) -> SearchStrategy[Any]:
@@ -45,12 +56,17 @@ def values(type_: str) -> SearchStrategy[Any]:
         kind, inner = nested.groups()
         if kind == "struct":
             return _records({name: values(of) for name, of in parse_ddl(inner)})
-        parts = [values(part.strip()) for part in split_top_level(inner)]
-        return st.lists(parts[0], max_size=3) if kind == "array" else st.dictionaries(*parts, max_size=3)
+        parts = [part.strip() for part in split_top_level(inner)]
+        if kind == "map" and _PARAMETERS.match(parts[0]):
+            raise DefinitionError(
+                f"column type {type_!r}: no Python dictionary has such keys; give the column a strategy"
+            )
+        drawn = [values(part) for part in parts]
+        return st.lists(drawn[0], max_size=3) if kind == "array" else st.dictionaries(*drawn, max_size=3)
     if decimal := re.fullmatch(r"decimal(?:\((\d+),\s*(\d+)\))?", type_):
         precision, scale = (int(part) for part in decimal.groups(default="0"))
-        limit = 10 ** min((precision or 10) - scale, 9) - 1
-        return st.decimals(-limit, limit, places=scale)
+        limit = Decimal((0, (9,) * min(precision or 10, scale + 9), -scale))
+        return st.decimals(limit.copy_negate(), limit, places=scale)
     simple: dict[str, SearchStrategy[Any]] = {
         "string": st.text(max_size=8),
         "binary": st.binary(max_size=8),
@@ -58,12 +74,16 @@ def values(type_: str) -> SearchStrategy[Any]:
         "double": st.floats(allow_nan=False, allow_infinity=False),
         "float": st.floats(allow_nan=False, allow_infinity=False, width=32),
         "date": st.dates(dt.date(1970, 1, 1), dt.date(2100, 1, 1)),
-        "timestamp": st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1), timezones=st.just(dt.UTC)),  # noqa: DTZ001
-        "timestamp_ntz": st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)),  # noqa: DTZ001
+        "timestamp": _times.map(lambda time: time.replace(tzinfo=dt.UTC)),
+        "timestamp_ntz": _times,
     }
     if type_ not in simple:
         raise DefinitionError(f"column type {type_!r}: there are no values for it; give the column a strategy")
     return simple[type_]
+
+
+#: Types of which the column's values would be others.
+_OF_PYTHON: dict[Any, SearchStrategy[Any]] = {UUID: st.uuids(), Decimal: values("decimal(10,2)")}
 
 
 def _records(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str, Any]]:
@@ -78,21 +98,82 @@ def skewed(*keys: Any) -> SearchStrategy[Any]:
 
 
 def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class or a dataclass.
+    """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
+
+    Columns in DDL are never null; fields of a class are ``None`` now and then if their type says ``| None``.
 
     Args:
-        schema: ``"user string, amount bigint"``, an attrs class, or a dataclass.
-        columns: Strategies for columns, in place of those for their types: ``user=skewed("ann", "bob")``.
+        schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
+        columns: Strategies for columns, in place of those for their types: ``user=skewed("ann", "bob")``,
+            ``amount=st.none() | values("bigint")``.
 
     Raises:
         DefinitionError: A column is not in the schema, or there are no values for its type.
     """
-    found = schema_of(schema)
-    for name in columns:
-        if name not in found.names:
-            raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(found.names)}")
-    chosen = {name: columns[name] if name in columns else values(type_) for name, type_ in found.columns}
-    return _records(chosen) if isinstance(schema, str) else st.builds(schema, **chosen)
+    of_class = isinstance(schema, type)
+    fields = _fields(schema) if of_class else {name: (name, type_) for name, type_ in schema_of(schema).columns}
+    for name, strategy in columns.items():
+        if name not in fields:
+            raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(fields)}")
+        if not isinstance(strategy, SearchStrategy):
+            raise DefinitionError(
+                f"{name}={strategy!r} is no strategy; give hypothesis.strategies.just(...) or skewed(...)"
+            )
+    chosen = {}
+    for name, (argument, type_) in fields.items():
+        if name in columns:
+            chosen[argument] = columns[name]
+        else:
+            chosen[argument] = _objects(type_, f"{schema.__name__}.{name}") if of_class else values(type_)
+    return st.builds(schema, **chosen) if of_class else _records(chosen)
+
+
+def _fields(cls: type) -> dict[str, tuple[str, Any]]:
+    """Return what a class is made of: names, with the names of the arguments and the types.
+
+    Raises:
+        DefinitionError: It is no attrs class, dataclass or named tuple.
+    """
+    hints = get_type_hints(cls)
+    if attrs.has(cls):
+        return {
+            field.name: (field.alias or field.name, hints.get(field.name)) for field in attrs.fields(cls) if field.init
+        }
+    if dataclasses.is_dataclass(cls):
+        return {field.name: (field.name, hints[field.name]) for field in dataclasses.fields(cls) if field.init}
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return {name: (name, hints.get(name)) for name in cls._fields}
+    raise DefinitionError(f"rows of {cls.__name__}: give DDL as text, an attrs class, a dataclass or a named tuple")
+
+
+def _objects(hint: Any, where: str) -> SearchStrategy[Any]:
+    """Return values of a Python type.
+
+    Raises:
+        DefinitionError: There are none for it.
+    """
+    if hint in _OF_PYTHON:
+        return _OF_PYTHON[hint]
+    if hint in OF_PYTHON:
+        return values(OF_PYTHON[hint])
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return st.one_of([st.none() if each is NoneType else _objects(each, where) for each in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin in (list, set, frozenset, tuple, dict):
+        parts = [_objects(each, where) for each in arguments if each is not Ellipsis]
+        if origin is dict:
+            return st.dictionaries(*parts, max_size=3)
+        if origin is tuple and Ellipsis not in arguments:
+            return st.tuples(*parts)
+        return st.lists(parts[0], max_size=3).map(origin)
+    if isinstance(hint, type):
+        if issubclass(hint, enum.Enum):
+            return st.sampled_from(hint)
+        if attrs.has(hint) or dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
+            return rows(hint)
+    raise DefinitionError(f"{where}: there are no values of type {hint!r}; give rows a strategy for it")
 
 
 @st.composite
@@ -150,9 +231,7 @@ def streams(
     silences = st.sampled_from([0, 0, silence_ms]) if silence_ms else st.just(0)
     # Hypothesis draws few rows by itself, and most faults need several of one key.
     least = draw(st.sampled_from([min_size, max(min_size, max_size * 2 // 3)]))
-    drawn = draw(
-        st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=least, max_size=max_size)
-    )
+    drawn = draw(st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=least, max_size=max_size))
     timed = []
     for (times, lag), place, quiet, row in drawn:
         slot, jitter = divmod(place, len(jitters))
@@ -192,8 +271,6 @@ def _stamped(row: Any, column: str, time: int) -> Any:
 
 
 def _replaced(row: Any, column: str, value: Any) -> Any:
-    import dataclasses
-
     return dataclasses.replace(row, **{column: value})
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import enum
 from decimal import Decimal
 from random import Random
+from typing import Any, Literal, NamedTuple, cast
 
 import attrs
 import pytest
@@ -42,6 +44,29 @@ class Click:
 FINDING = settings(database=None, max_examples=500, phases=[Phase.generate, Phase.shrink])
 
 
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Place(NamedTuple):
+    x: int
+    y: float | None
+
+
+@attrs.frozen
+class Order:
+    _user: str
+    price: Decimal
+    at: Place
+    way: list[Place]
+    colours: set[Colour]
+    pair: tuple[int, str]
+    kind: Literal["a", "b"]
+    comment: Click | None = None
+    number: int = attrs.field(init=False, default=1)
+
+
 def smallest(strategy, condition):
     return find(strategy, condition, random=Random(1), settings=FINDING)
 
@@ -55,6 +80,25 @@ def test_rows_of_a_schema_have_its_columns_and_types(row):
     assert isinstance(row["m"], Decimal)
 
 
+@given(strategies.rows(Order))
+def test_fields_of_a_class_have_objects_of_their_types(order):
+    assert {type(place) for place in (order.at, *order.way)} == {Place}
+    assert order.colours <= {*Colour}
+    assert (type(order.pair), type(order.price), order.number) == (tuple, Decimal, 1)
+    assert order.kind in ("a", "b")
+    assert order.comment is None or type(order.comment) is Click
+
+
+def test_a_field_may_be_none_and_may_not():
+    for there in (True, False):
+        assert smallest(strategies.rows(Place), lambda place: (place.y is not None) is there)  # noqa: B023
+
+
+def test_decimals_take_all_their_digits():
+    smallest(strategies.values("decimal(2,2)"), lambda value: abs(value) > Decimal("0.5"))
+    smallest(strategies.values("decimal(38,38)"), lambda value: 0 < value < 1)
+
+
 @given(strategies.rows("k string, n int, at struct<x:int,y:int>"))
 def test_columns_come_in_the_order_of_the_schema(row):
     assert [*row] == ["k", "n", "at"]
@@ -66,6 +110,14 @@ def test_a_column_that_is_not_there_or_has_no_values_is_refused():
         strategies.rows("user string, n bigint", users=st.just("a"))
     with pytest.raises(DefinitionError, match="'interval'"):
         strategies.rows("i interval")
+    with pytest.raises(DefinitionError, match="no Python dictionary has such keys"):
+        strategies.rows("i map<array<int>,int>")
+    with pytest.raises(DefinitionError, match="users='ann' is no strategy"):
+        strategies.rows("users string", users=cast("Any", "ann"))
+    with pytest.raises(DefinitionError, match=r"Span.length: there are no values of type .*; give rows a strategy"):
+        strategies.rows(attrs.make_class("Span", {"length": attrs.field(type=dt.timedelta)}))
+    with pytest.raises(DefinitionError, match="rows of int: give DDL"):
+        strategies.rows(int)
 
 
 @given(st.data())
@@ -94,8 +146,10 @@ def late(records, delay):
 
 
 def test_what_may_arrive_does_and_shrinks_to_the_rows_that_matter():
-    assert len(smallest(strategies.streams(ROW, delay=500, late=500), lambda found: late(found, 500))) == 2
-    burst = smallest(strategies.streams(ROW), lambda found: len(found) > len({record.timestamp for record in found}))
+    assert len(smallest(strategies.streams(ROW, delay=500, late=500, max_size=6), lambda found: late(found, 500))) == 2
+    burst = smallest(
+        strategies.streams(ROW, max_size=6), lambda found: len(found) > len({record.timestamp for record in found})
+    )
     assert burst == [Record({"user": "a", "n": 0}, 0)] * 2
 
 
