@@ -191,6 +191,8 @@ class VersionStore:
 
     Attributes:
         damage: What was wrong with the store that was here, which was replaced by an empty one; empty if nothing was.
+        extent: The batches that can be asked for; ``None`` before the first one.
+        buckets: The number of buckets, to be set before the first commit is written.
 
     Raises:
         LocalStoreError: The folder is written by another program, or cannot be created or read.
@@ -254,11 +256,6 @@ class VersionStore:
 
     # Reading ----------------------------------------------------------------------------------------------------
 
-    @property
-    def extent(self) -> Extent | None:
-        """The batches that can be asked for; ``None`` before the first one."""
-        return self._extent
-
     def batch(self, commit: int) -> VersionedBatch:
         """Return what is known of a batch from the oldest to the newest.
 
@@ -276,20 +273,6 @@ class VersionStore:
                 self._batches.clear()
             self._batches[commit] = found
         return found
-
-    def batches(self, newest_first: bool = False) -> Iterator[VersionedBatch]:
-        """Yield what is known of the batches from the oldest to the newest."""
-        extent = self._extent
-        if extent is None:
-            return
-        if newest_first:
-            for commit in range(extent.newest, extent.oldest - 1, -1):
-                record = self._database.look_up(b"C" + _pack(commit))
-                if record is not None:
-                    yield _decoded(record, f"{self._database.path}, commit {commit}")
-            return
-        for key, record in self._database.range(b"C" + _pack(extent.oldest), b"C" + _pack(extent.newest + 1)):
-            yield _decoded(record, f"{self._database.path}, {key!r}")
 
     def get(self, address: bytes, commit: int) -> bytes | None:
         """Return the value at an address (prefix and sub) as a commit left it."""
@@ -341,7 +324,7 @@ class VersionStore:
 
     def group(self, index: int, parallelism: int, commit: int) -> Iterator[Change]:
         """Yield the entries of one of so many key groups, as a commit left them."""
-        extent = self._extent
+        extent = self.extent
         assert extent is not None
         common, least = math.gcd(extent.buckets, parallelism), _LAST - commit
         for bucket in range(index % common, extent.buckets, common):
@@ -361,7 +344,7 @@ class VersionStore:
 
         The last of them is at or before the oldest commit, if the entry was there then.
         """
-        extent = self._extent
+        extent = self.extent
         if extent is None:
             return
         head = self._head(address)
@@ -402,31 +385,22 @@ class VersionStore:
 
     def _head(self, address: bytes) -> bytes:
         """Return what the keys of an entry's versions begin with."""
-        return _BUCKET.pack(b"V", _bucket(address, self._buckets)) + address
+        return _BUCKET.pack(b"V", _bucket(address, self.buckets)) + address
 
     def _read_extent(self) -> None:
         where = str(self._database.path)
-        self._extent: Extent | None = None
-        self._passed = self._buckets = 0
+        self.extent: Extent | None = None
+        self._passed = self.buckets = 0
         record = self._database.look_up(_POSITION)
         if record is None:
             return
         try:
-            eras, self._buckets, oldest, newest, self._passed = _POSITION_RECORD.decode(record, where)
+            eras, self.buckets, oldest, newest, self._passed = _POSITION_RECORD.decode(record, where)
         except CorruptionError as error:
             raise LocalStoreError(f"{where}: damaged position record: {error}") from error
-        self._extent = Extent(tuple(Era(*era) for era in eras), self._buckets, oldest, newest)
+        self.extent = Extent(tuple(Era(*era) for era in eras), self.buckets, oldest, newest)
 
     # Writing ----------------------------------------------------------------------------------------------------
-
-    def begin(self, buckets: int) -> None:
-        """Say how many buckets there are to be. Called before the first commit is written."""
-        self._buckets = buckets
-
-    @property
-    def buckets(self) -> int:
-        """The number of buckets."""
-        return self._buckets
 
     def write(self, commit: int, parts: Iterable[Part]) -> None:
         """Write changes of the next commit, which is not to be seen yet."""
@@ -442,7 +416,7 @@ class VersionStore:
                 Of the first, `write` may have been given changes before.
             oldest: The oldest commit that can be asked for from now on; it never moves back.
         """
-        written, before = _new_batch(), self._extent
+        written, before = _new_batch(), self.extent
         eras = before.eras if before is not None else ()
         last = None if before is None else (before.log_id, before.batch)
         for batch, _ in commits:
@@ -452,7 +426,7 @@ class VersionStore:
         while len(eras) > 1 and eras[1].commit <= oldest:
             eras = eras[1:]
         newest = commits[-1][0]
-        extent = Extent(eras, self._buckets, oldest, newest.commit)
+        extent = Extent(eras, self.buckets, oldest, newest.commit)
         # First, so that what is written now stays: a sweep looks at what was written before.
         size = sum(len(changes) for _, parts in commits for _, changes in parts)
         self._sweep(written, extent, max(newest.entries, _SWEEP_LEAST), 2 * size + _SWEEP_STEP)
@@ -466,10 +440,10 @@ class VersionStore:
                 self._passed += len(_decode_addresses(addresses))
                 written.delete(key)
         starts = tuple((era.log_id, era.commit, era.batch) for era in eras)
-        position = starts, self._buckets, oldest, newest.commit, self._passed
+        position = starts, self.buckets, oldest, newest.commit, self._passed
         written[_POSITION] = _POSITION_RECORD.encode(position)
         self._database.write(written)
-        self._extent, self._parts = extent, 0
+        self.extent, self._parts = extent, 0
 
     def undo(self) -> None:
         """Remove what was written of a commit that is not shown: what comes next may be another one.
@@ -477,7 +451,7 @@ class VersionStore:
         Raises:
             LocalStoreError: Nothing is shown, and something was written.
         """
-        extent = self._extent
+        extent = self.extent
         if extent is None:
             if next(self._database.range(b"", b"\xff"), None) is not None:
                 raise LocalStoreError(f"{self._database.path}: it was not finished")
@@ -521,7 +495,7 @@ class VersionStore:
                     ((self._head(address) if head is None else head + address) + inverted, number, address, record)
                     for address, record in records.items()
                 ]
-            if self._extent is not None and addresses:
+            if self.extent is not None and addresses:
                 batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
                 self._parts += 1
         rows.sort(key=_first)

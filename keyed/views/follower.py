@@ -179,7 +179,7 @@ class Follower:
             # It is used when it is level: until then what can be read is what there was.
             new = self._store.successor()
             try:
-                new.begin(header.parallelism)
+                new.buckets = header.parallelism
                 records = self._follow(new, header, 0, newest)
             except BaseException:
                 new.close(delete=True)
@@ -219,7 +219,7 @@ class Follower:
         store.undo()
         extent = store.extent
         if extent is None:
-            store.begin(header.parallelism)
+            store.buckets = header.parallelism
             return self._follow(store, header, 0, newest)
         if extent.log_id == header.log_id and extent.batch <= newest:
             try:
@@ -239,7 +239,7 @@ class Follower:
         with tempfile.TemporaryDirectory(prefix=_JOINED, dir=store.path) as folder:
             joined = VersionStore(folder)
             try:
-                joined.begin(header.parallelism)
+                joined.buckets = header.parallelism
                 records = self._follow(joined, header, 0, newest, first=True)
                 there = joined.extent
                 assert there is not None
@@ -340,11 +340,8 @@ class FolderReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
-        self.held = Held(self._open())
+        self.held = Held(VersionReader(path))
         self._lock = threading.Lock()
-
-    def _open(self) -> VersionReader:
-        return VersionReader(self._path)
 
     def poll(self) -> int:
         """Take in what was written since. Gives 0: applying is the other program's."""
@@ -353,7 +350,7 @@ class FolderReader:
             assert isinstance(store, VersionReader)
             # A store that snapshots hold stays as it is: what they read may be removed later.
             if self.held.is_held() or not store.refresh():
-                new = self._open()
+                new = VersionReader(self._path)
                 if _is_behind(new.extent, store.extent):
                     # It is being built anew: until it is level, what was there is what there is.
                     new.close()

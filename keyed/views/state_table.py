@@ -226,10 +226,9 @@ class StateTable:
             raise DefinitionError(f"scan(reverse={reverse!r}): give True or False")
         if limit is not None and (type(limit) is not int or limit < 1):
             raise DefinitionError(f"scan(limit={limit!r}): give a number from 1, or None")
-        context = ExitStack()
         token = None if after is None else _decode_token(after)
-        view = context.enter_context(self._view(as_of if token is None else token[1]))
-        try:
+        with ExitStack() as stack:
+            view = stack.enter_context(self._view(as_of if token is None else token[1]))
             position, reader = view.position, view.reader(self.name)
             first, end = reader.bounds(prefix, from_, to)
             for bound in (prefix, from_, to):
@@ -253,9 +252,7 @@ class StateTable:
                     end = min(end, token[2])
                 else:
                     first = max(first, token[2] + b"\x00")
-        except BaseException:
-            context.close()
-            raise
+            context = stack.pop_all()
 
         def entries() -> Iterator[tuple[bytes, Entry]]:
             with context:

@@ -126,6 +126,16 @@ class _Tables(Mapping[str, StateTable]):
             raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
         return TimersTable(operator, self._viewing(self._operators[operator]))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the state. Closing again does nothing."""
+
     @property
     def positions(self) -> dict[str, Position]:
         """The state that answers are taken from, by operator."""
@@ -165,12 +175,6 @@ class Snapshot(_Tables):
 
     def _all(self) -> AbstractContextManager[Snapshot]:
         return nullcontext(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Snapshot of batch {self.batch}: {', '.join(self) or 'no tables'}>"
@@ -412,10 +416,10 @@ class StateTables(_Tables):
         return dict(zip(self._operators, points, strict=True))
 
     def _followers(self, what: str) -> list[Follower]:
-        followers = [operator.source for operator in self._operators.values()]
-        if not all(isinstance(follower, Follower) for follower in followers):
+        followers = [each.source for each in self._operators.values() if isinstance(each.source, Follower)]
+        if len(followers) < len(self._operators):
             raise DefinitionError(f"{what}: the tables are only read here; open them with their changelogs")
-        return [follower for follower in followers if isinstance(follower, Follower)]
+        return followers
 
     def close(self) -> None:
         """End following and let go of the folder. Closing again does nothing."""
@@ -423,12 +427,6 @@ class StateTables(_Tables):
             self.stop()
         finally:
             self._context.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<StateTables of {', '.join(self._operators)} at batch {self.batch}: {', '.join(self) or 'no tables'}>"
@@ -551,7 +549,6 @@ def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types
         if not operators:
             raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
         tables = StateTables(root, operators, stack.pop_all(), _named_types(types))
-    with ExitStack() as stack:
         stack.callback(tables.close)
         # It checks the names in types.
         tables.poll()

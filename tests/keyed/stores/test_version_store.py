@@ -49,7 +49,7 @@ def test_every_commit_from_the_oldest_one_on_is_as_it_was(data):
         steps, version_store._SWEEP_STEP = version_store._SWEEP_STEP, data.draw(st.integers(1, 8))
         store = VersionStore(folder)
         buckets = data.draw(st.sampled_from([None, 1, 3]))
-        store.begin(buckets or 1)
+        store.buckets = buckets or 1
         try:
             states: list[dict] = [{}]
             oldest, last = 1, data.draw(st.integers(1, 8))
@@ -96,7 +96,7 @@ def test_every_commit_from_the_oldest_one_on_is_as_it_was(data):
                     for parallelism in (1, 2, 3, 6):
                         groups = [list(store.group(index, parallelism, past)) for index in range(parallelism)]
                         assert sorted(chain(*groups)) == sorted((*a, v) for a, v in states[past].items())
-                assert [found.commit for found in store.batches()] == list(range(oldest, commit + 1))
+                assert sum(1 for _ in store._database.range(b"C", b"D")) == commit + 1 - oldest
                 for address in ADDRESSES:
                     versions = list(store.history(b"".join(address)))
                     for past in range(oldest, commit + 1):
@@ -113,7 +113,7 @@ A, B = state_prefix(1, 1, encode_key("a"), NONE), state_prefix(1, 1, encode_key(
 def test_a_sweep_leaves_what_the_oldest_commit_sees_and_later_versions(tmp_path, monkeypatch):
     monkeypatch.setattr(version_store, "_SWEEP_LEAST", 1)
     with_rows = VersionStore(tmp_path)
-    with_rows.begin(1)
+    with_rows.buckets = 1
     for commit in range(1, 101):
         with_rows.apply([(batch(commit, 2), [(0, [(A, b"", b"%d" % commit), (B, b"", b"1")])])], commit)
     versions = sum(1 for _ in with_rows._database.range(b"V", b"W"))
@@ -128,7 +128,7 @@ def test_a_sweep_leaves_what_the_oldest_commit_sees_and_later_versions(tmp_path,
 
 def test_a_reader_shows_what_was_written_when_it_was_refreshed(tmp_path):
     store = VersionStore(tmp_path / "store")
-    store.begin(1)
+    store.buckets = 1
     store.apply([(batch(1), [(0, [(A, b"", b"1")])])], 1)
     reader = VersionReader(tmp_path / "store")
     store.apply([(batch(2), [(0, [(A, b"", b"2")])])], 1)
@@ -141,7 +141,7 @@ def test_a_reader_shows_what_was_written_when_it_was_refreshed(tmp_path):
     new = store.successor()
     store.close(delete=True)
     assert seen(reader, 2) == {(A, b""): b"2"}
-    new.begin(1)
+    new.buckets = 1
     new.apply([(batch(1), [(0, [(A, b"", b"7")])])], 1)
     assert not reader.refresh()
     reader.close()
@@ -163,7 +163,7 @@ def test_batches_are_found_by_their_changelog(tmp_path):
 
 def test_a_damaged_store_begins_anew_and_says_so(tmp_path):
     store = VersionStore(tmp_path)
-    store.begin(1)
+    store.buckets = 1
     store.apply([(batch(1), [(0, [(A, b"", b"1")])])], 1)
     store.close()
     for file in tmp_path.glob("*/MANIFEST-*"):
