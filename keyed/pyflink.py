@@ -260,33 +260,18 @@ def _schema(type_: Any) -> Any:
     return type_.schema if isinstance(type_, TypeInformation) else type_
 
 
+def _unit(unit: dt.timedelta) -> Callable[[int], dt.timedelta]:
+    return lambda n: n * unit
+
+
 class Time:
-    """PyFlink's ``Time``: durations."""
+    """PyFlink's ``Time``: a duration of so many of a unit."""
 
-    @staticmethod
-    def milliseconds(n: int) -> dt.timedelta:
-        """Return so many milliseconds."""
-        return dt.timedelta(milliseconds=n)
-
-    @staticmethod
-    def seconds(n: int) -> dt.timedelta:
-        """Return so many seconds."""
-        return dt.timedelta(seconds=n)
-
-    @staticmethod
-    def minutes(n: int) -> dt.timedelta:
-        """Return so many minutes."""
-        return dt.timedelta(minutes=n)
-
-    @staticmethod
-    def hours(n: int) -> dt.timedelta:
-        """Return so many hours."""
-        return dt.timedelta(hours=n)
-
-    @staticmethod
-    def days(n: int) -> dt.timedelta:
-        """Return so many days."""
-        return dt.timedelta(days=n)
+    milliseconds = staticmethod(_unit(dt.timedelta(milliseconds=1)))
+    seconds = staticmethod(_unit(dt.timedelta(seconds=1)))
+    minutes = staticmethod(_unit(dt.timedelta(minutes=1)))
+    hours = staticmethod(_unit(dt.timedelta(hours=1)))
+    days = staticmethod(_unit(dt.timedelta(days=1)))
 
 
 class Duration:
@@ -892,11 +877,11 @@ class ConnectedStreams(_Partial):
 
     def map(self, func: CoMapFunction, output_type: Any = None) -> DataStream:
         """Make one element of each."""
-        return self.process(_CoPerElement(func, "map", lambda made: () if made is None else (made,)), output_type)
+        return self.process(_CoPerElement(func, "map", lambda _, made: None if made is None else (made,)), output_type)
 
     def flat_map(self, func: CoFlatMapFunction, output_type: Any = None) -> DataStream:
         """Make any number of elements of each."""
-        return self.process(_CoPerElement(func, "flat_map", lambda made: made or ()), output_type)
+        return self.process(_CoPerElement(func, "flat_map", lambda _, made: made), output_type)
 
 
 class _Reduce(keyed.KeyedProcessFunction):
@@ -908,53 +893,48 @@ class _Reduce(keyed.KeyedProcessFunction):
         yield self.reduced.get()
 
 
-class _PerElement(keyed.KeyedProcessFunction):
+class _Elementwise:
     """A function of one element, whose state is the key's."""
 
-    def __init__(self, function: Any, method: str, outputs: Callable[[Any, Any], Iterable[Any]]) -> None:
+    def __init__(self, function: Any, method: str, outputs: Callable[[Any, Any], Iterable[Any] | None]) -> None:
         self._function = function
         self._method = method
         self._outputs = outputs
+        self._is_plain = not isinstance(function, _RichFunction)
 
     def open(self, context: keyed.OpenContext) -> None:
-        self._call = self._function
-        if isinstance(self._function, _RichFunction):
+        if not self._is_plain:
             # Each key group has its own, with its state.
             self._function = copy.copy(self._function)
             self._function.open(context)
-            self._call = getattr(self._function, self._method)
 
-    def process_element(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
-        yield from self._outputs(value, self._call(value)) or ()
+    def call(self, value: Any, side: str = "") -> Iterable[Any]:
+        """Return what the function, or its method of this name, makes of an element."""
+        method = self._function if self._is_plain else getattr(self._function, self._method + side)
+        return self._outputs(value, method(value)) or ()
 
     def close(self) -> None:
-        if isinstance(self._function, _RichFunction):
+        if not self._is_plain:
             self._function.close()
 
 
-class _CoPerElement(keyed.KeyedCoProcessFunction):
-    """A function of one element of either stream, whose state is the key's."""
+class _PerElement(_Elementwise, keyed.KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
+        yield from self.call(value)
 
-    def __init__(self, function: Any, method: str, outputs: Callable[[Any], Iterable[Any]]) -> None:
+
+class _CoPerElement(_Elementwise, keyed.KeyedCoProcessFunction):
+    def __init__(self, function: Any, method: str, outputs: Callable[[Any, Any], Iterable[Any] | None]) -> None:
         if not all(hasattr(function, f"{method}{side}") for side in (1, 2)):
             raise DefinitionError(f"{method} of connected streams: {function!r} has no {method}1 and {method}2")
-        self._function = function
-        self._method = method
-        self._outputs = outputs
-
-    def open(self, context: keyed.OpenContext) -> None:
-        # Each key group has its own, with its state.
-        self._function = copy.copy(self._function)
-        self._function.open(context)
+        super().__init__(function, method, outputs)
+        self._is_plain = False
 
     def process_element1(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
-        yield from self._outputs(getattr(self._function, f"{self._method}1")(value))
+        yield from self.call(value, "1")
 
     def process_element2(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
-        yield from self._outputs(getattr(self._function, f"{self._method}2")(value))
-
-    def close(self) -> None:
-        self._function.close()
+        yield from self.call(value, "2")
 
 
 class _Apply(windows.ProcessWindowFunction):

@@ -57,7 +57,7 @@ class AsOfJoin(TimedJoin):
         late_left: OutputTag | None = None,
         path: Path = "auto",
     ) -> None:
-        super().__init__(late_left, None, path)
+        super().__init__(late_left, path=path)
         self.pairs = Pairing(join, how, ("inner", "left"))
         self.tolerance_ms = None if tolerance is None else milliseconds_of(tolerance, "tolerance")
         self.exact = allow_exact_matches

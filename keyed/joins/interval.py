@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 
@@ -24,9 +24,10 @@ from keyed import (
     OutputTag,
     VectorizedFunction,
     milliseconds_of,
+    shows_options,
 )
-from keyed.joins.join_path import JoinPlan, Path
-from keyed.joins.pairs import How, Join, Pairing, TimedJoin, time_of
+from keyed.joins.join_path import JoinPlan
+from keyed.joins.pairs import How, Join, JoinOptions, Pairing, TimedJoin, time_of
 
 Kept = MapState[tuple[int, int], tuple[Any, bool]]
 
@@ -109,6 +110,7 @@ class IntervalJoin(TimedJoin):
     lefts = MapState(tuple[int, int], tuple[Any, bool])
     rights = MapState(tuple[int, int], tuple[Any, bool])
 
+    @shows_options(JoinOptions, path="auto")
     def __init__(
         self,
         join: Join | ProcessJoinFunction,
@@ -118,11 +120,9 @@ class IntervalJoin(TimedJoin):
         lower_exclusive: bool = False,
         upper_exclusive: bool = False,
         how: How = "inner",
-        late_left: OutputTag | None = None,
-        late_right: OutputTag | None = None,
-        path: Path = "auto",
+        **options: Unpack[JoinOptions],
     ) -> None:
-        super().__init__(late_left, late_right, path)
+        super().__init__(**options)
         made: Any = join
         self.function: ProcessJoinFunction | None = None
         if isinstance(made, type) and issubclass(made, ProcessJoinFunction):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from keyed import (
     Context,
@@ -20,6 +20,14 @@ from keyed.joins.join_path import MOST_SPAN, JoinPlan, Path, check_path, row_rea
 
 How = Literal["inner", "left", "right", "full"]
 Join = Callable[[Any, Any], Any]
+
+
+class JoinOptions(TypedDict, total=False):
+    """Keywords of joins by event time."""
+
+    late_left: OutputTag | None
+    late_right: OutputTag | None
+    path: Path
 
 
 class Pairing:
@@ -72,7 +80,9 @@ class TimedJoin(KeyedCoProcessFunction):
 
     path_reason: str | None = "it is not given to process"
 
-    def __init__(self, late_left: OutputTag | None, late_right: OutputTag | None, path: Path) -> None:
+    def __init__(
+        self, late_left: OutputTag | None = None, late_right: OutputTag | None = None, path: Path = "auto"
+    ) -> None:
         check_path(path)
         self._path = path
         for tag in (late_left, late_right):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from keyed import (
     MAX_TIMESTAMP,
@@ -15,16 +15,25 @@ from keyed import (
     ListState,
     MapState,
     OnTimerContext,
-    OutputTag,
     TimerService,
     VectorizedFunction,
     milliseconds_of,
+    shows_options,
 )
-from keyed.joins.join_path import JoinPlan, Path
-from keyed.joins.pairs import How, Join, Pairing, TimedJoin, time_of
+from keyed.joins.join_path import JoinPlan
+from keyed.joins.pairs import How, Join, JoinOptions, Pairing, TimedJoin, time_of
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
 CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None]
+
+
+class CoGroupOptions(JoinOptions, total=False):
+    """Keywords of `WindowCoGroup`."""
+
+    size: int | timedelta | None
+    slide: int | timedelta | None
+    offset: int | timedelta
+    gap: int | timedelta | None
 
 
 class _Windows:
@@ -71,6 +80,7 @@ class WindowCoGroup(TimedJoin):
     lefts = ListState(Any)
     rights = ListState(Any)
 
+    @shows_options(JoinOptions, path="auto")
     def __init__(
         self,
         cogroup: CoGroup,
@@ -79,13 +89,11 @@ class WindowCoGroup(TimedJoin):
         slide: int | timedelta | None = None,
         offset: int | timedelta = 0,
         gap: int | timedelta | None = None,
-        late_left: OutputTag | None = None,
-        late_right: OutputTag | None = None,
-        path: Path = "auto",
+        **options: Unpack[JoinOptions],
     ) -> None:
         if not callable(cogroup):
             raise DefinitionError(f"cogroup={cogroup!r}: give a function cogroup(start, end, lefts, rights)")
-        super().__init__(late_left, late_right, path)
+        super().__init__(**options)
         self.cogroup = cogroup
         if (size is None) == (gap is None) or (gap is not None and (slide is not None or offset)):
             raise DefinitionError(
@@ -184,29 +192,9 @@ class WindowJoin(WindowCoGroup):
         DefinitionError: A parameter breaks a rule.
     """
 
-    def __init__(
-        self,
-        join: Join,
-        *,
-        size: int | timedelta | None = None,
-        slide: int | timedelta | None = None,
-        offset: int | timedelta = 0,
-        gap: int | timedelta | None = None,
-        how: How = "inner",
-        late_left: OutputTag | None = None,
-        late_right: OutputTag | None = None,
-        path: Path = "auto",
-    ) -> None:
-        super().__init__(
-            self._joined,
-            size=size,
-            slide=slide,
-            offset=offset,
-            gap=gap,
-            late_left=late_left,
-            late_right=late_right,
-            path=path,
-        )
+    @shows_options(CoGroupOptions, offset=0, path="auto")
+    def __init__(self, join: Join, *, how: How = "inner", **options: Unpack[CoGroupOptions]) -> None:
+        super().__init__(self._joined, **options)
         self._pairs = Pairing(join, how)
 
     def _joined(self, start: int, end: int, lefts: list[Any], rights: list[Any]) -> Iterator[Any]:
