@@ -39,6 +39,8 @@ error and is not printed with it: it says the same in hundreds of lines.
 
 from __future__ import annotations
 
+from functools import partial
+
 __all__ = [
     "ChangelogDiverged",
     "ChangelogError",
@@ -149,11 +151,7 @@ class CorruptionError(KeyedError):
         self.offset = offset
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _corruption, (self.message, self.where, self.offset)
-
-
-def _corruption(message: str, where: str, offset: int | None) -> CorruptionError:
-    return CorruptionError(message, where=where, offset=offset)
+        return partial(CorruptionError, where=self.where, offset=self.offset), (self.message,)
 
 
 class LocalStoreError(KeyedError):

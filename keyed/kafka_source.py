@@ -138,7 +138,7 @@ class KafkaSource:
             fetched = _Fetched(consumer, self.topic, self._offsets, ends, bounded=bounded)
             make = self._decode or (lambda record: record)
             began: float | None = None
-            while not self._closed and not (bounded and self._is_past(ends)):
+            while not self._closed and not (bounded and all(self._offsets[each] >= end for each, end in ends.items())):
                 wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
                 first = consumer.poll(wait)
                 # A consume() that may wait would wait until it has all that it is asked for.
@@ -207,9 +207,6 @@ class KafkaSource:
             f"the source {self!r} stands at {self._offsets}, and {why}: records that were not read yet were deleted, "
             "or the topic was made anew; start from a new checkpoint, with restore_from= a changelog to keep the state"
         )
-
-    def _is_past(self, ends: Mapping[int, int]) -> bool:
-        return all(self._offsets[partition] >= end for partition, end in ends.items())
 
 
 class _Fetched:

@@ -20,6 +20,7 @@ from windows.window import TimeWindow
 
 _DAY_MS = 86_400_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY = dt.timedelta(days=1)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_CACHED = 10_000
@@ -142,14 +143,6 @@ class CalendarProcessingTimeWindows(CalendarWindows):
     event_time = False
 
 
-def _next_day(date: dt.date) -> dt.date:
-    return date + dt.timedelta(days=1)
-
-
-def _next_week(date: dt.date) -> dt.date:
-    return date + dt.timedelta(days=7)
-
-
 def _next_month(date: dt.date) -> dt.date:
     return date.replace(year=date.year + date.month // 12, month=date.month % 12 + 1)
 
@@ -157,7 +150,7 @@ def _next_month(date: dt.date) -> dt.date:
 _Unit = tuple[Callable[[dt.date, int], dt.date], Callable[[dt.date], dt.date]]
 #: By unit: the first day of the window of a date, and of the window after it.
 _UNITS: dict[str, _Unit] = {
-    "day": (lambda date, _: date, _next_day),
-    "week": (lambda date, first: date - dt.timedelta(days=(date.weekday() - first) % 7), _next_week),
+    "day": (lambda date, _: date, lambda date: date + _DAY),
+    "week": (lambda date, first: date - (date.weekday() - first) % 7 * _DAY, lambda date: date + 7 * _DAY),
     "month": (lambda date, _: date.replace(day=1), _next_month),
 }

@@ -200,7 +200,8 @@ def _class(node: ClassNode) -> _Form:
             f"the class {type_name(cls)} cannot be a map key, because its instances can change; declare it with "
             "frozen=True, or use a tuple"
         )
-    if not all(field.init for field in [*getattr(cls, "__attrs_attrs__", ()), *_dataclass_fields(cls)]):
+    fields: Any = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else getattr(cls, "__attrs_attrs__", ())
+    if not all(field.init for field in fields):
         raise EncodingError(
             f"the class {type_name(cls)} cannot be a map key, because it has fields with init=False, which cannot be "
             "made again from the key; make them properties"
@@ -215,10 +216,6 @@ def _class(node: ClassNode) -> _Form:
     form = _fields(forms, lambda values: cls(**dict(zip(arguments, values, strict=True))))
     values_of, plain = values_getter(cls, names), form.plain
     return _Form(values_of if plain is None else lambda key: plain(values_of(key)), form.restore)
-
-
-def _dataclass_fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
 
 
 def _tuple(key: Any) -> Any:

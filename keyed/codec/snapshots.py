@@ -10,6 +10,7 @@ import copy
 import datetime as dt
 import enum
 import numbers
+import operator
 from collections.abc import Callable
 from decimal import Decimal
 from inspect import getattr_static
@@ -83,7 +84,7 @@ def _tuple(value: Any) -> Any:
     if _all_unchanging(map(type, value)):
         return value
     parts = list(map(_taken, value))
-    if all(map(_is, parts, value)):
+    if all(map(operator.is_, parts, value)):
         return value
     cls = value.__class__
     return cls(parts) if cls is tuple or issubclass(cls, Row) else cls._make(parts)
@@ -112,10 +113,6 @@ def _anything(value: Any) -> Any:
 
 def _itself(value: Any) -> Any:
     return value
-
-
-def _is(a: Any, b: Any) -> bool:
-    return a is b
 
 
 # Members of a set are hashed by what they are, so they do not change.

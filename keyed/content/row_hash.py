@@ -211,7 +211,8 @@ def _array_bytes(array: Any) -> int:
     if types.is_struct(type_):
         return sum(_array_bytes(child) for child in array.flatten())
     if types.is_map(type_):
-        return 4 * len(array) + sum(_array_bytes(child) for child in _map_parts(array))
+        entries = array.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))
+        return 4 * len(array) + _array_bytes(entries.flatten())
     if types.is_nested(type_):
         return 4 * len(array) + _array_bytes(array.flatten())
     try:
@@ -219,8 +220,3 @@ def _array_bytes(array: Any) -> int:
     except ValueError:
         return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
     return len(array) * ((width + 7) // 8)
-
-
-def _map_parts(array: Any) -> list[Any]:
-    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
-    return [entries.flatten()]

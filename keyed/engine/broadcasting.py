@@ -9,7 +9,6 @@ from keyed.engine.batch import Chunk
 from keyed.engine.bound import BoundState
 from keyed.engine.engine_context import EngineContext
 from keyed.engine.registry import Registry
-from keyed.engine.returned import check_returned
 from keyed.engine.scope import Scope
 from keyed.errors import StateAccessError
 from keyed.state import ListState, MapState, State, VersionedState
@@ -138,12 +137,7 @@ class Broadcasting:
                 self.running = (element,)
                 scope.timestamp = timestamp
                 self.late += outputs.is_late()
-                result = self._process(element, context)
-                if result is not None:
-                    check_returned(result)
-                    for value in result:
-                        outputs.collect(value)
-                outputs.main.close_run(timestamp)
+                outputs.collect_all(self._process(element, context), timestamp)
         self.running = None
         scope.key = scope.timestamp = None
         self._allow(writing=False)

@@ -195,12 +195,7 @@ class Driver:
         context.domain = context.name = None
         for key in self._keys:
             scope.key, scope.timestamp = key, None
-            result = self._function.on_batch_end(context)
-            if result is not None:
-                check_returned(result)
-                for value in result:
-                    context.collect(value)
-            context.main.close_run(None)
+            context.collect_all(self._function.on_batch_end(context), None)
         self._ending = False
         self._fire_processing()
 
@@ -267,12 +262,7 @@ class Driver:
         scope = self._scope
         scope.timestamp, scope.in_processing_time = timestamp, True
         context.domain, context.name = TimeDomain.PROCESSING_TIME, name
-        result = self._on_timer(timestamp, context)
-        if result is not None:
-            check_returned(result)
-            for value in result:
-                context.collect(value)
-        context.main.close_run(None)
+        context.collect_all(self._on_timer(timestamp, context), None)
         scope.in_processing_time = False
 
     def _fail(self, error: Exception) -> NoReturn:

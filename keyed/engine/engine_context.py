@@ -12,6 +12,7 @@ from keyed.codec.snapshots import snapshot
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Emitted
+from keyed.engine.returned import check_returned
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue, check_timestamp
@@ -249,6 +250,14 @@ class EngineContext:
         main.close_run(self.default_timestamp())
         main.values.append(self.taker.take(value))
         main.close_run(timestamp)
+
+    def collect_all(self, returned: Any, timestamp: int | None) -> None:
+        """Emit what a call returned, with the time of the call where the function gave none."""
+        if returned is not None:
+            check_returned(returned)
+            for value in returned:
+                self.collect(value)
+        self.main.close_run(timestamp)
 
     def end(self) -> None:
         """Refuse outputs and timers from now on: the batch is over, and what a kept context is given would be lost."""

@@ -99,7 +99,7 @@ def _unchanging(codec: ValueCodec) -> Holding:
 
 def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that gives a value as it comes back from its bytes; ``taken`` of it where that is the same."""
-    exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or _always
+    exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or (lambda _: True)
 
     def settled(value: Any) -> Any:
         try:
@@ -159,10 +159,6 @@ def _is_exact(value: Any) -> bool:
     if cls in _COLLECTIONS or issubclass(cls, Row):
         return _all_plain(map(type, value)) or all(map(_is_exact, value))
     return False
-
-
-def _always(_: Any) -> bool:
-    return True
 
 
 def _itself(value: Any) -> Any:

@@ -6,8 +6,9 @@ The folder is locked while it is open, so a running query is never disturbed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter
@@ -122,11 +123,7 @@ def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog
                 where = f"checkpoint {opened.path}, operator {operator!r}, key group {meta.group}"
                 writer = changelog.writer(meta.group)
                 try:
-                    export(log, meta, writer, _later(log, meta, where), where)
+                    export(log, meta, writer, partial(committed, log, meta, where), where)
                 finally:
                     writer.close()
     return done
-
-
-def _later(log: GroupLog, meta: GroupMeta, where: str) -> Callable[[], ReadStore]:
-    return lambda: committed(log, meta, where)

@@ -74,7 +74,8 @@ def restore_checkpoint(
         loaders: list[Loader] = []
         for operator, restoration in cut.operators.items():
             count = parallelism if parallelism is not None else len(restoration.markers)
-            if len(restoration.markers) % count and _has_tables(restoration.markers[0].states):
+            tables = [state for state in restoration.markers[0].states.values() if state["schema"]["kind"] == "table"]
+            if tables and len(restoration.markers) % count:
                 raise ChangelogError(
                     f"operator {operator!r} has tables, and this command does not know by which columns its stream is "
                     "keyed; give the parallelism that it had, or restore_from= in the program"
@@ -99,7 +100,3 @@ def restore_checkpoint(
         raise
     commits.close()
     return Restored(cut.sequence, with_position=with_position)
-
-
-def _has_tables(states: dict[str, Any]) -> bool:
-    return any(state["schema"]["kind"] == "table" for state in states.values())

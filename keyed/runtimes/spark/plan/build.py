@@ -320,7 +320,7 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Outpu
             hash=hash_column(index, number),
             combiner=combiner,
             input=number,
-            chunks=None if adjacent else _id_of(chain, address),
+            chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
             last=not _needed(chain, index, wanted, address),
             broadcast=each.is_broadcast,
         )
@@ -418,11 +418,6 @@ def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
     if origin.tag is None:
         return _main_schema(chain[place], f"operator {stage.name!r} reads it")
     return _side_schema(chain[place], origin.tag, _schema_of(chain, place, 0))
-
-
-def _id_of(chain: list[Stage], address: tuple[str, str | None]) -> str:
-    """Return the id under which an output travels in notes."""
-    return output_id(_index_of(chain, address[0]), address[1])
 
 
 def _needed(chain: list[Stage], index: int, wanted: Sequence[Output], address: tuple[str, str | None]) -> bool:
