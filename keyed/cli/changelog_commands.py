@@ -12,13 +12,14 @@ from typing import Any
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.cli.command import CHANGELOG, Command, add_settings, batch_or_time, changelog_of
+from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.recovery import flush, verify_changelog, verify_checkpoint
 from keyed.restoring import RestorePoint
 from keyed.results import RestoreProgress
 from keyed.runtimes.local.restored_checkpoint import restore_checkpoint
 from keyed.views import open_tables
+from keyed.views.json_values import batch_or_time
 
 
 def session_for(checkpoint: str) -> Any:

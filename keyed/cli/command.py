@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from datetime import datetime
 
 import attrs
 
@@ -68,23 +67,3 @@ def changelog_of(text: str, arguments: argparse.Namespace) -> Changelog:
             raise DefinitionError(f"--kafka-setting {setting!r}: give NAME=VALUE")
         settings[name] = value
     return KafkaChangelog(topic, bootstrap=bootstrap, settings=settings)
-
-
-def batch_or_time(text: str | None, option: str) -> int | datetime | None:
-    """Return the batch or time that an option names.
-
-    Args:
-        text: What was given.
-        option: The option.
-
-    Raises:
-        DefinitionError: It is neither.
-    """
-    if text is None or text.isdecimal():
-        return None if text is None else int(text)
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError as error:
-        raise DefinitionError(
-            f"{option} {text!r}: give the number of a batch, or a time such as 2026-01-31T12:00:00Z"
-        ) from error

@@ -11,12 +11,12 @@ from typing import Any
 
 import attrs
 
-from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, batch_or_time, changelog_of
+from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of
 from keyed.cli.shown_rows import print_rows
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
 from keyed.views import StateTable, StateTables, open_tables, read_tables
-from keyed.views.json_values import as_json, key_of, windows_of
+from keyed.views.json_values import as_json, batch_or_time, bounds_of, key_of
 from keyed.views.state_table import NOT_GIVEN
 
 
@@ -110,19 +110,7 @@ def _scan(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables[arguments.table]
         first = table.first()
-        bounds = {
-            parameter: key_of(text, first and first.key, f"--{parameter.rstrip('_')}")
-            for parameter, text in (
-                ("prefix", arguments.prefix),
-                ("from_", getattr(arguments, "from")),
-                ("to", arguments.to),
-            )
-            if text is not None
-        }
-        if arguments.key is not None:
-            bounds["key"] = key_of(arguments.key, first and first.key, "--key")
-        if arguments.windows is not None:
-            bounds["windows"] = windows_of(arguments.windows)
+        bounds = bounds_of(vars(arguments), first and first.key, "--")
         scan = table.scan(**bounds, limit=arguments.limit, as_of=batch_or_time(arguments.as_of, "--as-of"))
         _print(arguments, (attrs.asdict(entry, recurse=False) for entry in scan))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from operator import is_
 from typing import Any
@@ -93,6 +94,37 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
         raise DefinitionError(
             f"{parameter}={text!r} is no key of this table: its keys have type {kind}, as in {example!r}; give "
             f"{_TEXT.get(type(example), 'JSON')}"
+        ) from error
+
+
+def bounds_of(given: Mapping[str, str | None], example: Any, dashes: str = "") -> dict[str, Any]:
+    """Return what a request gives of the keyword arguments of `StateTable.scan` that say which entries.
+
+    Args:
+        given: Texts by the name of the parameter, ``key``, ``prefix``, ``from``, ``to`` and ``windows``.
+        example: As in `key_of`.
+        dashes: What stands before the names in messages.
+
+    Raises:
+        DefinitionError: One is no key of this type, or windows are no two times.
+    """
+    keys = {name: text for name in ("key", "prefix", "from", "to") if (text := given.get(name)) is not None}
+    bounds = {f"{name}_" if name == "from" else name: key_of(keys[name], example, dashes + name) for name in keys}
+    windows = given.get("windows")
+    return bounds if windows is None else bounds | {"windows": windows_of(windows)}
+
+
+def batch_or_time(text: str | None, parameter: str) -> int | dt.datetime | None:
+    """Return the number of a batch or the time that a request names; ``None`` if it names none.
+
+    Raises:
+        DefinitionError: It is neither.
+    """
+    try:
+        return None if text is None else _time(text)
+    except ValueError as error:
+        raise DefinitionError(
+            f"{parameter}={text!r:.140}: give the number of a batch, or a time such as 2026-01-31T12:00:00Z"
         ) from error
 
 

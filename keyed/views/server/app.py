@@ -52,8 +52,7 @@ from keyed.errors import (
     QueryFailed,
     TableNotFound,
 )
-from keyed.views.json_values import as_json, key_of, windows_of
-from keyed.views.operator_view import AsOf
+from keyed.views.json_values import as_json, batch_or_time, bounds_of, key_of
 from keyed.views.server.access import ALL_TABLES, SESSION_SECONDS, Access
 from keyed.views.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
 from keyed.views.server.openapi import OPENAPI
@@ -233,19 +232,11 @@ class _Server:
 
         def work() -> Any:
             first = table.first()
-            example = first and first.key
-            bounds = {
-                parameter: key_of(query[name], example, name)
-                for name, parameter in (("key", "key"), ("prefix", "prefix"), ("from", "from_"), ("to", "to"))
-                if name in query
-            }
-            if "windows" in query:
-                bounds["windows"] = windows_of(query["windows"])
             scan = table.scan(
-                **bounds,
+                **bounds_of(query, first and first.key),
                 limit=limit,
                 after=query.get("after"),
-                as_of=_as_of(query.get("as_of")),
+                as_of=batch_or_time(query.get("as_of"), "as_of"),
                 reverse=order == "desc",
             )
             return {"entries": list(scan), "next": scan.token, "position": scan.position}
@@ -258,7 +249,7 @@ class _Server:
 
         def work() -> Any:
             key, entry, namespace = _place(table, request, query)
-            answer = table.query(key, entry, namespace=namespace, as_of=_as_of(query.get("as_of")))
+            answer = table.query(key, entry, namespace=namespace, as_of=batch_or_time(query.get("as_of"), "as_of"))
             return {"key": key, "value": answer.value, "position": answer.position}
 
         return await _answer(work)
@@ -282,11 +273,11 @@ class _Server:
 
         def work() -> Any:
             table = self.tables.timers_of(query["operator"]) if "operator" in query else self.tables.timers
-            timers: Iterator[Any] = table.scan(as_of=_as_of(query.get("as_of")))
+            timers: Iterator[Any] = table.scan(as_of=batch_or_time(query.get("as_of"), "as_of"))
             if "key" in query:
                 example = next(timers, None)
                 key = key_of(query["key"], example and example.key, "key")
-                timers = iter(table.get(key, as_of=_as_of(query.get("as_of"))))
+                timers = iter(table.get(key, as_of=batch_or_time(query.get("as_of"), "as_of")))
             return {"timers": [timer._asdict() for timer in islice(timers, limit)]}
 
         return await _answer(work)
@@ -513,12 +504,3 @@ def _namespace(text: str | None) -> Any:
 
 def _tuples(given: Any) -> Any:
     return tuple(map(_tuples, given)) if isinstance(given, list) else given
-
-
-def _as_of(text: str | None) -> AsOf:
-    if text is None:
-        return None
-    try:
-        return int(text) if text.lstrip("-").isdigit() else datetime.fromisoformat(text)
-    except ValueError as error:
-        raise DefinitionError(f"as_of={text!r:.140} is neither the number of a batch nor an ISO 8601 time") from error

@@ -100,7 +100,7 @@ def test_mistakes_are_told(log, tmp_path, capsys):
         (["sql", log, "drop table sold"], "give one SELECT"),
         (["tables", str(tmp_path / "none")], "no changelog yet"),
         (["tail", log, "sold", "--after", "nonsense"], "is no token"),
-        (["scan", log, "sold", "--as-of", "yesterday"], "--as-of 'yesterday': give the number of a batch"),
+        (["scan", log, "sold", "--as-of", "yesterday"], "--as-of='yesterday': give the number of a batch"),
         (["serve", log, "--host", "0.0.0.0"], "can be reached from other machines"),
         (["serve", log, "--token-file", str(tmp_path / "none")], "cannot be read"),
     ):
