@@ -8,7 +8,6 @@ Source: Flink's ``WindowAssigner`` and its implementations. Sizes, slides, gaps 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -23,12 +22,11 @@ from windows.triggers import (
     PurgingTrigger,
     Trigger,
 )
-from windows.window import GlobalWindow, TimeWindow, time_window, window_start
+from windows.window import Duration, GlobalWindow, TimeWindow, time_window, window_start
 
 if TYPE_CHECKING:
     from windows.stream import WindowedStream
 
-Duration = int | dt.timedelta
 A = TypeVar("A", bound="WindowAssigner")
 
 

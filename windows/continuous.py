@@ -7,7 +7,6 @@ What ksqlDB has as ``CREATE TABLE ... AS SELECT ... GROUP BY``, and Flink SQL as
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ACCUMULATORS = "accumulators"
-Duration = int | dt.timedelta
 
 
 @shows_options(OperatorOptions, store="memory")

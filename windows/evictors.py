@@ -6,11 +6,11 @@ its elements, with their timestamps, until they are evicted or the window is cle
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from keyed import DefinitionError, milliseconds_of
+from windows.window import Duration
 
 
 class TimestampedValue(NamedTuple):
@@ -103,12 +103,12 @@ class CountEvictor(_Eviction):
 class TimeEvictor(_Eviction):
     """Keeps the elements whose timestamp is less than a duration below the highest one in the window."""
 
-    def __init__(self, duration: int | dt.timedelta, do_evict_after: bool = False) -> None:
+    def __init__(self, duration: Duration, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
         self._duration_ms = milliseconds_of(duration, "duration")
 
     @classmethod
-    def of(cls, duration: int | dt.timedelta, do_evict_after: bool = False) -> TimeEvictor:
+    def of(cls, duration: Duration, do_evict_after: bool = False) -> TimeEvictor:
         """Keep what is younger than ``duration``. Elements without timestamps are all kept.
 
         Raises:

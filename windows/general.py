@@ -70,6 +70,11 @@ class GeneralWindows:
                 ValueState(self._single or object, name=name, in_place=True, named_by=named_by)
             )
         self._triggering = TimerContext(definition, context)
+        timers = self._triggering
+        if self._event_time:
+            self._register, self._delete = timers.register_event_time_timer, timers.delete_event_time_timer
+        else:
+            self._register, self._delete = timers.register_processing_time_timer, timers.delete_processing_time_timer
         self._processing = WindowContext(definition, context, merging=merging)
         self._emission = Emission(definition, self._cells, self._processing)
         process = definition.process
@@ -215,21 +220,13 @@ class GeneralWindows:
 
     def _register_cleanup(self, window: Any) -> None:
         time = self._definition.cleanup_time(window)
-        if time == MAX_TIMESTAMP:
-            return  # never
-        if self._event_time:
-            self._triggering.register_event_time_timer(time)
-        else:
-            self._triggering.register_processing_time_timer(time)
+        if time < MAX_TIMESTAMP:  # which is never
+            self._register(time)
 
     def _delete_cleanup(self, window: Any) -> None:
         time = self._definition.cleanup_time(window)
-        if time == MAX_TIMESTAMP:
-            return
-        if self._event_time:
-            self._triggering.delete_event_time_timer(time)
-        else:
-            self._triggering.delete_processing_time_timer(time)
+        if time < MAX_TIMESTAMP:
+            self._delete(time)
 
     def _clean_up(self, window: Any, contents: Any) -> None:
         """Remove everything that a window has."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import html
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Unpack, overload
@@ -29,9 +28,9 @@ from windows.paths import Path, check_path, chosen, row_reason
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import Trigger
 from windows.vectorized.batch_operator import WindowBatchOperator
+from windows.window import Duration
 from windows.window_operator import WindowOperator
 
-Duration = int | dt.timedelta
 Order = Literal["event_time", "arrival"]
 
 

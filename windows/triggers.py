@@ -9,13 +9,11 @@ and windows: what it remembers per window is declared as state on the trigger (a
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
 from typing import Any, Protocol
 
 from keyed import MAX_TIMESTAMP, DefinitionError, ReducingState, ValueState, milliseconds_of
-
-Duration = int | dt.timedelta
+from windows.window import Duration
 
 
 class TriggerResult(enum.Enum):

@@ -6,9 +6,13 @@ A window is a named tuple, so that ``tuple(window)`` can be a namespace of state
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+#: Milliseconds, or a `timedelta`.
+Duration = int | timedelta
 
 
 class Window(Protocol):
