@@ -675,6 +675,7 @@ def _show(values: list[Any], _: int) -> None:
         print(tuple(value) if isinstance(value, keyed.Row) else value)  # noqa: T201 - what DataStream.print is for
 
 
+@attrs.frozen(eq=False, repr=False)
 class DataStream(_Partial):
     """PyFlink's ``DataStream``: a source, or what an operator emits.
 
@@ -682,12 +683,9 @@ class DataStream(_Partial):
         output: The output of keyed, of a stream that an operator emits: run it with options, or take its ``df``.
     """
 
-    def __init__(
-        self, env: StreamExecutionEnvironment, stream: keyed.Stream | keyed.Output, elements: list[Any] | None = None
-    ) -> None:
-        self._env = env
-        self._stream = stream
-        self._elements = elements
+    _env: StreamExecutionEnvironment
+    _stream: keyed.Stream | keyed.Output
+    _elements: list[Any] | None = None
 
     @property
     def output(self) -> keyed.Output:
@@ -777,15 +775,13 @@ class _Collected(Iterator[Any]):
         self._values = iter(())
 
 
+@attrs.frozen(eq=False, repr=False)
 class KeyedStream(_Partial):
     """PyFlink's ``KeyedStream``."""
 
-    def __init__(
-        self, env: StreamExecutionEnvironment, stream: keyed.KeyedStream, before: keyed.Stream | keyed.Output
-    ) -> None:
-        self._env = env
-        self._stream = stream
-        self._before = before
+    _env: StreamExecutionEnvironment
+    _stream: keyed.KeyedStream
+    _before: keyed.Stream | keyed.Output
 
     def _options(self, name: str) -> dict[str, Any]:
         return _options(self._env, name, self._before)
@@ -945,34 +941,29 @@ class _Apply(windows.ProcessWindowFunction):
         return self._apply(key, context.window(), elements)
 
 
+@attrs.frozen(eq=False, repr=False)
 class WindowedStream(_Partial):
     """PyFlink's ``WindowedStream``."""
 
-    def __init__(
-        self, env: StreamExecutionEnvironment, stream: windows.WindowedStream, options: dict[str, Any]
-    ) -> None:
-        self._env = env
-        self._stream = stream
-        self._options = options
-
-    def _with(self, stream: windows.WindowedStream) -> WindowedStream:
-        return WindowedStream(self._env, stream, self._options)
+    _env: StreamExecutionEnvironment
+    _stream: windows.WindowedStream
+    _options: dict[str, Any]
 
     def trigger(self, trigger: windows.Trigger) -> WindowedStream:
         """Fire by ``trigger``."""
-        return self._with(self._stream.trigger(trigger))
+        return attrs.evolve(self, stream=self._stream.trigger(trigger))
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
         """Take elements out with ``evictor``."""
-        return self._with(self._stream.evictor(evictor))
+        return attrs.evolve(self, stream=self._stream.evictor(evictor))
 
     def allowed_lateness(self, time_ms: int) -> WindowedStream:
         """Keep windows for so many milliseconds after their end."""
-        return self._with(self._stream.allowed_lateness(time_ms))
+        return attrs.evolve(self, stream=self._stream.allowed_lateness(time_ms))
 
     def side_output_late_data(self, output_tag: keyed.OutputTag) -> WindowedStream:
         """Emit elements that are late for all of their windows to a side output."""
-        return self._with(self._stream.side_output_late_data(output_tag))
+        return attrs.evolve(self, stream=self._stream.side_output_late_data(output_tag))
 
     def process(self, process_window_function: windows.ProcessWindowFunction, output_type: Any = None) -> DataStream:
         """Give all elements of each window to a function."""
