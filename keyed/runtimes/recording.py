@@ -145,7 +145,7 @@ class Recorder:
             ) from error
 
 
-def recorder(path: Any, first: Stage, first_batch: int = 0) -> Recorder | None:
+def recorder(path: Any, first: Stage) -> Recorder | None:
     """Return what records the input of a job's first operator; ``None`` if nothing does.
 
     Raises:
@@ -158,7 +158,7 @@ def recorder(path: Any, first: Stage, first_batch: int = 0) -> Recorder | None:
             f"record={path!r}: operator {first.name!r} has no changelog, which tells the state before each batch and "
             "which batches were committed; give process(..., changelog=...)"
         )
-    return Recorder(folder_path(path, "record"), first.name, first_batch)
+    return Recorder(folder_path(path, "record"), first.name)
 
 
 def table_of_elements(values: Sequence[Any], timestamps: Sequence[int | None] | None) -> pa.Table:

@@ -65,7 +65,12 @@ _NOT_HERE = {
 
 
 class LocalQuery(Shown):
-    """A query of the local runtime. `run` runs it here, `start` in a thread of its own."""
+    """A query of the local runtime. `run` runs it here, `start` in a thread of its own.
+
+    Attributes:
+        progress: The last batch that was committed.
+        restored: What the query was restored with, if this run has restored it.
+    """
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, kept: KeptTables) -> None:
         options.refuse(_NOT_HERE)
@@ -94,10 +99,10 @@ class LocalQuery(Shown):
         #: How many batches are known to be in the changelogs.
         self._exported = -1
         self._thread: threading.Thread | None = None
-        self._restored: Restored | None = None
+        self.restored: Restored | None = None
         self._error: BaseException | None = None
         self._result: RunResult | None = None
-        self._progress: Progress | None = None
+        self.progress: Progress | None = None
         self._hints = Hints(last, outputs)
         #: How many operators run together, and those that are chained to the one before them.
         self._sizes: list[int] = []
@@ -106,22 +111,12 @@ class LocalQuery(Shown):
     # The handle of a started query ------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return shown_query(self._last.name, self._progress)
+        return shown_query(self._last.name, self.progress)
 
     @property
     def is_active(self) -> bool:
         """Whether the query is running."""
         return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def progress(self) -> Progress | None:
-        """The last batch that was committed."""
-        return self._progress
-
-    @property
-    def restored(self) -> Restored | None:
-        """What the query was restored with, if this run has restored it."""
-        return self._restored
 
     @property
     def tables(self) -> StateTables:
@@ -218,7 +213,8 @@ class LocalQuery(Shown):
                 if isinstance(bound.sink, ParquetSink):
                     stack.enter_context(held(bound.sink.path))
             self._claim(commits, position)
-            return self._loop(commits, operators, position)
+            stack.callback(self._close_source)
+            return self._run_batches(commits, operators, position, stack.enter_context(Collector()))
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
@@ -248,13 +244,6 @@ class LocalQuery(Shown):
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
         if self._recorder is not None:
             self._recorder.claim(position.queries, position.batches - position.restored, position.batches)
-
-    def _loop(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> RunResult:
-        try:
-            with Collector() as collector:
-                return self._run_batches(commits, operators, position, collector)
-        finally:
-            self._close_source()
 
     def _run_batches(
         self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, collector: Collector
@@ -295,7 +284,7 @@ class LocalQuery(Shown):
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._hints.end()
-        return RunResult(values, position.batches - before, metrics, self._restored, self._kept.read)
+        return RunResult(values, position.batches - before, metrics, self.restored, self._kept.read)
 
     @property
     def _logs_time(self) -> bool:
@@ -390,10 +379,10 @@ class LocalQuery(Shown):
             self._failed(error)
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = min(each.watermark for each in reached.values())
-        self._progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics)
-        self._hints.look(self._progress, arrived.highest)
+        self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics)
+        self._hints.look(self.progress, arrived.highest)
         if self._on_progress is not None:
-            self._on_progress(self._progress)
+            self._on_progress(self.progress)
 
     def _record(self, to: Recorder, arrived: Arrivals, batch: int) -> None:
         """Record the rows of the first operator: those of vectorized functions in their columns, others as elements."""
@@ -442,7 +431,7 @@ class LocalQuery(Shown):
                 "batch %d is restored without a position: the state is restored, and the source is read from its start",
                 cut.sequence,
             )
-        self._restored = Restored(cut.sequence, with_position=with_position)
+        self.restored = Restored(cut.sequence, with_position=with_position)
         # All at once: half of a restored query is none.
         for loader in loaders:
             loader.write_meta()
