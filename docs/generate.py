@@ -97,7 +97,7 @@ BESIDE = {
     ),
 }
 #: Modules whose objects come from calls of the API and not from their constructors.
-MADE_BY_CALLS = {"keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.local_query"}
+MADE_BY_CALLS = {"keyed.graph", "keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.local_query"}
 MADE_BY_CALLS |= {
     "keyed.runtimes.spark.query.spark_query",
     "keyed.testing.sink_conformance",

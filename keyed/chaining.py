@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from keyed.codec.key_hash import spark_key_type
 from keyed.errors import CheckpointError, DefinitionError, OperatorChanged
+from keyed.graph import BoundOutput, Port, Stage, is_dataframe, linear
 from keyed.sinks import CollectSink
-from keyed.streams import BoundOutput, Output, Stage, is_dataframe, linear
+from keyed.streams import Output
 
 
 def why_shuffled(chain: Sequence[Stage], index: int) -> str:
@@ -28,7 +29,7 @@ def why_shuffled(chain: Sequence[Stage], index: int) -> str:
     stage, (read, *others) = chain[index], chain[index].inputs
     if others:
         return "it reads several streams"
-    if not isinstance(read.origin, Output):
+    if not isinstance(read.origin, Port):
         return "it reads a source"
     before, tag = read.origin.stage, read.origin.tag
     if not read.chains:

@@ -1,23 +1,22 @@
-"""Streams: the chain ``stream → key_by → process → outputs`` as a description, and the runtime that carries it out.
+"""Streams: what users write, ``stream → key_by → process → outputs``, which makes the nodes of `keyed.graph`.
 
-Nothing here runs anything: a chain is a list of frozen nodes. `Output.run`, `Output.start`, `Output.df` and `run` hand
-the nodes to the runtime that the source asks for: Spark for a DataFrame, the local one for everything else.
+Nothing here runs anything. `Output.run`, `Output.start`, `Output.df` and `run` hand the nodes to the runtime that the
+source asks for: Spark for a DataFrame, the local one for everything else.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, Unpack, cast
 
 import attrs
 
 from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
-from keyed.column_types import of_arrow, of_spark
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.functions import (
@@ -30,15 +29,33 @@ from keyed.functions import (
     takes_two,
 )
 from keyed.global_tables import GlobalTable
+from keyed.graph import (
+    BoundOutput,
+    Input,
+    Keys,
+    Port,
+    Source,
+    Stage,
+    check_one_query,
+    check_together,
+    columns_of,
+    in_order,
+    is_dataframe,
+    linear,
+    producers_of,
+    shown_inputs,
+    shown_keys,
+    source_of,
+)
 from keyed.inference import inferred_output
-from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
+from keyed.operators import Order, Store, check_order, check_parallelism
 from keyed.options import Options, RunOptions, StartOptions
-from keyed.outputs import OutputTag, Schema, schema_of
+from keyed.outputs import OutputTag, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
-from keyed.shown import Shown, named, shows_options
-from keyed.sinks import CollectSink, Sink, SinkLike, check_distinct, nowhere, sink_of
+from keyed.shown import Shown, shows_options
+from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState
 from keyed.vectorized import VectorizedFunction
@@ -47,7 +64,6 @@ from keyed.watermarks import WatermarkStrategy, ascending_timestamps
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Keys = tuple[str, ...] | Callable[[Any], Any]
 ConnectedKeys = str | tuple[str, ...] | Callable[[Any], Any]
 
 
@@ -60,196 +76,6 @@ class Assigner(Protocol[W_co]):
 
     def windowed(self, stream: KeyedStream) -> W_co:
         """Cut ``stream`` into windows."""
-
-
-@attrs.frozen(eq=False)
-class Source:
-    """Where rows come from. See `stream` for the fields."""
-
-    data: Any
-    timestamp: str | Callable[[Any], Any] | IngestionTime | None
-    watermark: WatermarkStrategy
-    ticks: bool
-    on_bad_row: OutputTag | None
-    max_ahead_ms: int | None
-    watermark_given: bool
-
-    def __repr__(self) -> str:
-        time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""
-        return f"{type(self.data).__name__}{time}"
-
-    @property
-    def ingests(self) -> bool:
-        """Whether each row has the time of its batch."""
-        return isinstance(self.timestamp, IngestionTime)
-
-    @property
-    def time(self) -> str | Callable[[Any], Any] | None:
-        """What timestamps are read with; ``None`` where the rows have none, or that of their batch."""
-        return None if isinstance(self.timestamp, IngestionTime) else self.timestamp
-
-
-@attrs.frozen(eq=False)
-class Input:
-    """A stream as an operator reads it.
-
-    Attributes:
-        origin: The source or the output that it is.
-        keys: Its keys.
-        side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
-        is_broadcast: Whether every key group gets its elements, which have no key.
-        chains: Whether the operator may run in the tasks of the one whose output it is (`keyed.chaining`).
-    """
-
-    origin: Source | Output
-    keys: Keys
-    side: int = 0
-    is_broadcast: bool = False
-    chains: bool = True
-
-    def __repr__(self) -> str:
-        origin = self.origin
-        shown = repr(origin) if isinstance(origin, Source) else f"{origin.stage!r}{_shown_tag(origin.tag)}"
-        return f"{shown} → {'broadcast' if self.is_broadcast else _shown_keys(self.keys)}"
-
-    @property
-    def source(self) -> Source:
-        """Where it starts; the first source where there are several."""
-        return _source_of(self.origin)
-
-    @property
-    def event_time(self) -> bool:
-        """Whether rows have timestamps."""
-        return self.source.timestamp is not None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it has a part in the watermark: a broadcast stream without timestamps has none."""
-        return self.event_time or not self.is_broadcast
-
-    @property
-    def columns(self) -> dict[str, str | None] | None:
-        """Types of its columns by name, ``None`` where they are not known before it is read."""
-        return _columns(self.origin)
-
-
-@attrs.frozen(eq=False)
-class Stage:
-    """One keyed operator and what feeds it.
-
-    Attributes:
-        inputs: The streams that it reads, those of the first side first.
-        before: The other operators of its query in the order in which they run, if it is the last one of a query.
-        broadcast_states: Descriptors of the broadcast states.
-        global_tables: Those of them that are global tables, as key columns by name.
-    """
-
-    inputs: tuple[Input, ...]
-    function: Function
-    name: str
-    output: Schema | None
-    parallelism: int | None
-    order: Order
-    store: Store
-    changelog: Changelog | None = None
-    restore_from: RestorePoint | None = None
-    initial_state: Any = None
-    broadcast_states: tuple[MapState[Any, Any], ...] = ()
-    before: tuple[Stage, ...] | None = None
-    global_tables: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
-
-    def __repr__(self) -> str:
-        return f"{_shown_inputs(self.inputs)} → {self.name}"
-
-    @property
-    def source(self) -> Source:
-        """Where it starts; the first source where there are several."""
-        return self.inputs[0].source
-
-    @property
-    def keys(self) -> Keys:
-        """The keys of its first input: all have as many."""
-        return self.inputs[0].keys
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key; none where the stream is keyed by a function."""
-        return () if callable(self.keys) else self.keys
-
-    @property
-    def event_time(self) -> bool:
-        """Whether rows have timestamps."""
-        return self.source.timestamp is not None
-
-    @property
-    def chain(self) -> list[Stage]:
-        """The operators of its query up to this one, in the order in which they run."""
-        return in_order([self]) if self.before is None else [*self.before, self]
-
-    @property
-    def sources(self) -> list[Source]:
-        """The sources of its query, in the order in which they are read."""
-        return list(dict.fromkeys(each.origin for stage in self.chain for each in stage.source_inputs.values()))  # type: ignore[misc]
-
-    @property
-    def source_inputs(self) -> dict[int, Input]:
-        """Those of its inputs that are sources, by number."""
-        return {number: each for number, each in enumerate(self.inputs) if isinstance(each.origin, Source)}
-
-    def readers_of(self, source: Source) -> list[tuple[Stage, int]]:
-        """Return the operators of its query that read a source, and which of their inputs it is."""
-        found = [(stage, stage.source_inputs) for stage in self.chain]
-        return [(stage, number) for stage, read in found for number, each in read.items() if each.origin is source]
-
-    @property
-    def ticks(self) -> bool:
-        """Whether key groups are woken though no row comes."""
-        return all(source.ticks for source in self.sources)
-
-    @property
-    def bad_row_outputs(self) -> dict[str, list[int]]:
-        """The inputs by the name of the side output of this operator that takes their bad rows."""
-        outputs: dict[str, list[int]] = {}
-        for number, each in self.source_inputs.items():
-            if (tag := each.source.on_bad_row) is not None:
-                outputs.setdefault(tag.name, []).append(number)
-        return outputs
-
-    def reading(self, number: int) -> Stage:
-        """Return this operator as if it read one of its inputs alone."""
-        return attrs.evolve(self, inputs=(self.inputs[number],))
-
-    @property
-    def waits_for(self) -> list[str]:
-        """The names of the operators whose watermarks count for its own."""
-        return [stage.name for stage in _producers([each for each in self.inputs if each.counts])]
-
-    @property
-    def producers(self) -> list[Stage]:
-        """The operators whose outputs it reads."""
-        return _producers(self.inputs)
-
-    def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
-        """Return the operator with its number of key groups settled."""
-        source, read = self.source, self.source_inputs
-        strategies = {number: each.source.watermark for number, each in read.items() if each.counts}
-        return OperatorSpec(
-            name=self.name,
-            function=self.function,
-            event_time=self.event_time,
-            delay_ms=max((strategy.delay_ms for strategy in strategies.values()), default=None),
-            ingestion_delay_ms=source.watermark.delay_ms if source.ingests else None,
-            strategies=tuple(map(strategies.get, range(len(self.inputs)))),
-            order=self.order,
-            parallelism=parallelism,
-            keys=self.key_columns,
-            keys2=next((each.keys for each in self.inputs if each.side and not callable(each.keys)), ()),
-            output=self.output,
-            output_timestamps=output_timestamps,
-            changelog=self.changelog,
-            broadcast=self.broadcast_states,
-            global_tables=self.global_tables,
-        )
 
 
 class Unkeyed(Shown):
@@ -272,14 +98,14 @@ class Unkeyed(Shown):
         if not others or not all(isinstance(other, Unkeyed) for other in others):
             raise DefinitionError(f"union{others!r}: give one or more streams of keyed.stream(...), or outputs")
         origins = [origin for each in (self, *others) for origin in each.origins]
-        columns = [_columns(origin) for origin in origins]
+        columns = [columns_of(origin) for origin in origins]
         for other in columns[1:]:
             if columns[0] is not None and other is not None and columns[0] != other:
                 raise DefinitionError(
                     f"union: the streams have different columns, {_shown_columns(columns[0])} and "
                     f"{_shown_columns(other)}; select the same ones, with the same types"
                 )
-        _check_together(origins)
+        check_together(origins)
         return Stream(tuple(origins))
 
     def connect(self, other: Stream | Output) -> ConnectedStreams:
@@ -294,7 +120,7 @@ class Unkeyed(Shown):
             )
         if not isinstance(other, Unkeyed):
             raise DefinitionError(f"connect({other!r}): give a stream of keyed.stream(...) or an output, not keyed")
-        _check_together([*self.origins, *other.origins])
+        check_together([*self.origins, *other.origins])
         return ConnectedStreams(self, other)
 
     def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
@@ -394,7 +220,7 @@ class KeyedStream(Shown):
     global_tables: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
 
     def __repr__(self) -> str:
-        return f"KeyedStream({_shown_inputs(self.inputs)})"
+        return f"KeyedStream({shown_inputs(self.inputs)})"
 
     def connect(self, other: KeyedStream | BroadcastStream | GlobalTable) -> KeyedStream:
         """Connect this keyed stream with another one, for a function over both, or with a table.
@@ -421,18 +247,18 @@ class KeyedStream(Shown):
         mine, theirs = self.inputs[0].keys, other.inputs[0].keys
         if callable(mine) != callable(theirs) or len(_parts(mine)) != len(_parts(theirs)):
             raise DefinitionError(
-                f"connect: {_shown_keys(mine)} and {_shown_keys(theirs)} make different keys; give both sides "
+                f"connect: {shown_keys(mine)} and {shown_keys(theirs)} make different keys; give both sides "
                 "the same number of columns, in the same order, or both a function"
             )
         inputs = (*self.inputs, *(attrs.evolve(each, side=1) for each in other.inputs))
-        _check_together([each.origin for each in inputs])
+        check_together([each.origin for each in inputs])
         return KeyedStream(inputs)
 
     def _with_broadcast(self, other: BroadcastStream) -> KeyedStream:
         _check_connectable(self)
         mine, theirs = [each.origin for each in self.inputs], other.stream.origins
-        _check_one_query([_source_of(origin) for origin in (*mine, *theirs)])
-        _check_together(mine if all(not Input(each, ()).event_time for each in theirs) else [*mine, *theirs])
+        check_one_query([source_of(origin) for origin in (*mine, *theirs)])
+        check_together(mine if all(not Input(each, ()).event_time for each in theirs) else [*mine, *theirs])
         read = (Input(origin, (), side=1, is_broadcast=True) for origin in theirs)
         return KeyedStream((*self.inputs, *read), other.descriptors)
 
@@ -539,7 +365,7 @@ class KeyedStream(Shown):
             )
         if restore_from is not None and initial_state is not None:
             raise DefinitionError("restore_from and initial_state are both given, and a query starts with one of them")
-        for earlier in in_order(_producers(self.inputs)):
+        for earlier in in_order(producers_of(self.inputs)):
             if earlier.name == name:
                 raise DefinitionError(f"operator name {name!r} is used twice in this query; give name=... to one")
             if changelog is not None and earlier.changelog == changelog:
@@ -579,31 +405,14 @@ class KeyedStream(Shown):
         return cast("W", build(self))
 
 
-@attrs.frozen(eq=False)
-class Output(Unkeyed):
+@attrs.frozen(eq=False, repr=False)
+class Output(Unkeyed, Port):
     """The main output of an operator, or one of its side outputs (``tag``)."""
-
-    stage: Stage
-    tag: OutputTag | None
-
-    def __repr__(self) -> str:
-        columns = f": {self.schema.ddl}" if self.schema is not None else ""
-        return f"Output({self.stage!r}{_shown_tag(self.tag)}{columns})"
 
     @property
     def origins(self) -> tuple[Output, ...]:
         """The output itself: what reads it reads no more."""
         return (self,)
-
-    @property
-    def address(self) -> tuple[str, str | None]:
-        """The names of its operator and of its tag, which tell it from the other outputs of a query."""
-        return self.stage.name, None if self.tag is None else self.tag.name
-
-    @property
-    def schema(self) -> Schema | None:
-        """The declared columns; ``None`` where there are none."""
-        return self.stage.output if self.tag is None else self.tag.schema
 
     @property
     def operators(self) -> dict[str, Function]:
@@ -674,17 +483,6 @@ class Output(Unkeyed):
             # Never a look at the DataFrame: building the plan may create the topic of a changelog.
             remedy = "" if name.startswith("_") else f"; the DataFrame of an output on Spark is .df: output.df.{name}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{remedy}")
-
-
-@attrs.frozen(eq=False)
-class BoundOutput(Shown):
-    """An output and its sink."""
-
-    output: Output
-    sink: Sink
-
-    def __repr__(self) -> str:
-        return f"BoundOutput({self.output!r} to {self.sink!r})"
 
 
 def stream(
@@ -800,87 +598,6 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
     return query
 
 
-def is_dataframe(data: Any) -> bool:
-    """Tell whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
-    return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
-
-
-def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
-    """Return the last of the operators that outputs need, which knows those before it.
-
-    Raises:
-        DefinitionError: There is no output, the operators cannot be in one query, or two have one name.
-    """
-    if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
-        raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
-    stages = in_order([bound.output.stage for bound in outputs])
-    last = attrs.evolve(stages[-1], before=tuple(stages[:-1]))
-    _check_one_query(last.sources)
-    names = [stage.name for stage in stages]
-    for stage in stages:
-        if names.count(stage.name) > 1:
-            raise DefinitionError(f"operator name {stage.name!r} is used twice in this query; give name=... to one")
-        if stage.changelog is not None and any(
-            stage.changelog == other.changelog for other in stages if other is not stage
-        ):
-            raise DefinitionError(f"changelog={stage.changelog!r} is that of two operators of this query")
-    check_distinct(bound.sink for bound in outputs)
-    initial = next((stage.name for stage in stages if stage.initial_state is not None), None)
-    restored = next((stage.name for stage in stages if stage.restore_from is not None), None)
-    if initial is not None and restored is not None:
-        raise DefinitionError(
-            f"operator {initial!r} has initial_state and operator {restored!r} restore_from, and a query starts with "
-            "one of them; give initial_state to a query of its own first"
-        )
-    return last
-
-
-def in_order(stages: Sequence[Stage]) -> list[Stage]:
-    """Return operators and all that they need, put one after the other.
-
-    The operators of a query run one after the other in each batch, which is all that Spark can run of several without
-    computing what they share again for each of them. One that reads several outputs runs behind all of them. So that
-    the order does not depend on that in which they are named, those that read only sources go by name, and of those
-    that read one operator the readers of its main output come first, and then they go by name.
-    """
-    found: dict[Stage, None] = {}
-
-    def find(stage: Stage) -> None:
-        if stage not in found:
-            found[stage] = None
-            for each in stage.producers:
-                find(each)
-
-    for stage in stages:
-        find(stage)
-    placed: dict[Stage, None] = {}
-
-    def place(stage: Stage) -> None:
-        if stage in placed or not all(each in placed for each in stage.producers):
-            return
-        placed[stage] = None
-        readers = [
-            (all(tag is not None for tag in tags), other.name, other)
-            for other in found
-            if (tags := [each.origin.tag for each in other.inputs if _is_of(each.origin, stage)])
-        ]
-        for *_, reader in sorted(readers, key=lambda reader: reader[:2]):
-            place(reader)
-
-    for stage in sorted(found, key=lambda stage: stage.name):
-        place(stage)
-    return list(placed)
-
-
-def _is_of(origin: Source | Output, stage: Stage) -> TypeGuard[Output]:
-    return isinstance(origin, Output) and origin.stage is stage
-
-
-def _producers(inputs: Sequence[Input]) -> list[Stage]:
-    """Return the operators whose outputs are read."""
-    return list(dict.fromkeys(each.origin.stage for each in inputs if isinstance(each.origin, Output)))
-
-
 def _with_changelogs(last: Stage, options: Options) -> Stage:
     """Return the last operator of a query with a changelog for each of them, if it keeps tables."""
     if options.tables is None:
@@ -906,18 +623,6 @@ def _runtime(source: Source) -> Any:
     """Return the module that runs chains over this kind of source; imported by name so that the API stays light."""
     spark = is_dataframe(source.data)
     return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
-
-
-def _columns(origin: Source | Output) -> dict[str, str | None] | None:
-    """Return the types of the columns by name, ``None`` where they are not known before it is read."""
-    if isinstance(origin, Output):
-        return None if origin.schema is None else dict(origin.schema.columns)
-    data = origin.data
-    if is_dataframe(data):
-        return {field.name: of_spark(field.dataType) for field in data.schema.fields}
-    if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
-        return {field.name: of_arrow(field.type) for field in data.schema}
-    return None
 
 
 def _as_arrow(source: Any) -> Any:
@@ -983,72 +688,8 @@ def _check_sides(function: Function, stream: KeyedStream) -> None:
         )
 
 
-def _check_one_query(sources: Sequence[Source]) -> None:
-    """Check that one query can read these sources.
-
-    Raises:
-        DefinitionError: They are on different runtimes, or some are streams and some are not.
-    """
-    # A global table is read by both runtimes.
-    sources = [source for source in sources if not isinstance(source.data, GlobalTable)]
-    if len({is_dataframe(source.data) for source in sources}) > 1:
-        raise DefinitionError(
-            "a Spark DataFrame and a source of the local runtime cannot be in one query; make a DataFrame of both: "
-            "spark.createDataFrame(...)"
-        )
-    if is_dataframe(sources[0].data) and len({source.data.isStreaming for source in sources}) > 1:
-        raise DefinitionError(
-            "a streaming and a batch DataFrame cannot be united in Spark; read both as streams (spark.readStream), or "
-            "both as batches"
-        )
-    if len(set(sources)) > 1 and any(source.ingests for source in sources):
-        raise _ingests_alone()
-
-
-def _ingests_alone() -> DefinitionError:
-    return DefinitionError(
-        "timestamp=INGESTION_TIME is for a single stream: the batch's time is the same for all of them; give "
-        "keyed.stream(..., timestamp=...) a column, or leave it out and use processing time"
-    )
-
-
-def _check_together(origins: Sequence[Source | Output]) -> None:
-    """Check that one operator can read these.
-
-    Raises:
-        DefinitionError: They cannot be in one query, or some have timestamps and some have not.
-    """
-    sources = list(map(_source_of, origins))
-    _check_one_query(sources)
-    if len(origins) > 1 and any(isinstance(origin, Source) and origin.ingests for origin in origins):
-        raise _ingests_alone()
-    if len({source.timestamp is None for source in sources}) > 1:
-        raise DefinitionError(
-            "one of the streams has timestamps and another one has not, so that there is no common event time; give "
-            "keyed.stream(..., timestamp=...) for all of them or for none"
-        )
-
-
-def _source_of(origin: Source | Output) -> Source:
-    return origin if isinstance(origin, Source) else origin.stage.source
-
-
 def _parts(keys: Keys) -> tuple[str | Callable[[Any], Any], ...]:
     return (keys,) if callable(keys) else keys
-
-
-def _shown_inputs(inputs: tuple[Input, ...]) -> str:
-    sides = [[repr(each) for each in inputs if each.side == side] for side in (0, 1)]
-    shown = [" ∪ ".join(side) for side in sides if side]
-    return shown[0] if len(inputs) == 1 else " & ".join(f"({side})" for side in shown)
-
-
-def _shown_tag(tag: OutputTag | None) -> str:
-    return f", side output {tag.name!r}" if tag is not None else ""
-
-
-def _shown_keys(keys: Keys) -> str:
-    return f"key_by({named(keys) if callable(keys) else ', '.join(map(repr, keys))})"
 
 
 def _keys(keys: tuple[str | Callable[[Any], Any], ...]) -> Keys:

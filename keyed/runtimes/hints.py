@@ -6,8 +6,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from keyed.graph import BoundOutput, Port, Stage
 from keyed.results import Progress
-from keyed.streams import BoundOutput, Output, Stage
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Hints:
             if bound.output.tag is not None:
                 self._read[bound.output.stage.name].add(bound.output.tag.name)
         for each in (each for stage in last.chain for each in stage.inputs):
-            if isinstance(each.origin, Output) and each.origin.tag is not None:
+            if isinstance(each.origin, Port) and each.origin.tag is not None:
                 self._read[each.origin.stage.name].add(each.origin.tag.name)
         self._emitted: dict[str, set[str]] = defaultdict(set)
         self._units_told = source.time is None

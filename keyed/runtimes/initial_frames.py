@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
 from keyed.errors import DefinitionError
 from keyed.functions import Function, declared_states
-from keyed.streams import is_dataframe
+from keyed.graph import is_dataframe
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:

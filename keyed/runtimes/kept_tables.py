@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from keyed.errors import DefinitionError
+from keyed.graph import Stage
 from keyed.options import Options
-from keyed.streams import Stage
 from keyed.views.state_tables import StateTables, keep_tables, read_kept_tables
 
 #: Seconds from one look at the changelogs to the next.

@@ -23,11 +23,11 @@ import attrs
 
 from keyed.codec.tagged import encode_tagged
 from keyed.errors import DefinitionError, EncodingError, SinkError
+from keyed.graph import Stage
 from keyed.ids import random_id
 from keyed.private_files import file_mode, folder_path, make_private
 from keyed.runtimes.sink_folder import LocalFolder, claim
 from keyed.sinks import ParquetSink
-from keyed.streams import Stage
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:

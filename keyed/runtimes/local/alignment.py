@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from keyed.durations import MIN_TIMESTAMP
-from keyed.streams import Source
+from keyed.graph import Source
 
 
 @attrs.define(eq=False)

@@ -24,6 +24,7 @@ from keyed.engine.merged_chunks import merged_chunks
 from keyed.engine.replica import Replica
 from keyed.engine.taker import Taker
 from keyed.errors import KeyTypeError
+from keyed.graph import Port, Stage
 from keyed.recovery.cut import Restoration
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
@@ -33,7 +34,6 @@ from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import BufferedCommits
-from keyed.streams import Output, Stage
 from keyed.vectorized import VectorizedFunction
 
 #: Keys whose group is remembered.
@@ -152,7 +152,7 @@ class LocalOperator:
             for group in self.groups:
                 group.flush()
 
-    def rows_after(self, number: int, output: Output, emitted: Emitted | EmittedTables) -> SourceRows:
+    def rows_after(self, number: int, output: Port, emitted: Emitted | EmittedTables) -> SourceRows:
         """Return an output of a stage before as the rows of an input: tuples and dictionaries become rows.
 
         They are this stage's own, because a sink or another stage may take the same output.
@@ -168,7 +168,7 @@ class LocalOperator:
 
     def rows_handed_on(self, before: LocalOperator) -> SourceRows:
         """Return what the operator that this one is chained to has emitted, by key group."""
-        output = Output(before.stage, None)
+        output = Port(before.stage, None)
         return SourceRows(groups=[self.rows_after(0, output, emitted) for emitted in before.emitted])
 
     def run(

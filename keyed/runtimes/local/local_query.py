@@ -19,6 +19,7 @@ from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
+from keyed.graph import BoundOutput, Port, Source, Stage
 from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import folder_path
@@ -47,7 +48,6 @@ from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
-from keyed.streams import BoundOutput, Output, Source, Stage
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.views.state_tables import StateTables
 
@@ -515,7 +515,7 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Lo
         return LocalQuery(last, outputs, options, kept).start()
 
 
-def dataframe(output: Output) -> NoReturn:
+def dataframe(output: Port) -> NoReturn:
     """Refuse: the local runtime has no DataFrames.
 
     Raises:

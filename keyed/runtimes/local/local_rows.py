@@ -24,11 +24,11 @@ from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms
 from keyed.engine.batch import Chunk
 from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
+from keyed.graph import Keys, Source, Stage
 from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.runtimes.hints import unit_hint
 from keyed.shown import shown
-from keyed.streams import Keys, Source, Stage
 
 #: Gives the highest timestamp that a row may have now.
 Limit = Callable[[], int]

@@ -7,12 +7,12 @@ from typing import Any
 
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
+from keyed.graph import BoundOutput
 from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
-from keyed.streams import BoundOutput
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: How many values are checked and made rows together: so few that they stay in the processor's cache meanwhile.

@@ -20,6 +20,7 @@ from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.global_tables import GlobalTable, TableReader
+from keyed.graph import Source, Stage
 from keyed.runtimes.local.alignment import Alignment
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition, SourcePosition
@@ -34,7 +35,6 @@ from keyed.runtimes.local.local_rows import (
     without_unreadable,
 )
 from keyed.sources import PAUSE, SeekableSource
-from keyed.streams import Source, Stage
 from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from keyed.codec.keys import key_type
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
+from keyed.graph import Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
-from keyed.streams import Output, Stage
 from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
@@ -63,7 +63,7 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
     return rows
 
 
-def output_rows(emitted: Emitted | EmittedTables, output: Output, *, timed: bool) -> SourceRows:
+def output_rows(emitted: Emitted | EmittedTables, output: Port, *, timed: bool) -> SourceRows:
     """Return an output of a stage before.
 
     Args:

@@ -19,6 +19,7 @@ from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import takes_two
 from keyed.global_tables import GlobalTable
+from keyed.graph import Input, Port, Source, Stage
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.recording import Recorder
@@ -51,7 +52,6 @@ from keyed.runtimes.spark.worker.wire import (
     read_chunk,
     source_id,
 )
-from keyed.streams import Input, Output, Source, Stage
 from keyed.vectorized import combines
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def parallelism_of(last: Stage) -> int | None:
 
 def build(
     lines: Sequence[Sequence[Stage]],
-    wanted: Sequence[Output],
+    wanted: Sequence[Port],
     parallelism: int,
     *,
     changelogs: Mapping[str, str],
@@ -230,7 +230,7 @@ def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame]) -> S
 
 
 def _source_frames(
-    chain: list[Stage], index: int, wanted: Sequence[Output], parallelism: int
+    chain: list[Stage], index: int, wanted: Sequence[Port], parallelism: int
 ) -> list[tuple[DataFrame, Packer]]:
     """Return the sources that a stage is the first to read, each once, and what packs them.
 
@@ -260,7 +260,7 @@ def _stage_frame(
     frame: DataFrame,
     before: Emitter,
     schemas: list[Schema],
-    wanted: Sequence[Output],
+    wanted: Sequence[Port],
     parallelism: int,
 ) -> tuple[DataFrame, Packer]:
     """Return the output of the stage before, and what packs it: its rows, if the stage reads them, and chunks."""
@@ -294,7 +294,7 @@ def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
     return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
 
 
-def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Output]) -> Reading:
+def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
     """Return how an input of a stage is packed.
 
     Raises:
@@ -374,7 +374,7 @@ def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
                 None if combined else time,
                 each.side if sided else None,
                 each.is_broadcast,
-                _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Output) and each.counts else None,
+                _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Port) and each.counts else None,
             )
         )
     return tuple(inputs)
@@ -420,10 +420,10 @@ def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
     return _side_schema(chain[place], origin.tag, _schema_of(chain, place, 0))
 
 
-def _needed(chain: list[Stage], index: int, wanted: Sequence[Output], address: tuple[str, str | None]) -> bool:
+def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tuple[str, str | None]) -> bool:
     """Tell whether stages behind one, or a sink, read an output, which they do from notes."""
     read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
-    return any(isinstance(each, Output) and each.address == address for each in [*wanted, *read])
+    return any(isinstance(each, Port) and each.address == address for each in [*wanted, *read])
 
 
 def _main_schema(stage: Stage, reason: str) -> Schema:
@@ -459,7 +459,7 @@ def _check(schema: Schema, where: str) -> None:
         raise OutputDefinitionError(f"{where}: {error}") from None
 
 
-def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Output], *, hands_on: bool) -> Emitter:
+def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Port], *, hands_on: bool) -> Emitter:
     """Return the outputs of a stage that sinks or other stages read.
 
     Args:
@@ -472,7 +472,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[O
     stage = chain[index]
     own = [output for output in wanted if output.stage.name == stage.name]
     origins = [each.origin for other in chain[index + 1 :] for each in other.inputs]
-    read = [each for each in origins if isinstance(each, Output) and each.stage.name == stage.name]
+    read = [each for each in origins if isinstance(each, Port) and each.stage.name == stage.name]
     followed = any(output.tag is None for output in read)
     main = None
     if followed or any(output.tag is None for output in own):
@@ -496,7 +496,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[O
     )
 
 
-def _bad_rows(source: Source, wanted: Sequence[Output], chain: list[Stage], index: int) -> str | None:
+def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index: int) -> str | None:
     """Return the output for bad rows: ``None`` refuses them, an empty one drops them."""
     tag = source.on_bad_row
     if tag is None:
@@ -504,7 +504,7 @@ def _bad_rows(source: Source, wanted: Sequence[Output], chain: list[Stage], inde
     return output_id(index, tag.name) if _needed(chain, index, wanted, (chain[index].name, tag.name)) else ""
 
 
-def _route(chain: list[Stage], schemas: list[list[Schema]], output: Output, parcel: Parcel | None) -> Route:
+def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, parcel: Parcel | None) -> Route:
     index = _index_of(chain, output.stage.name)
     if output.tag is not None:
         schema = _side_schema(output.stage, output.tag, schemas[index][0])

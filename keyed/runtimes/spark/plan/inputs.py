@@ -13,11 +13,11 @@ import attrs
 from keyed.codec.key_hash import spark_hash_expression
 from keyed.column_types import of_spark, quoted
 from keyed.errors import DefinitionError, EncodingError
+from keyed.graph import Keys, Source, Stage
 from keyed.outputs import Schema, checked_schema
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import TaskMark, encode_mark
-from keyed.streams import Keys, Source, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

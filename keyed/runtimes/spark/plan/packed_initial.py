@@ -7,11 +7,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from keyed.engine.initial_rows import InitialEntry, entries_of
+from keyed.graph import Stage, is_dataframe
 from keyed.runtimes.initial_frames import arrow_table, cut, frames_of
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.session.ship import Parcel, carried
 from keyed.runtimes.spark.worker.wire import HEAD, PACKED, encode_payload
-from keyed.streams import Stage, is_dataframe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,6 +7,7 @@ from typing import Any
 
 from keyed.chaining import lines
 from keyed.errors import DefinitionError
+from keyed.graph import BoundOutput, Stage
 from keyed.ids import random_id
 from keyed.options import Options
 from keyed.recovery.cut import cut_of
@@ -18,7 +19,6 @@ from keyed.runtimes.spark.query.metrics import marks_of, summed
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.spark_session import is_here, settings
-from keyed.streams import BoundOutput, Stage
 
 
 class BatchJob(Job):

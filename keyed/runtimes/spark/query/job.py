@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog
 from keyed.durations import MIN_TIMESTAMP
+from keyed.graph import BoundOutput, Port, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
@@ -19,7 +20,6 @@ from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.sinks import CollectSink
-from keyed.streams import BoundOutput, Output, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,7 +132,7 @@ def _log_restored(progress: RestoreProgress) -> None:
     _log.info("operator %s: %d records are restored", progress.operator, progress.records)
 
 
-def frame_of(output: Output) -> DataFrame:
+def frame_of(output: Port) -> DataFrame:
     """Return an output as a DataFrame of its own, for the user to write or go on with."""
     stage = output.stage
     session = session_of(stage)

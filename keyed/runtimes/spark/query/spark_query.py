@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError, QueryFailed
+from keyed.graph import BoundOutput, Port, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, shown_query
@@ -21,7 +22,6 @@ from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.shown import Shown
-from keyed.streams import BoundOutput, Output, Stage
 from keyed.views.state_tables import StateTables
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PATIENCE = 10
 _POLL = 0.2
 
 
-def dataframe(output: Output) -> DataFrame:
+def dataframe(output: Port) -> DataFrame:
     """Return an output as a DataFrame, for plain Spark to write or go on with."""
     return frame_of(output)
 

@@ -10,6 +10,7 @@ import attrs
 
 from keyed.chaining import lines
 from keyed.errors import DefinitionError
+from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
 from keyed.private_files import make_private
 from keyed.recovery.cut import Cut
@@ -30,7 +31,6 @@ from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.ship import carried
 from keyed.runtimes.spark.session.spark_session import is_here, settings
 from keyed.sinks import CollectSink, Sink, local_folder
-from keyed.streams import BoundOutput, Stage
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

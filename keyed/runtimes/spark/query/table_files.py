@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from keyed.errors import DefinitionError
 from keyed.global_tables import GlobalTable, TableReader, TableVersion
-from keyed.streams import Stage
+from keyed.graph import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
