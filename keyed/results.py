@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +14,8 @@ from keyed.shown import Shown
 
 if TYPE_CHECKING:
     from keyed.views import StateTables
+
+_log = logging.getLogger(__name__)
 
 
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
@@ -55,6 +58,11 @@ class RestoreProgress:
     groups_done: int
     groups: int
     records: int
+
+
+def log_restore(progress: RestoreProgress) -> None:
+    """Log it, where no ``on_restore=`` is given."""
+    _log.info("operator %s: %d of %d key groups and %d records are restored", *attrs.astuple(progress))
 
 
 @attrs.frozen

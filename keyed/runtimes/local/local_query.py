@@ -24,7 +24,7 @@ from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
-from keyed.results import Progress, Restored, RestoreProgress, RunResult, shown_query
+from keyed.results import Progress, Restored, RunResult, log_restore, shown_query
 from keyed.runtimes.hints import Hints
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
@@ -82,7 +82,7 @@ class LocalQuery(Shown):
         self._group_access = options.group_access
         self._drain = options.checkpoint is None if options.drain is None else options.drain
         self._on_progress = options.on_progress
-        self._on_restore = options.on_restore or _log_progress
+        self._on_restore = options.on_restore or log_restore
         self._rows_per_batch = 100_000 if options.rows_per_batch is None else options.rows_per_batch
         if type(self._rows_per_batch) is not int or self._rows_per_batch < 1:
             raise DefinitionError(f"rows_per_batch={self._rows_per_batch!r} must be an int above 0")
@@ -476,16 +476,6 @@ def _export_position(commits: BufferedCommits, operators: list[LocalOperator], p
     if record is not None:
         for operator in operators:
             operator.export_position(position.batches, record)
-
-
-def _log_progress(progress: RestoreProgress) -> None:
-    _log.info(
-        "operator %s: %d of %d key groups and %d records are restored",
-        progress.operator,
-        progress.groups_done,
-        progress.groups,
-        progress.records,
-    )
 
 
 def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:

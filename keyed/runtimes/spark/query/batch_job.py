@@ -14,7 +14,7 @@ from keyed.recovery.cut import cut_of
 from keyed.results import RunResult
 from keyed.runtimes.spark.plan.build import parallelism_of
 from keyed.runtimes.spark.query.failures import raise_translated
-from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
+from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
 from keyed.runtimes.spark.query.metrics import marks_of, summed
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.table_files import table_now
@@ -45,8 +45,7 @@ class BatchJob(Job):
                 f"{given}: a batch DataFrame has no checkpoint whose commits could be exported; leave it out, or read "
                 "a stream and run it with a checkpoint"
             )
-        points = restore_points(last)
-        self._cut = cut_of(points) if points else None
+        self._cut = cut_of(self.points) if self.points else None
 
     def run(self) -> RunResult:
         """Run to the end of the input."""

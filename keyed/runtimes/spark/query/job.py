@@ -7,14 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.model import Changelog
 from keyed.durations import MIN_TIMESTAMP
-from keyed.graph import BoundOutput, Port, Stage
+from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
-from keyed.restoring import RestorePoint
-from keyed.results import Progress, Restored, RestoreProgress
+from keyed.results import Progress, Restored, RestoreProgress, log_restore
 from keyed.runtimes.hints import Hints
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.table_files import table_now
@@ -54,10 +52,12 @@ class Job:
         self._outputs = outputs
         self._session = session_of(last)
         self._remote = is_remote(self._session)
-        self._local_dir = _local_dir(self._session, options.local_dir)
+        given = options.local_dir
+        self._local_dir = os.fspath(given) if given is not None else self._session.conf.get(_LOCAL_DIR, None)
         self._changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
         self._on_progress = options.on_progress
-        self._on_restore = options.on_restore or _log_restored
+        self._on_restore = options.on_restore or log_restore
+        self.points = {stage.name: stage.restore_from for stage in last.chain if stage.restore_from is not None}
         # What the key groups load, which have no state yet.
         self._cut: Cut | None = None
         self._told = False
@@ -121,38 +121,34 @@ class Job:
             lines,
             [bound.output for bound in self._outputs],
             parallelism,
-            changelogs=_prepared(self._changelogs, parallelism, self._cut),
+            changelogs=self._prepared(parallelism),
             local_dir=self._local_dir,
             cut=self._cut,
             **options,
         )
 
+    def _prepared(self, parallelism: int) -> dict[str, str]:
+        """Return the identity of each changelog, which is created if it was not there."""
+        ids = {name: changelog.prepare(name, parallelism).log_id for name, changelog in self._changelogs.items()}
+        for name, restoration in (self._cut.operators if self._cut is not None else {}).items():
+            if name in ids:
+                keep_origin(self._changelogs[name], restoration)
+        return ids
 
-def _log_restored(progress: RestoreProgress) -> None:
-    _log.info("operator %s: %d records are restored", progress.operator, progress.records)
-
-
-def frame_of(output: Port) -> DataFrame:
-    """Return an output as a DataFrame of its own, for the user to write or go on with."""
-    stage = output.stage
-    session = session_of(stage)
-    parallelism = parallelism_of(stage) or partitions_of(session)
-    changelogs = {each.name: each.changelog for each in stage.chain if each.changelog is not None}
-    points = restore_points(stage)
-    if points:
-        _log.warning("the position of %s is not restored with the DataFrame of an output, its state is", sorted(points))
-    cut = cut_of(points) if points else None
-    # Nobody knows the checkpoint yet, so each operator is by itself, as in all checkpoints of such frames.
-    plan = build(
-        [[each] for each in stage.chain],
-        [output],
-        parallelism,
-        changelogs=_prepared(changelogs, parallelism, cut),
-        local_dir=_local_dir(session, None),
-        cut=cut,
-        tables=table_now(session, streams=stage.source.data.isStreaming),
-    )
-    return plan.routes[0].frame(plan.frame)
+    def frame(self) -> DataFrame:
+        """Return the first output as a DataFrame of its own, for the user to write or go on with."""
+        if self.points:
+            _log.warning(
+                "the position of %s is not restored with the DataFrame of an output, its state is", sorted(self.points)
+            )
+            self._cut = cut_of(self.points)
+        # Nobody knows the checkpoint yet, so each operator is by itself, as in all checkpoints of such frames.
+        plan = self._built(
+            [[each] for each in self._last.chain],
+            parallelism_of(self._last) or partitions_of(self._session),
+            tables=table_now(self._session, streams=self._last.source.data.isStreaming),
+        )
+        return plan.routes[0].frame(plan.frame)
 
 
 def session_of(stage: Stage) -> SparkSession:
@@ -167,24 +163,6 @@ def session_of(stage: Stage) -> SparkSession:
     return session
 
 
-def restore_points(last: Stage) -> dict[str, RestorePoint]:
-    """Return what the operators of a chain are restored from, by name."""
-    return {stage.name: stage.restore_from for stage in last.chain if stage.restore_from is not None}
-
-
-def _prepared(changelogs: Mapping[str, Changelog], parallelism: int, cut: Cut | None) -> dict[str, str]:
-    """Return the identity of each changelog, which is created if it was not there."""
-    ids = {name: changelog.prepare(name, parallelism).log_id for name, changelog in changelogs.items()}
-    for name, restoration in (cut.operators if cut is not None else {}).items():
-        if name in changelogs:
-            keep_origin(changelogs[name], restoration)
-    return ids
-
-
 def partitions_of(session: SparkSession) -> int:
     """Return the number of key groups of a query that does not say."""
     return int(session.conf.get(PARTITIONS) or 200)
-
-
-def _local_dir(session: SparkSession, given: Any) -> str | None:
-    return os.fspath(given) if given is not None else session.conf.get(_LOCAL_DIR, None)

@@ -17,11 +17,12 @@ from keyed.results import Progress, Restored, RunResult, shown_query
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
-from keyed.runtimes.spark.query.job import frame_of
+from keyed.runtimes.spark.query.job import Job
 from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.shown import Shown
+from keyed.sinks import CollectSink
 from keyed.views.state_tables import StateTables
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _POLL = 0.2
 
 def dataframe(output: Port) -> DataFrame:
     """Return an output as a DataFrame, for plain Spark to write or go on with."""
-    return frame_of(output)
+    return Job(output.stage, (BoundOutput(output, CollectSink()),), Options()).frame()
 
 
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:

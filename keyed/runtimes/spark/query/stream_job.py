@@ -23,7 +23,7 @@ from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import raise_translated
-from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of, restore_points
+from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
 from keyed.runtimes.spark.query.metrics import group_marks, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
@@ -69,7 +69,6 @@ class StreamJob(Job):
             )
         self._record = recorder(options.record, last.chain[0])
         self._here = is_here(self._session)
-        self.points = restore_points(last)
         if self._changelogs:
             check_path(self._checkpoint)
         if self._here and (here := local_folder(self._checkpoint)) is not None:

@@ -7,7 +7,6 @@ the same group of the next operator, so they need not leave the worker.
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from keyed.ids import random_id
 from keyed.operators import OperatorSpec, Store
 from keyed.recovery.cut import Cut
 from keyed.recovery.restore import restore
-from keyed.results import RestoreProgress
+from keyed.results import log_restore
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.plan.packed_initial import read_initial
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 #: What this worker process remembers from batch to batch.
 _REPLICAS = ReplicaCache()
 WRITERS = WriterCache()
-
-_log = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -241,7 +238,7 @@ def _work(
     try:
         if meta is None and cut is not None:
             if spec.name in cut.operators:
-                restore(cut.operators[spec.name], spec, [work], _log_progress)
+                restore(cut.operators[spec.name], spec, [work], log_restore)
             else:
                 empty = work.loader(cut.sequence, {})
                 empty.write_log()
@@ -256,10 +253,6 @@ def _meta(log: SparkGroupLog, group: int) -> GroupMeta | None:
     with suppress(CorruptionError):
         return log.meta(f"key group {group}")
     return None
-
-
-def _log_progress(progress: RestoreProgress) -> None:
-    _log.info("restored %s", progress)
 
 
 def _microseconds() -> int:
