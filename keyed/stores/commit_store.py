@@ -30,7 +30,7 @@ from typing import TypeVar
 from keyed.codec.frames import RecordFormat, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
-from keyed.private_files import folder_path, make_private
+from keyed.private_files import folder_path
 from keyed.stores.database import Database, is_locked
 
 COMMITS_FOLDER = "keyed-commits-1"
@@ -175,11 +175,7 @@ class CommitStore(BufferedCommits):
                 "checkpoint= a new folder, and restore_from= the changelog of the query on Spark to take over its state"
             )
         try:
-            make_private(folder, group=group_access)
-        except OSError as error:
-            raise CheckpointError(f"{folder} cannot be created: {error}") from error
-        try:
-            self._database = Database(folder, self._failure, wal=True, sync=True, blobs=True)
+            self._database = Database(folder, self._failure, wal=True, sync=True, blobs=True, group=group_access)
         except KeyedError as error:
             if is_locked(error):
                 raise CheckpointError(

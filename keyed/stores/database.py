@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from keyed.errors import KeyedError
+from keyed.private_files import make_private
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, WriteBatch, WriteBufferManager
@@ -156,12 +157,13 @@ class Database:
     """An open RocksDB with keys and values of bytes. Every checksum is verified when a block is read.
 
     Args:
-        path: Its folder; created if missing.
+        path: Its folder; created if missing, with its parents.
         failure: Makes the exception to raise, from a message that names the path.
         wal: Whether writes go to a write-ahead log. Without it they are in files when `close` returns, and a process
             that dies before loses writes from the end, never from the middle.
         sync: Whether a write is on disk when `write` returns.
         blobs: Whether large values are kept in files of their own.
+        group: Whether the group may read it, if it is created.
         reader: A folder of its own, which makes this a reader of a database that another program has open: it shows
             what was in files and in the write-ahead log when it was opened or last refreshed.
 
@@ -181,6 +183,7 @@ class Database:
         wal: bool,
         sync: bool = False,
         blobs: bool = False,
+        group: bool = False,
         reader: Path | None = None,
     ) -> None:
         from rocksdict import AccessType, Rdict, WriteOptions
@@ -189,6 +192,11 @@ class Database:
         self._failure = failure
         self._said = ""
         self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        try:
+            if reader is None:
+                make_private(path, group=group)
+        except OSError as error:
+            raise failure(f"{path} cannot be created: {error}") from error
         try:
             options = _options(blobs=blobs)
             if reader is None:

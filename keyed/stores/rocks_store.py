@@ -40,7 +40,6 @@ from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode
 from keyed.content.blocks import Change, TableDelta
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.private_files import make_private
 from keyed.stores.database import Database, is_locked, is_refused, successor
 
 if TYPE_CHECKING:
@@ -82,12 +81,7 @@ class RocksStore:
         self._open()
 
     def _open(self) -> None:
-        folder = self.path / _SUBFOLDER
-        try:
-            make_private(folder)
-        except OSError as error:
-            raise LocalStoreError(f"{folder} cannot be created: {error}") from error
-        self._database = database = Database(folder, LocalStoreError, wal=False)
+        self._database = database = Database(self.path / _SUBFOLDER, LocalStoreError, wal=False)
         self._get = database.get
         self._forget()
         self._tables: dict[int, RocksTable] = {}

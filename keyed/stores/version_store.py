@@ -54,7 +54,6 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import key_of
 from keyed.content.blocks import Change
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.private_files import make_private
 from keyed.stores.database import Database, is_locked, is_refused, successor
 from keyed.stores.scratch import ScratchFolder
 
@@ -217,12 +216,7 @@ class VersionStore:
 
     def _open(self, number: int) -> None:
         self._number = number
-        folder = self._folder(number)
-        try:
-            make_private(folder)
-        except OSError as error:
-            raise LocalStoreError(f"{folder} cannot be created: {error}") from error
-        self._use(Database(folder, LocalStoreError, wal=True))
+        self._use(Database(self._folder(number), LocalStoreError, wal=True))
         try:
             self.undo()
         except BaseException:
