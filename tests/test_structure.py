@@ -636,6 +636,11 @@ def test_tests_wait_for_what_they_need_and_do_not_sleep():
     assert sleeping("tests.test_it", ast.parse("import time\ntime.sleep(1)"))
 
 
+def test_the_second_level_has_one_word():
+    files = [path for path in project_files() if path.suffix in {".py", ".md"} and path != Path(__file__).resolve()]
+    assert [path.name for path in files if re.search(r"(?i)vectoris", path.read_text())] == []
+
+
 def test_every_module_says_what_it_is_for():
     without = [module_name(path) for path in ALL_PYTHON if not ast.get_docstring(tree_of(path))]
     assert without == []

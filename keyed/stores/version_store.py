@@ -187,6 +187,7 @@ class VersionStore:
 
     Args:
         path: Folder of the store; created if missing, with its parents.
+        number: Number of its database; by default the newest, or one after it if that is damaged, and all others go.
 
     Attributes:
         damage: What was wrong with the store that was here, which was replaced by an empty one; empty if nothing was.
@@ -197,11 +198,13 @@ class VersionStore:
         LocalStoreError: The folder is written by another program, or cannot be created or read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], number: int | None = None) -> None:
         self.path = Path(path)
         self.damage = ""
-        numbers = _numbers(self.path)
-        number = numbers[-1] if numbers else 0
+        if number is not None:
+            self._open(number)
+            return
+        number = max(_numbers(self.path), default=0)
         try:
             self._open(number)
         except LocalStoreError as error:
@@ -467,10 +470,7 @@ class VersionStore:
 
     def successor(self) -> VersionStore:
         """Return a new, empty store in the same folder, in place of this one, which is to be closed and deleted."""
-        new = VersionStore.__new__(VersionStore)
-        new.path, new.damage = self.path, ""
-        new._open(self._number + 1)  # noqa: SLF001 - another store of this class
-        return new
+        return VersionStore(self.path, self._number + 1)
 
     def _versions(self, commits: Iterable[tuple[int, Iterable[Part]]], batch: WriteBatch) -> None:
         """Add the versions of commits to a batch of writes, in the order of keys, which is what RocksDB is fast at."""

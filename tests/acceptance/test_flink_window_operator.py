@@ -331,7 +331,7 @@ def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
 
 @pytest.mark.parametrize("way", ["packed", "general"])
 def test_processing_time_tumbling_windows(way):
-    """WindowOperatorTest.testProcessingTimeTumblingWindows: timestamps are of no account."""
+    """WindowOperatorTest.testProcessingTimeTumblingWindows: timestamps do not matter."""
     h = Harness(TumblingProcessingTimeWindows.of(3000), way)
     h.clock(3)
     for key in ("key2", "key2", "key1", "key1"):

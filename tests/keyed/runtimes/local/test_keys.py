@@ -225,7 +225,7 @@ def test_keys_of_another_type_are_refused_after_a_restart_and_a_restore(tmp_path
     assert run(old, old, old, restore_from=log).values == [(old, 2), (old, 3)]
 
 
-def test_a_vectorised_function_has_keys_of_one_type():
+def test_a_vectorized_function_has_keys_of_one_type():
     harness = KeyedTestHarness(Groups(), key="k", parallelism=2)
     harness.process_batch(pa.table({"k": pa.array([1], pa.int32())}))
     harness.process_batch(pa.table({"k": pa.array([1, 2], pa.int64())}))
