@@ -16,7 +16,7 @@ from keyed.codec.keys import null_key
 from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
-from keyed.tables.conversion import converted, normalised_column
+from keyed.tables.conversion import fitted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 
@@ -158,18 +158,4 @@ def shaped(table: Any, schema: Schema | None, where: str) -> pa.Table:
     target = arrow_schema(schema)
     if TIMESTAMP_COLUMN in table.column_names:
         target = target.append(pa.field(TIMESTAMP_COLUMN, pa.int64()))
-    columns: list[Any] = []
-    for field in target:
-        index = table.schema.get_field_index(field.name)
-        if index < 0:
-            raise OutputDefinitionError(
-                f"{where}: column {field.name!r} is missing, or there twice, in {', '.join(table.column_names)}"
-            )
-        column = table.column(index)
-        try:
-            columns.append(converted(column, field.type))
-        except ValueError as error:
-            raise OutputDefinitionError(
-                f"{where}: column {field.name!r} of {column.type} does not fit {field.type}: {error}"
-            ) from error
-    return pa.Table.from_arrays(columns, schema=target)
+    return pa.Table.from_arrays(fitted(rows, target, where, OutputDefinitionError), schema=target)

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyed.errors import KeyedError
+
 
 def converted(column: Any, type_: pa.DataType) -> Any:
     """Return a column in a declared type.
@@ -31,6 +33,29 @@ def converted(column: Any, type_: pa.DataType) -> Any:
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
     raise ValueError("types differ")
+
+
+def fitted(table: pa.Table, schema: pa.Schema, where: str, failure: type[KeyedError]) -> list[Any]:
+    """Return the columns of a schema out of a table, of its types.
+
+    Raises:
+        KeyedError: Of the type ``failure``: the table lacks a column, has it twice, or it does not fit.
+    """
+    columns: list[Any] = []
+    for field in schema:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
+            raise failure(
+                f"{where}: column {field.name!r} is missing, or there twice, in {', '.join(table.column_names)}"
+            )
+        column = table.column(index)
+        try:
+            columns.append(converted(column, field.type))
+        except ValueError as error:
+            raise failure(
+                f"{where}: column {field.name!r} of {column.type} does not fit {field.type}: {error}"
+            ) from error
+    return columns
 
 
 def normalised_column(column: Any) -> Any:

@@ -13,7 +13,7 @@ from keyed.arrow.write import arrow_schema
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.outputs import Schema
 from keyed.table_state import TableState
-from keyed.tables.conversion import converted, normalised_column
+from keyed.tables.conversion import fitted, normalised_column
 
 #: When a row of a table with a time to live expires: int64, milliseconds.
 DUE_COLUMN = "__keyed_due"
@@ -69,25 +69,12 @@ class Layout:
         """
         if not isinstance(table, pa.Table):
             raise StateAccessError(f"table state {self.name!r}: {type(table).__name__} is no pyarrow.Table")
-        arrays, fields = [], []
-        for name in columns:
-            index = table.schema.get_field_index(name)
-            if index < 0:
-                raise StateAccessError(
-                    f"table state {self.name!r}: the table has no column {name!r}, or has it twice; it has "
-                    f"{', '.join(table.column_names)}"
-                )
-            field = self.schema.field(name)
-            column = table.column(index)
-            try:
-                column = converted(column, field.type)
-            except ValueError as error:
-                raise StateAccessError(
-                    f"table state {self.name!r}: column {name!r} of {column.type} does not fit {field.type}: {error}"
-                ) from error
-            arrays.append(normalised_column(column) if name in self.keys else column)
-            fields.append(field)
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        arrays = fitted(table, schema, f"table state {self.name!r}", StateAccessError)
+        for index, name in enumerate(columns):
+            if name in self.keys:
+                arrays[index] = normalised_column(arrays[index])
+        return pa.Table.from_arrays(arrays, schema=schema)
 
     def completed(self, table: pa.Table) -> pa.Table:
         """Return stored rows with all columns in their order; those that were added since are null."""

@@ -153,7 +153,7 @@ def test_a_table_is_used_in_a_batch_only() -> None:
 @pytest.mark.parametrize(
     ("todo", "message"),
     [
-        (lambda rows: rows.merge(pa.table({"k": ["a"]}), {"n": "sum", "l": "last"}), "no column 'n'"),
+        (lambda rows: rows.merge(pa.table({"k": ["a"]}), {"n": "sum", "l": "last"}), "column 'n' is missing"),
         (lambda rows: rows.merge(ANY, {"n": "sum"}), "must say how each of n, l is combined"),
         (lambda rows: rows.merge(ANY, {"n": "mean", "l": "last"}), "'mean'; give one of sum, min"),
         (lambda rows: rows.merge(ANY, {"n": "sum", "l": "sum"}), "'sum' is not defined for column 'l'"),
@@ -163,7 +163,7 @@ def test_a_table_is_used_in_a_batch_only() -> None:
         ),
         (lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1.5], "l": [[]]})), "column 'n' of double does not fit"),
         (lambda rows: rows.upsert({"k": ["a"]}), "dict is no pyarrow.Table"),
-        (lambda rows: rows.lookup(pa.table({"x": [1]})), "no column 'k'"),
+        (lambda rows: rows.lookup(pa.table({"x": [1]})), "column 'k' is missing"),
         (lambda rows: rows.take(("x", "<=", 1)), "no column 'x'"),
         (lambda rows: rows.take(("n", "~", 1)), "neither a pyarrow"),
         (lambda rows: rows.take([]), "neither a pyarrow"),
