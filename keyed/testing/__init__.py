@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.testing.harness import KeyedTestHarness, Record, Second
 from keyed.testing.memory_changelog import MemoryChangelog
+from keyed.testing.scripts import ProcessingTime
 
 if TYPE_CHECKING:
     from keyed.testing.properties import (
@@ -51,6 +52,7 @@ __all__ = [
     "KeyedStateMachine",
     "KeyedTestHarness",
     "MemoryChangelog",
+    "ProcessingTime",
     "PropertyOptions",
     "Record",
     "Recording",

@@ -53,7 +53,7 @@ from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.states import of_keys, state_by_key
+from keyed.testing.states import namespaces, of_keys, state_by_key
 from keyed.ttl import TimeDomain
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction, combines
 from keyed.watermarks import WatermarkStrategy
@@ -174,6 +174,8 @@ class KeyedTestHarness(Shown):
         if backend not in ("memory", "rocksdb"):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
+        if not isinstance(watermark, WatermarkStrategy | None):
+            raise DefinitionError(f"watermark={watermark!r} is no strategy; give keyed.bounded_out_of_orderness(...)")
         delay = 0 if ingestion_time else None
         delay = delay if watermark is None else watermark.delay_ms
         key2 = key if key2 is None else key2
@@ -507,6 +509,20 @@ class KeyedTestHarness(Shown):
             raise DefinitionError(f"state {name!r}: there is none; there are {', '.join(sorted(names)) or 'none'}")
         return {key: found[key] for key in sorted(found, key=encode_key)}
 
+    def namespaces(self, name: str) -> list[Any]:
+        """Return the namespaces beside keys, of a window say, in which a state has something, in order.
+
+        Raises:
+            DefinitionError: The function has no such state.
+        """
+        self.state(name)
+        found: set[Any] = set()
+        for group in self._groups:
+            meta, store = group.committed()
+            if meta is not None and name in meta.states:
+                found |= namespaces(store, meta.states[name])
+        return sorted(found, key=encode_key)
+
     @property
     def broadcast_state_names(self) -> list[str]:
         """The names of the broadcast states."""
@@ -540,12 +556,19 @@ class KeyedTestHarness(Shown):
         described = [group.committed()[0] for group in self._groups]
         return sorted({*self._declared(), *(name for meta in described if meta for name in meta.states)})
 
-    def state_entries(self) -> int:
-        """Count the live state entries: values, list elements, map entries and rows, of all keys and namespaces."""
+    def state_entries(self, key: Any = None) -> int:
+        """Count the live state entries of a key or of all: values, list elements, map entries and rows."""
+        if key is not None:
+            found = sum(1 for at, _, _ in self._entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
+            return found + sum(len(self.state(name).get(key, ())) for name in self._table_names())
         count = sum(1 for prefix, _, _ in self._entries() if prefix[0] < TIMER_PROCESSING)
         committed = [group.committed() for group in self._groups]
         tables = [store.table(state_id) for meta, store in committed if meta for state_id in table_keys(meta.states)]
         return count + sum(table.num_rows for table in tables if table is not None)
+
+    def _table_names(self) -> set[str]:
+        described = [meta.states for group in self._groups if (meta := group.committed()[0])]
+        return {name for each in described for name in each if each[name]["schema"]["kind"] == "table"}
 
     def metrics(self) -> dict[str, int]:
         """Return the counters, summed over key groups (`keyed.engine.counters`)."""

@@ -1,4 +1,4 @@
-"""What a process remembers of a function outside of its states: attributes of classes, globals, closures, defaults.
+"""What a process remembers of a function outside of its states: attributes of classes, globals, closures, caches.
 
 A new process has all of it as it was at first; a test, which has one process for all, has to put it back.
 """
@@ -6,23 +6,27 @@ A new process has all of it as it was at first; a test, which has one process fo
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from enum import Enum
 from functools import partial
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import attrs
 
 from keyed.functions import Function
 from keyed.state import State
+from keyed.testing.printing import code_of
 
 #: What is put back in place, so that whoever holds it sees it.
 _CONTAINERS = (list, dict, set, bytearray, deque)
 _PLAIN = (*_CONTAINERS, int, float, str, bytes, tuple, type(None))
 _MISSING = object()
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
 @attrs.define
@@ -32,7 +36,7 @@ class _Place:
     Attributes:
         code: The code of it in a test.
         get: Gives what is there, `_MISSING` if nothing is.
-        put: Puts a value there; deletes it for `_MISSING`.
+        put: Puts a value there.
         first: What was there at first.
         content: A copy of what that held.
         touched: Whether it was ever found to be another one.
@@ -49,7 +53,7 @@ class _Place:
         """Tell whether it is another one, or was when that was asked before."""
         now = self.get()
         try:
-            same = type(now) is type(self.first) and bool(now == self.content)
+            same = type(now) is type(self.first) and bool(_form(now) == _form(self.content))
         except Exception:  # noqa: BLE001 - what cannot be compared may be another one
             same = False
         self.touched = self.touched or not same
@@ -63,14 +67,16 @@ class _Place:
                 self.first.clear()
                 (self.first.update if isinstance(self.first, dict | set) else self.first.extend)(content)
                 content = self.first
-            self.put(content)
+            if self.get() is not content:
+                self.put(content)
 
 
 class ProcessMemory:
     """The memory of a process that a function uses, as it is now, to be put back.
 
     It is that in plain values: attributes of the function's classes, globals and variables of closures that their
-    methods use, directly or through other functions, and defaults of arguments.
+    methods use, directly or through other functions, defaults of arguments, and attributes of objects of the user's
+    own classes that these hold. The caches of `functools` are empty, as those of a new process are.
 
     Args:
         function: The function.
@@ -81,6 +87,10 @@ class ProcessMemory:
         self._places: list[_Place] = []
         self._seen: set[FunctionType] = set()
         self._cells: list[CellType] = []
+        self._caches: dict[str, Any] = {}
+        self._filled: set[str] = set()
+        self._added: set[tuple[str, str]] = set()
+        self._objects: list[tuple[str, Any, set[str]]] = []
         for cls in self._classes:
             for name, value in list(vars(cls).items()):
                 if not name.startswith("__"):
@@ -102,31 +112,51 @@ class ProcessMemory:
         """Make it as it was at first."""
         for place in self._places:
             place.put_back()
-        for cls, name in self._new():
-            delattr(cls, name)
+        for code, holder, name in self._new():
+            self._added.add((code, name))
+            type.__delattr__(holder, name) if isinstance(holder, type) else object.__delattr__(holder, name)
+        for code, cache in self._caches.items():
+            if cache.cache_info().currsize:
+                self._filled.add(code)
+                cache.cache_clear()
 
     def lines(self) -> list[str]:
         """Return the code that does so in a test, for what was seen to change."""
         lines = []
         for place in self._places:
             if place.look() or place.touched:
-                *imported, target = place.code.split("; ")
-                lines += [*imported, f"{target} = {place.content!r}"]
+                lines += f"{place.code} = {code_of(place.content)}".split("; ", place.code.count("; "))
+        for code, name in sorted(self._added | {(code, name) for code, _, name in self._new()}):
+            *imported, holder = code.split("; ")
+            lines += [*imported, f"if hasattr({holder}, {name!r}):", f"    del {holder}.{name}"]
+        for code, cache in self._caches.items():
+            if cache.cache_info().currsize or code in self._filled:
+                self._filled.add(code)
+                lines += f"{code}.cache_clear()".split("; ")
         return lines
 
-    def _new(self) -> list[tuple[type, str]]:
-        """Return the attributes of classes that there were not at first."""
+    def _new(self) -> list[tuple[str, Any, str]]:
+        """Return the attributes of classes and objects that there were not at first, with the code of these."""
         known = {place.code for place in self._places}
         return [
-            (cls, name)
+            (cls.__name__, cls, name)
             for cls in self._classes
             for name, value in vars(cls).items()
             if not name.startswith("__") and _is_data(value) and f"{cls.__name__}.{name}" not in known
-        ]
+        ] + [(code, thing, name) for code, thing, names in self._objects for name in _attributes(thing).keys() - names]
 
     def _keep(self, code: str, holder: Any, name: str, value: Any) -> None:
-        """Keep an attribute with plain values."""
-        if not _is_data(value) or any(place.code == code for place in self._places):
+        """Keep an attribute with plain values, and those of an object in it."""
+        if any(place.code == code for place in self._places):
+            return
+        if _is_own(value) and all(value is not thing for _, thing, _ in self._objects):
+            self._objects.append((code, value, set(_attributes(value))))
+            for each, held in _attributes(value).items():
+                self._keep(f"{code}.{each}", value, each, held)
+            for cls in type(value).__mro__:
+                for each, method in list(vars(cls).items()) if _is_users(cls.__module__) else ():
+                    self._follow(method, f"{code}.{each}")
+        if not _is_data(value):
             return
         try:
             content = deepcopy(value)
@@ -141,6 +171,9 @@ class ProcessMemory:
             value = value.fget
         elif isinstance(value, staticmethod | classmethod):
             value = value.__func__
+        if callable(getattr(value, "cache_clear", None)) and callable(getattr(value, "cache_info", None)):
+            self._caches.setdefault(name, value)
+            value = getattr(value, "__wrapped__", None)
         if not isinstance(value, FunctionType) or value in self._seen or not _is_users(value.__module__):
             return
         self._seen.add(value)
@@ -149,8 +182,9 @@ class ProcessMemory:
         module = sys.modules.get(value.__module__)
         for used in sorted(_names(value.__code__)):
             if module is not None and used in vars(module) and not used.startswith("__"):
-                self._keep(f"import {module.__name__}; {module.__name__}.{used}", module, used, vars(module)[used])
-                self._follow(vars(module)[used], f"{module.__name__}.{used}")
+                code = f"import {module.__name__}; {module.__name__}.{used}"
+                self._keep(code, module, used, vars(module)[used])
+                self._follow(vars(module)[used], code)
         for index, cell in enumerate(value.__closure__ or ()):
             try:
                 held = cell.cell_contents
@@ -165,6 +199,35 @@ class ProcessMemory:
 def _is_users(module: str) -> bool:
     root = module.partition(".")[0]
     return root not in ("keyed", "windows") and root not in sys.stdlib_module_names
+
+
+def _is_own(value: Any) -> bool:
+    """Tell whether a value is an object of a class that the user has written, and not of a library."""
+    cls = type(value)
+    if isinstance(value, State | Function | Enum | type | ModuleType) or not _is_users(cls.__module__):
+        return False
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return not isinstance(value, _PLAIN) and not file.startswith(_LIBRARIES)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds, in its dictionary or in slots."""
+    slots = [name for cls in type(value).__mro__ for name in _listed(vars(cls).get("__slots__", ()))]
+    found = {name: getattr(value, name, _MISSING) for name in slots if not name.startswith("__")}
+    return {name: held for name, held in (found | getattr(value, "__dict__", {})).items() if held is not _MISSING}
+
+
+def _listed(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _form(value: Any) -> Any:
+    """Return what can be compared of a value: objects that do not compare themselves are what they hold."""
+    if isinstance(value, dict):
+        return {key: _form(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [type(value), *map(_form, value)]
+    return (type(value), _form(_attributes(value))) if _is_own(value) else value
 
 
 def _is_data(value: Any) -> bool:

@@ -8,7 +8,7 @@ extra ``keyed[testing]``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,9 +21,12 @@ from hypothesis.strategies import SearchStrategy
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedCoProcessFunction
+from keyed.operators import check_parallelism
 from keyed.outputs import schema_of
+from keyed.shown import shows_options
 from keyed.testing import chosen
-from keyed.testing.harness import FunctionOptions, Record
+from keyed.testing.harness import FunctionOptions, KeyedTestHarness, Record
+from keyed.testing.printing import as_test, code_of
 from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Script, Watermark, difference
 from keyed.testing.strategies import batches, steps
@@ -47,6 +50,9 @@ class PropertyOptions(FunctionOptions, total=False):
 
     examples: int | None
     seed: int | None
+
+
+_shows = shows_options(PropertyOptions, broadcast=())
 
 
 class Falsified(AssertionError):
@@ -73,6 +79,7 @@ class _Failure(Exception):
     why: str
     rows: Sequence[Record]
     lines: Sequence[str]
+    values: Any = ()
 
 
 def _prove(
@@ -91,6 +98,10 @@ def _prove(
     Raises:
         Falsified: An example failed.
     """
+    for option, least in (("seed", 0), ("examples", 1)):
+        given_value = options.get(option)
+        if given_value is not None and (type(given_value) is not int or given_value < least):
+            raise DefinitionError(f"{option}={given_value!r} must be an int of at least {least}")
     number = options.get("seed")
     if number is None:
         number = chosen.number("KEYED_SEED")
@@ -125,7 +136,7 @@ def _prove(
     except (_Failure, Flaky):
         # What failed once and not again is no less a fault: the least example that failed is shown.
         last = min(reversed(found), key=lambda failure: (len(failure.rows), len(failure.lines)))
-        test = "\n".join([f"def test_{name}():", *(f"    {line}" for line in last.lines)])
+        test = as_test(name, last.lines, function, last.rows, options, last.values)
         raise Falsified(last.why, last.rows, test, number) from None
     return f"{type(function).__name__}: {proved}, in {examples} examples (--keyed-seed={number})"
 
@@ -137,8 +148,38 @@ def _script(function: Function, done: Iterable[Any], options: Any, *, afresh: bo
 
 
 def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
-    """Return a strategy of records: rows that are none have no timestamp."""
-    return rows.map(lambda drawn: [row if isinstance(row, Record) else Record(row, None) for row in drawn])
+    """Return a strategy of records: rows that are none have no timestamp.
+
+    Raises:
+        DefinitionError: It is no strategy; when it is drawn from, one of something else than lists.
+    """
+    if not isinstance(rows, SearchStrategy):
+        raise DefinitionError(f"rows={rows!r:.200} is no strategy; give strategies.streams(...)")
+
+    def records(drawn: Any) -> list[Record]:
+        if not isinstance(drawn, list):
+            raise DefinitionError(f"rows gives {drawn!r:.200}, and not a list of rows; give strategies.streams(rows)")
+        return [row if isinstance(row, Record) else Record(row, None) for row in drawn]
+
+    return rows.map(records)
+
+
+def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]:
+    """Return what is tried of several.
+
+    Raises:
+        DefinitionError: It is no list of what can be tried, or empty.
+    """
+    if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
+        raise DefinitionError(f"{name}={choices!r} must be a list, and not empty")
+    for choice in choices:
+        check(choice)
+    return list(choices)
+
+
+def _check_backend(backend: Any) -> None:
+    if backend not in ("memory", "rocksdb"):
+        raise DefinitionError(f"backends: {backend!r} must be 'memory' or 'rocksdb'")
 
 
 def _compare(why: str, one: Script, other: Script, seen: str = "") -> None:
@@ -166,6 +207,7 @@ def _fails(script: Script, error: str) -> None:
     raise _Failure(f"the function fails: {error:.500}", script.rows, script.lines("harness"))
 
 
+@_shows
 def assert_batch_split_invariant(
     function: Function, rows: SearchStrategy[Any], **options: Unpack[PropertyOptions]
 ) -> str:
@@ -200,6 +242,7 @@ def assert_batch_split_invariant(
     )
 
 
+@_shows
 def assert_recovery_invisible(
     function: Function,
     rows: SearchStrategy[Any],
@@ -231,11 +274,13 @@ def assert_recovery_invisible(
             "without a crash",
         )
 
+    backends = _choices(backends, "backends", _check_backend)
     chosen_backend = st.sampled_from([*[backends[0]] * 12, *backends[1:]])
     example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True)), chosen_backend)
     return _prove("crash", "crashes after any step change nothing", function, example, check, options)
 
 
+@_shows
 def assert_rescale_invisible(
     function: Function,
     rows: SearchStrategy[Any],
@@ -266,10 +311,12 @@ def assert_rescale_invisible(
             "with one key group",
         )
 
-    example = _stream(rows).flatmap(lambda stream: steps(stream, parallelisms=parallelisms))
+    tried = _choices(parallelisms, "parallelisms", check_parallelism)
+    example = _stream(rows).flatmap(lambda stream: steps(stream, parallelisms=tried))
     return _prove("rescale", "another number of key groups changes nothing", function, example, check, options)
 
 
+@_shows
 def assert_deterministic(function: Function, rows: SearchStrategy[Any], **options: Unpack[PropertyOptions]) -> str:
     """Show that the same input gives the same again, in the same process and with the same clocks.
 
@@ -291,10 +338,13 @@ def assert_deterministic(function: Function, rows: SearchStrategy[Any], **option
     return _prove("same_again", "the same input gives the same again", function, example, check, options)
 
 
+@_shows
 def assert_matches(
     function: Function,
-    model: Callable[[list[Record]], Iterable[Any]],
+    model: Callable[[list[Any]], Iterable[Any]],
     rows: SearchStrategy[Any],
+    *,
+    clocks: bool = False,
     **options: Unpack[PropertyOptions],
 ) -> str:
     """Show that the outputs up to the end of the input are those of a plain Python model, in any order.
@@ -304,6 +354,9 @@ def assert_matches(
         model: Called with the rows as they came, each a `Record`; gives the values of all outputs, or a `Record` of
             those whose timestamp counts.
         rows: The streams.
+        clocks: Whether the processing time moves. The model then gets each move in its place among the rows, as a
+            `ProcessingTime`, before the first of which the processing time is 0. A function with processing-time timers
+            or times to live needs it; by default the processing time stands still.
         options: As all properties have them.
 
     Returns:
@@ -311,11 +364,20 @@ def assert_matches(
 
     Raises:
         Falsified: The outputs differ.
+        DefinitionError: The model fails.
     """
+    if not callable(model):
+        raise DefinitionError(f"model={model!r:.200} is no function; give it before the rows")
 
-    def check(cut: list[Rows]) -> None:
-        script = _script(function, [*cut, End()], options)
-        expected = list(model(list(script.rows)))
+    def check(done: list[Any]) -> None:
+        script = _script(function, [*done, End()], options)
+        happened = [each for step in done for each in (step.rows if isinstance(step, Rows) else [step])]
+        try:
+            expected = list(model(list(happened)))
+        except Exception as error:
+            raise DefinitionError(
+                f"the model fails: {type(error).__name__}: {error}; it was given {happened!r}"
+            ) from error
         timed = any(isinstance(value, Record) for value in expected)
         found = script.run()
         if "error" in found:
@@ -331,15 +393,16 @@ def assert_matches(
                     *script.lines("harness"),
                     "outputs = harness.take_output()",
                     f"outputs = {'outputs' if timed else '[value for value, _ in outputs]'}",
-                    f"assert sorted(outputs, key=repr) == {expected!r}",
+                    f"assert sorted(outputs, key=repr) == {code_of(expected)}",
                 ],
+                expected,
             )
 
-    return _prove(
-        "model", "the outputs are those of the model", function, _stream(rows).flatmap(batches), check, options
-    )
+    proved = "the outputs are those of the model" + ("" if clocks else " while the processing time stands still")
+    return _prove("model", proved, function, _stream(rows).flatmap(steps if clocks else batches), check, options)
 
 
+@_shows
 def assert_state_bounded(
     function: Function,
     rows: SearchStrategy[Any],
@@ -372,40 +435,43 @@ def assert_state_bounded(
         for what, last in ((f"{silence_ms} ms after its last row", silent), ("after the end of the input", [End()])):
             # Work that clocks have made due is done, and what it made due in turn.
             script = _script(function, [*cut, *last], options)
-            found = script.run()
-            if "error" in found:
-                _fails(script, found["error"])
-            held = _held(found)
-            for key, entries in held.items():
-                if len(entries) > keeps:
+            held = script.run(_held)
+            if "error" in held:
+                _fails(script, held["error"])
+            for key, (many, entries) in held["by key"].items():
+                if many > keeps:
                     raise _Failure(
-                        f"{type(function).__name__} leaks: key {key!r} has {len(entries)} entries {what}, and may keep "
-                        f"{keeps}: {', '.join(entries):.300}",
+                        f"{type(function).__name__} leaks: key {key!r} has {many} "
+                        f"{'entry' if many == 1 else 'entries'} of state and timers {what}, and may keep {keeps}: "
+                        f"{', '.join(entries):.300}",
                         script.rows,
                         [
                             *script.lines("harness"),
-                            f"assert harness.state_entries() + len(harness.pending_timers()) <= {keeps * len(held)}",
+                            f"key = {code_of(key)}",
+                            f"assert harness.state_entries(key) + len(harness.pending_timers(key)) <= {keeps}",
                         ],
+                        key,
                     )
 
     proved = f"a key keeps at most {keeps} entries of state and timers when it is silent for {silence_ms} ms"
     return _prove("state_is_bounded", proved, function, _stream(rows).flatmap(batches), check, options)
 
 
-def _held(found: dict[str, Any]) -> dict[Any, list[str]]:
-    """Return what each key has, described."""
+def _held(harness: KeyedTestHarness) -> dict[str, Any]:
+    """Return how many entries of state and timers each key has, and which."""
     held: dict[Any, list[str]] = {}
-    for expression, value in found.items():
-        if expression.startswith("{}.state("):
-            name = expression[10:-2]
-            for key, state in value.items():
-                parts = state if isinstance(state, Collection) and not isinstance(state, str | bytes) else [state]
-                held.setdefault(key, []).extend(f"{name} {part!r}" for part in parts or [state])
-    for timer in found["{}.pending_timers()"]:
+    for name in harness.state_names:
+        for namespace in (None, *harness.namespaces(name)):
+            where = "" if namespace is None else f" in namespace {namespace!r}"
+            for key, state in harness.state(name, namespace).items():
+                held.setdefault(key, []).append(f"{name} {state!r}{where}")
+    for timer in harness.pending_timers():
         held.setdefault(timer.key, []).append(f"timer at {timer.timestamp}")
-    return held
+    many = {key: harness.state_entries(key) + len(harness.pending_timers(key)) for key in held}
+    return {"by key": {key: (many[key], entries) for key, entries in held.items()}}
 
 
+@_shows
 def assert_runtimes_agree(
     function: Function,
     rows: SearchStrategy[Any],
@@ -511,13 +577,16 @@ def assert_runtimes_agree(
                     [
                         *script.lines("harness"),
                         *(
-                            f"stream{number} = keyed.stream({[row.value for row in part]!r}, timestamp={timestamp!r}, "
-                            f"watermark={watermark!r}).{how}"
+                            f"stream{number} = keyed.stream({code_of([row.value for row in part])}, "
+                            f"timestamp={timestamp!r}, watermark={watermark!r}).{how}"
                             for number, (part, how) in enumerate(zip(parts, into, strict=True), 1)
                         ),
                         f"stream = stream1{'.connect(stream2)' if sides == 2 else ''}",
-                        f"result = stream.process({function!r}).run(rows_per_batch={size}, processing_time=lambda: 0)",
-                        "assert sorted(result.values) == sorted(value for value, _ in harness.take_output())",
+                        f"stream = stream.process({code_of(function)}{f', {code_of(output)}' if names else ''})",
+                        f"result = stream.run(rows_per_batch={size}, processing_time=lambda: 0)",
+                        f"assert sorted(map(tuple, result.values), key=repr) == {code_of(expected)}"
+                        if names
+                        else "assert sorted(result.values) == sorted(value for value, _ in harness.take_output())",
                     ],
                 )
 

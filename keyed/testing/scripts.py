@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 
 from keyed.errors import KeyedError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
-from keyed.shown import named
 from keyed.testing.harness import HarnessOptions, KeyedTestHarness, Record
+from keyed.testing.printing import code_of
 from keyed.testing.process_memory import ProcessMemory
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
@@ -36,9 +36,10 @@ class Rows:
         if isinstance(function, VectorizedFunction):
             timed = self.rows[0].timestamp is not None
             time = f', "{TIMESTAMP_COLUMN}"' if timed else ""
-            return [f"{harness}.process_batch(pa.Table.from_pylist({self._plain()!r}){time})"]
+            return [f"{harness}.process_batch(pa.Table.from_pylist({code_of(self._plain())}){time})"]
         calls = [
-            f"{harness}.{_call(row, function)}({row.value!r}{'' if row.timestamp is None else f', {row.timestamp}'})"
+            f"{harness}.{_call(row, function)}"
+            f"({code_of(row.value)}{'' if row.timestamp is None else f', {row.timestamp}'})"
             for row in self.rows
         ]
         return calls if len(calls) == 1 else [f"with {harness}.batch():", *(f"    {call}" for call in calls)]
@@ -114,7 +115,7 @@ class Crash:
 
     def lines(self, harness: str, function: Function) -> list[str]:
         """Return the code that does this step to a harness."""
-        return [f"{harness}.crash_and_recover({function!r})"]
+        return [f"{harness}.crash_and_recover({code_of(function)})"]
 
     def do(self, harness: KeyedTestHarness, function: Function) -> None:
         """Do the step."""
@@ -133,7 +134,7 @@ class Rescale:
 
     def lines(self, harness: str, function: Function) -> list[str]:
         """Return the code that does this step to a harness."""
-        return [f"{harness}.rescale({self.parallelism}, {function!r})"]
+        return [f"{harness}.rescale({self.parallelism}, {code_of(function)})"]
 
     def do(self, harness: KeyedTestHarness, function: Function) -> None:
         """Do the step."""
@@ -187,8 +188,8 @@ class Script:
         """The rows of all steps."""
         return [row for step in self.steps if isinstance(step, Rows) for row in step.rows]
 
-    def run(self) -> Outcome:
-        """Run it and return what can be seen afterwards: outputs in no order, states, timers; or the error."""
+    def run(self, look: Callable[[KeyedTestHarness], Outcome] | None = None) -> Outcome:
+        """Run it and return what can be seen afterwards, by default all of `outcome`; or the error."""
         function = copied(self.function)
         if self.afresh:
             self._memory.put_back()
@@ -198,18 +199,18 @@ class Script:
                     if isinstance(step, Crash | Rescale):
                         self._memory.put_back()
                     step.do(harness, self.function)
-                return outcome(harness)
+                return (look or outcome)(harness)
             except KeyedError as error:
                 return {"error": f"{type(error).__name__}: {error}"}
 
     def lines(self, harness: str) -> list[str]:
         """Return the code of the run, for a variable of this name."""
-        options = [repr(self.function)]
+        options = [code_of(self.function)]
         for name, value in self.options.items():
             if isinstance(value, WatermarkStrategy):
                 options.append(f"{name}=bounded_out_of_orderness({value.delay_ms})")
             elif value and value != "memory":
-                options.append(f"{name}={named(value) if callable(value) else repr(value)}")
+                options.append(f"{name}={code_of(value)}")
         forgets = self._memory.lines()
         lines = [*(forgets if self.afresh else ()), f"{harness} = KeyedTestHarness({', '.join(options)})"]
         for step in self.steps:
@@ -226,6 +227,8 @@ def outcome(harness: KeyedTestHarness) -> Outcome:
         )
     for name in harness.state_names:
         seen[f"{{}}.state({name!r})"] = harness.state(name)
+        for namespace in harness.namespaces(name):
+            seen[f"{{}}.state({name!r}, {code_of(namespace)})"] = harness.state(name, namespace)
     for name in harness.broadcast_state_names:
         seen[f"{{}}.broadcast_state({name!r})"] = harness.broadcast_state(name)
     seen["{}.pending_timers()"] = harness.pending_timers()

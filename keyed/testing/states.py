@@ -43,6 +43,16 @@ def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | 
     return found
 
 
+def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
+    """Return the namespaces beside keys in which a key group has something of a state, that of none left out."""
+    if described["schema"]["kind"] == "table":
+        return set()
+    reader = EntryReader(described)
+    first, end = reader.range
+    found = {reader.entry(*item).namespace for item in store.items() if first <= item[0] < end}
+    return found - {None}
+
+
 def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:
     table, found = store.table(int(described["id"])), dict[Any, Any]()
     schema = described["schema"]

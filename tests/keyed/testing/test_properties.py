@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from keyed import KeyedProcessFunction, MapState, ValueState, bounded_out_of_ord
 from keyed.errors import DefinitionError
 from keyed.testing import (
     Falsified,
-    KeyedTestHarness,
+    ProcessingTime,
     Record,
     assert_batch_split_invariant,
     assert_deterministic,
@@ -76,6 +76,20 @@ def silences(records):
         yield from ((user, time + 60_000) for time, after in pairwise([*times, 10**15]) if after > time + 60_000)
 
 
+def silences_by_clock(happened):
+    now = 0
+    waiting: dict[str, tuple[int, int]] = {}
+    for each in happened:
+        if isinstance(each, ProcessingTime):
+            now = each.to
+            for user in [user for user, (time, _) in waiting.items() if time <= now]:
+                yield user, *waiting.pop(user)
+        else:
+            user = each.value["user"]
+            waiting[user] = now + 1_000, waiting.get(user, (0, 0))[1] + 1
+    yield from ((user, *waited) for user, waited in waiting.items())
+
+
 def sums_seen(records):
     for user, found in by_user(records):
         seen, total = [], 0
@@ -109,9 +123,14 @@ FAULTS: dict[type, tuple[Any, ...]] = {
     wrong.FirstAmountOfModule: (assert_rescale_invisible, IN_ORDER, {}),
     wrong.FirstAmountOfDefault: (assert_recovery_invisible, IN_ORDER, {}),
     wrong.Numbered: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfCache: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstOfRegistry: (assert_recovery_invisible, IN_ORDER, {}),
+    wrong.LastOfObject: (assert_rescale_invisible, IN_ORDER, {}),
     wrong.SeenAt: (assert_deterministic, IN_ORDER, {}),
     wrong.EverSince: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
     wrong.Collected: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.WindowsLeft: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.SilencesByClock: (assert_matches, silences_by_clock, IN_ORDER, {"clocks": True}),
     wrong.Silences: (assert_matches, silences, IN_ORDER, {}),
     wrong.TwiceIfLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
     wrong.MinutesInclusive: (assert_matches, minutes, IN_ORDER, {}),
@@ -127,6 +146,8 @@ FURTHER = {
     wrong.FirstAmountOfModule,
     wrong.FirstAmountOfDefault,
     wrong.Numbered,
+    wrong.FirstOfRegistry,
+    wrong.LastOfObject,
     wrong.Silences,
     wrong.TwiceIfLate,
     wrong.MinutesInclusive,
@@ -224,14 +245,17 @@ def test_the_same_seed_finds_the_same_example():
     [
         wrong.CountOnSelf,
         wrong.FirstAmount,
+        wrong.FirstAmountOfCache,
+        pytest.param(wrong.FirstOfRegistry, marks=pytest.mark.long),
+        pytest.param(wrong.LastOfObject, marks=pytest.mark.long),
         pytest.param(wrong.FirstAmountOfModule, marks=pytest.mark.long),
         pytest.param(wrong.FirstAmountOfDefault, marks=pytest.mark.long),
     ],
 )
 def test_the_printed_test_fails_as_the_property_did(function):
     caught = found(function(), assert_recovery_invisible, IN_ORDER)
-    names = {"KeyedTestHarness": KeyedTestHarness, function.__name__: function}
-    exec(caught.test, names | {"bounded_out_of_orderness": bounded_out_of_orderness}, names)
+    names: dict[str, Any] = {}
+    exec(caught.test, names)
     with pytest.raises(AssertionError):
         names["test_crash"]()
 
@@ -254,3 +278,28 @@ def test_class_attributes_are_put_back():
     with pytest.raises(Falsified):
         assert_deterministic(wrong.Distinct(), IN_ORDER, key=USER)
     assert wrong.Distinct.known == set()
+
+
+@pytest.mark.parametrize(
+    ("prove", "arguments", "options", "told"),
+    [
+        (assert_deterministic, (IN_ORDER,), {"examples": 0}, "examples=0 must be an int of at least 1"),
+        (assert_deterministic, (IN_ORDER,), {"seed": "1"}, "seed='1' must be an int"),
+        (assert_deterministic, (ROW,), {}, "and not a list of rows; give strategies.streams"),
+        (assert_deterministic, ([1],), {}, r"rows=\[1\] is no strategy"),
+        (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is no strategy"),
+        (assert_matches, (IN_ORDER, minutes), {}, "is no function; give it before the rows"),
+        (assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
+        (assert_recovery_invisible, (IN_ORDER,), {"backends": "memory"}, "backends='memory' must be a list"),
+        (assert_recovery_invisible, (IN_ORDER,), {"backends": ["disk"]}, "'disk' must be 'memory' or 'rocksdb'"),
+        (assert_rescale_invisible, (IN_ORDER,), {"parallelisms": [0]}, "parallelism=0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(prove, arguments, options, told):
+    with pytest.raises(DefinitionError, match=told):
+        prove(Total(), *arguments, key=USER, **options)
+
+
+def test_a_misspelt_option_is_refused():
+    with pytest.raises(TypeError, match="'exmples' is no option"):
+        cast("Any", assert_deterministic)(Total(), IN_ORDER, key=USER, exmples=3)

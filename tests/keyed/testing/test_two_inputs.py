@@ -133,8 +133,8 @@ def test_a_fault_is_found_and_the_printed_test_shows_it(function, prove, more):
     with pytest.raises(Falsified) as caught:
         prove(function(), *more, BOTH, seed=1, examples=300, watermark=DELAY, **KEYS, **options)
     assert len(caught.value.rows) <= 5
-    names: Any = {"KeyedTestHarness": KeyedTestHarness, function.__name__: function}
-    exec(caught.value.test, names | {"bounded_out_of_orderness": bounded_out_of_orderness}, names)
+    names: Any = {}
+    exec(caught.value.test, names)
     with pytest.raises(AssertionError):
         next(test for name, test in names.items() if name.startswith("test_"))()
 

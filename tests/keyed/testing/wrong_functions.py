@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from typing import Any, ClassVar
@@ -182,6 +183,65 @@ def numbering():
 Numbered = numbering()
 
 
+class Purse:
+    """An amount that is equal to all others: a cache by user keeps the first."""
+
+    def __init__(self, amount):
+        self.amount = amount
+
+    def __eq__(self, other):
+        return isinstance(other, Purse)
+
+    def __hash__(self):
+        return 0
+
+
+@functools.cache
+def first_amount(user, purse):
+    return purse.amount
+
+
+class FirstAmountOfCache(KeyedProcessFunction):
+    """The same in a cache of `functools`."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], first_amount(value["user"], Purse(value["amount"]))
+
+
+class Registry:
+    """An object that the process holds."""
+
+    def __init__(self):
+        self.first: dict[str, int] = {}
+
+
+class Slotted:
+    """The same with slots."""
+
+    __slots__ = ("last",)
+    last: int
+
+
+REGISTRY = Registry()
+
+
+class FirstOfRegistry(KeyedProcessFunction):
+    """The same in an object of a module."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], REGISTRY.first.setdefault(value["user"], value["amount"])
+
+
+class LastOfObject(KeyedProcessFunction):
+    """The same in an object of the class, with slots."""
+
+    held: ClassVar[Slotted] = Slotted()
+
+    def process_element(self, value, ctx):
+        yield value["user"], getattr(self.held, "last", None)
+        self.held.last = value["amount"]
+
+
 class SeenAt(KeyedProcessFunction):
     """Reads the machine's clock, so a batch that runs again has another state."""
 
@@ -212,6 +272,31 @@ class Collected(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield sum(self.amounts.get())
+
+
+class SilencesByClock(KeyedProcessFunction):
+    """In processing time, the timer of a row stays when the next row comes."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 1_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.count.value()
+        self.count.clear()
+
+
+class WindowsLeft(KeyedProcessFunction):
+    """A leak beside the key: the count of each minute stays in a namespace."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        count = self.count.namespace(ctx.timestamp() // 60_000)
+        count.update(count.value() + 1)
+        yield value["user"], count.value()
 
 
 class Silences(KeyedProcessFunction):
