@@ -87,7 +87,7 @@ def value_getter(column: Column) -> Callable[[Any], Any]:
 
 
 def kept_getter(column: Column) -> Callable[[Any], Any]:
-    """As `value_getter`, for a value that an accumulator keeps."""
+    """Return what `value_getter` does, for a value that an accumulator keeps."""
     get = value_getter(column)
 
     def kept(element: Any) -> Any:
@@ -124,7 +124,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         raise NotImplementedError(f"{type(self).__name__} does not define add")
 
     def add_at(self, value: IN, timestamp: int, accumulator: ACC) -> ACC:
-        """As `add`, where the element's timestamp matters."""
+        """Add as `add` does, where the element's timestamp matters."""
         return self.add(value, accumulator)
 
     def merge(self, a: ACC, b: ACC) -> ACC:

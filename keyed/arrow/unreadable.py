@@ -29,7 +29,7 @@ def unreadable_column(row: Any) -> str | None:
 
 
 def raw_values(column: Any) -> list[Any]:
-    """As `keyed.arrow.read.column_values`, and something for each value that Python has not.
+    """Return what `keyed.arrow.read.column_values` does, and something for each value that Python has not.
 
     In a text, bytes that are no UTF-8 are spelt out; a time is its number: microseconds, or days, since the epoch.
     """
@@ -39,7 +39,7 @@ def raw_values(column: Any) -> list[Any]:
 
 
 def raw_rows(table: Any) -> list[Any]:
-    """As `keyed.arrow.read.table_rows`, with `raw_values`."""
+    """Return what `keyed.arrow.read.table_rows` does, with `raw_values`."""
     columns = [raw_values(column) for column in table.columns]
     return list(map(row_class(tuple(table.schema.names)), zip(*columns, strict=True)))
 

@@ -139,7 +139,7 @@ class TimerQueue:
                 self.added += 1
 
     def register_indexed(self, timestamp: int) -> None:
-        """As `register`, once there is an index."""
+        """Do what `register` does, once there is an index."""
         self.register(timestamp)
         assert self._times is not None
         self._times.setdefault(self._scope.key, set()).add(timestamp)
@@ -253,7 +253,7 @@ class TimerQueue:
                         self._wait(timer, timer.at)
 
     def _advance(self, up_to: int, fire: Callable[[int, Any, Any], None]) -> None:
-        """`advance` in general."""
+        """Do what `advance` does, in general."""
         heap = self.heap
         scope = self._scope
         stack: list[tuple[int, list[Any], set[Any], bool]] = []

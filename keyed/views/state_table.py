@@ -139,7 +139,7 @@ class StateTable:
             return self._value(view, key, entry, namespace)
 
     def query(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
-        """`get`, with the position that the answer was taken from."""
+        """Return what `get` does, with the position that the answer was taken from."""
         with self._view(as_of) as view:
             return QueryResult(self._value(view, key, entry, namespace), view.position)
 

@@ -60,7 +60,7 @@ class _Tables(Mapping[str, StateTable]):
         """Return all tables as one batch left them."""
 
     def _names(self) -> dict[str, tuple[Operator, str]]:
-        """Where each table is. A name that several operators have is ``operator.state``."""
+        """Return where each table is. A name that several operators have is ``operator.state``."""
         found: dict[str, list[tuple[Operator, str]]] = {}
         for operator in self._operators.values():
             operator.source.held.check_open()

@@ -54,7 +54,7 @@ def _close_positions(changelog: KafkaChangelog) -> None:
 
 
 def _names(settings: tuple[tuple[str, Any], ...]) -> str:
-    """Names only: the values may be secrets."""
+    """Show names only: the values may be secrets."""
     return repr([name for name, _ in settings])
 
 

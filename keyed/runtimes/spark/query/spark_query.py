@@ -206,7 +206,7 @@ class SparkQuery(Shown):
         return ended
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As `await_termination`, without the export."""
+        """Wait as `await_termination` does, without the export."""
         waited = 0.0
         with noted_signals() as signals:
             try:

@@ -124,7 +124,7 @@ class Carrier:
 
 
 def carried(parcel: Parcel | None, content: Any) -> Any:
-    """``content`` with the sources that it needs, if there are any to send."""
+    """Return ``content`` with the sources that it needs, if there are any to send."""
     if parcel is None:
         return content
     from pyspark import cloudpickle
@@ -178,7 +178,7 @@ def _held(functions: list[object]) -> set[str]:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a module stands among installed packages, which a server has to have."""
+    """Tell whether a module stands among installed packages, which a server has to have."""
     file = getattr(sys.modules[module], "__file__", None)
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     return file is None or any(Path(place) in Path(file).parents for place in places)
