@@ -6,6 +6,7 @@ Pytest loads it at every start: it imports nothing of the test kit before a test
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,17 +84,26 @@ def keyed_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
 @pytest.fixture
 def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Compare outputs with those in a file beside the test, one to a line; ``--keyed-update`` writes it anew."""
+    taken: set[Path] = set()
 
     def check(outputs: Any, name: str | None = None) -> None:
-        lines = sorted(map(repr, outputs))
-        path = Path(request.path).parent / "golden" / f"{name or request.node.name}.txt"
+        __tracebackhide__ = True
+        lines = sorted(repr(output).replace("\n", "\\n") for output in outputs)
+        if any(" at 0x" in line for line in lines):
+            pytest.fail(f"outputs have an address in their repr, another one each time: {lines[0]}")
+        # Tests of the same name in other files and classes of the folder have files of their own.
+        default = ".".join([Path(request.path).stem, *request.node.nodeid.split("::")[1:]])
+        path = Path(request.path).parent / "golden" / f"{re.sub(r'[^ -~]|[/<>:|?*]', '_', name or default)}.txt"
+        if path in taken:
+            pytest.fail(f"{path} is that of another assert_golden of this test: give each a name=")
+        taken.add(path)
         if request.config.getoption("--keyed-update"):
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             return
         if not path.exists():
             pytest.fail(f"{path} is not there yet: run with --keyed-update, review it and keep it")
-        assert lines == path.read_text(encoding="utf-8").splitlines(), (
+        assert lines == path.read_text(encoding="utf-8").split("\n")[:-1], (
             f"not as in {path}; --keyed-update writes it anew"
         )
 

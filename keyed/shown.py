@@ -62,6 +62,7 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
+            __tracebackhide__ = True  # what pytest shows of a failing test is the call
             if not given.keys() <= known.keys():
                 raise _no_option(function, next(name for name in given if name not in known), list(known))
             return function(*args, **given)

@@ -98,6 +98,7 @@ def _prove(
     Raises:
         Falsified: An example failed.
     """
+    __tracebackhide__ = True
     for option, least in (("seed", 0), ("examples", 1)):
         given_value = options.get(option)
         if given_value is not None and (type(given_value) is not int or given_value < least):
@@ -222,6 +223,7 @@ def assert_batch_split_invariant(
     Raises:
         Falsified: It does depend on it.
     """
+    __tracebackhide__ = True
 
     def check(cut: list[Rows]) -> None:
         whole = [Rows([row for batch in cut for row in batch.rows])] if cut else []
@@ -264,6 +266,7 @@ def assert_recovery_invisible(
     Raises:
         Falsified: A crash can be seen.
     """
+    __tracebackhide__ = True
 
     def check(drawn: Any) -> None:
         done, backend = drawn
@@ -302,6 +305,7 @@ def assert_rescale_invisible(
     Raises:
         Falsified: The number of key groups can be seen.
     """
+    __tracebackhide__ = True
 
     def check(done: list[Any]) -> None:
         _compare(
@@ -329,6 +333,7 @@ def assert_deterministic(function: Function, rows: SearchStrategy[Any], **option
     Raises:
         Falsified: A second run differs.
     """
+    __tracebackhide__ = True
 
     def check(done: list[Any]) -> None:
         script = _script(function, [*done, End()], options)
@@ -366,6 +371,7 @@ def assert_matches(
         Falsified: The outputs differ.
         DefinitionError: The model fails.
     """
+    __tracebackhide__ = True
     if not callable(model):
         raise DefinitionError(f"model={model!r:.200} is no function; give it before the rows")
 
@@ -426,6 +432,7 @@ def assert_state_bounded(
     Raises:
         Falsified: More stays.
     """
+    __tracebackhide__ = True
     silence_ms = milliseconds_of(silence, "silence")
 
     def check(cut: list[Rows]) -> None:
@@ -502,6 +509,7 @@ def assert_runtimes_agree(
         Falsified: They differ.
         DefinitionError: ``key`` names no columns, or Spark lacks a schema.
     """
+    __tracebackhide__ = True
     import keyed
 
     descriptors = tuple(options.get("broadcast", ()))

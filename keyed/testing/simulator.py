@@ -43,6 +43,7 @@ from keyed.testing import chosen
 from keyed.testing.faults import Died, Faults, FaultyDisk
 from keyed.testing.harness import FunctionOptions, Key, KeyedTestHarness, Record
 from keyed.testing.memory_changelog import MemoryChangelog
+from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
 from keyed.watermarks import WatermarkStrategy
 
@@ -421,7 +422,10 @@ class Simulation:
     def expected(self) -> dict[str, Any]:
         """Return what an undisturbed run leaves, and settle the steps."""
         random = Random(self.seed)  # noqa: S311 - chance is for tests
-        rows = list(self.rows(random) if callable(self.rows) else self.rows)
+        rows = self.rows(random) if callable(self.rows) else self.rows
+        if not isinstance(rows, Sequence) or not all(isinstance(row, Record) for row in rows):
+            raise DefinitionError(f"simulate: rows are {rows!r:.200}; give a list of Record(row, timestamp)")
+        rows = list(rows)
         self._steps = _steps(random, rows)
         with KeyedTestHarness(copied(self.function), **self._options) as harness:
             for step in self._steps:
@@ -440,6 +444,7 @@ class Simulation:
         Raises:
             SimulationFailed: It ends otherwise than expected.
         """
+        __tracebackhide__ = True
         random = Random(self.seed + 1)  # noqa: S311 - chance is for tests
         self.script[:] = []
         with ExitStack() as stack:
@@ -533,13 +538,21 @@ def simulate(
         SimulationFailed: One ended otherwise than the undisturbed run.
         DefinitionError: A number that is none.
     """
+    __tracebackhide__ = True
     first = chosen.number("KEYED_SEED") or 0 if seed is None else seed
     many = chosen.number("KEYED_SIMULATIONS") or 100 if simulations is None else simulations
     if type(many) is not int or many < 1:
         raise DefinitionError(f"simulations={many!r} must be an int above 0")
+    if type(first) is not int:
+        raise DefinitionError(f"seed={first!r} must be an int")
+    memory = ProcessMemory(function)
     for each in range(first, first + many):
         simulation = Simulation(function, rows, seed=each, **options)
-        simulation.run(simulation.expected())
+        # Each begins in a new process, so that its seed alone repeats it.
+        with memory.as_at_first():
+            expected = simulation.expected()
+        with memory.as_at_first():
+            simulation.run(expected)
     return (
         f"{type(function).__name__}: outputs, states and timers are those of an undisturbed run, in {many} simulations"
     )

@@ -47,6 +47,31 @@ def test_golden(keyed_harness, assert_golden):
 """
 
 
+GOLDEN = """
+import pytest
+
+class TestOther:
+    @pytest.mark.parametrize("name", ["a/b"])
+    def test_golden(self, assert_golden, name):
+        assert_golden(["one", "two\\u2028lines"])
+        assert_golden([3], "third")
+
+class Lines:
+    def __repr__(self):
+        return "1\\n2"
+
+def test_lines(assert_golden):
+    assert_golden([Lines()])
+
+def test_twice(assert_golden):
+    assert_golden([1])
+    assert_golden([2])
+
+def test_address(assert_golden):
+    assert_golden([object()])
+"""
+
+
 def run_pytest(folder, *options, extra=""):
     (folder / "test_count.py").write_text(PROGRAM.replace("EXTRA", repr(extra)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
@@ -60,12 +85,30 @@ def test_fixtures_options_and_golden_outputs(tmp_path):
     options = ("--keyed-seed=11", "--keyed-simulations=3")
     code, said = run_pytest(tmp_path, *options, "--keyed-update")
     assert code == 0, said
-    assert (tmp_path / "golden" / "test_golden.txt").read_text() == "('a', 1)\n('b', 1)\n"
+    assert (tmp_path / "golden" / "test_count.test_golden.txt").read_text() == "('a', 1)\n('b', 1)\n"
     assert run_pytest(tmp_path, *options)[0] == 0
     code, said = run_pytest(tmp_path, *options, extra="a")
     assert (code, "4 passed" in said, "--keyed-update writes it anew" in said) == (1, True, True)
-    (tmp_path / "golden" / "test_golden.txt").unlink()
+    (tmp_path / "golden" / "test_count.test_golden.txt").unlink()
     assert "run with --keyed-update" in run_pytest(tmp_path, "-k", "golden")[1]
+
+
+@pytest.mark.slow
+def test_golden_outputs_of_each_test_have_a_file_of_their_own(tmp_path):
+    (tmp_path / "test_odd.py").write_text(GOLDEN)
+    code, said = run_pytest(tmp_path, "--keyed-update", "--keyed-simulations=3", "--keyed-seed=11")
+    assert (code, "2 failed, 7 passed" in said) == (1, True), said
+    assert "that of another assert_golden of this test: give each a name=" in said
+    assert "outputs have an address in their repr" in said
+    code, said = run_pytest(tmp_path, "-k", "other or lines")
+    assert code == 0, said
+    assert {path.name for path in (tmp_path / "golden").iterdir()} == {
+        "test_count.test_golden.txt",
+        "test_odd.TestOther.test_golden[a_b].txt",
+        "third.txt",
+        "test_odd.test_lines.txt",
+        "test_odd.test_twice.txt",
+    }
 
 
 def test_who_does_not_use_the_kit_does_not_load_it(tmp_path):
@@ -138,6 +181,6 @@ def test_an_installed_wheel_brings_the_plugin_and_hypothesis_entry_point(tmp_pat
     for options in (["--keyed-update"], []):
         code, said = run(*pytest_, *options)
         assert (code, "7 passed" in said) == (0, True), said
-    (tmp_path / "golden" / "test_golden.txt").write_text("another\n")
+    (tmp_path / "golden" / "test_count.test_golden.txt").write_text("another\n")
     code, said = run(*pytest_, "-k", "golden")
     assert (code, "--keyed-update writes it anew" in said) == (1, True), said

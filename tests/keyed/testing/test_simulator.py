@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from keyed import KeyedProcessFunction
@@ -52,6 +54,25 @@ def test_a_failure_says_its_seed_and_its_steps_and_is_repeated_by_the_seed():
     assert f"--keyed-seed={caught.value.seed}" in str(caught.value)
 
 
-def test_a_number_of_simulations_that_is_none_is_refused():
+class Count(KeyedProcessFunction):
+    runs = 0
+
+    def process_element(self, value, ctx):
+        type(self).runs += 1
+        yield type(self).runs
+
+
+def test_what_another_simulation_left_in_the_process_is_put_back():
+    rows = [Record(n, n) for n in range(8)]
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(Count(), rows, simulations=50, seed=0)
+    with pytest.raises(SimulationFailed) as repeated:
+        simulate(Count(), rows, simulations=1, seed=caught.value.seed)
+    assert (str(repeated.value), Count.runs) == (str(caught.value), 0)
+
+
+def test_what_cannot_be_simulated_is_refused():
     with pytest.raises(DefinitionError, match="simulations=0"):
         simulate(exercise.Exercise(), [], simulations=0)
+    with pytest.raises(DefinitionError, match=r"rows are \[5\]; give a list of Record"):
+        simulate(exercise.Exercise(), cast("Any", [5]))
