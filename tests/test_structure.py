@@ -88,8 +88,6 @@ PUBLIC_MODULES = {"keyed.errors", "keyed.pyflink"}
 PYFLINK = ("keyed.pyflink", "windows")
 # What a query gives is typed where queries are described; it is imported for that alone.
 TYPED = ("keyed.results", "keyed.views")
-# So is what an assigner makes of a stream, which is built on assigners.
-TYPED_RESULT = ("windows.assigners", "windows.stream")
 
 HEAVY = ("confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "rocksdict")
 FORBIDDEN_MODULES = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
@@ -485,7 +483,7 @@ def imported_by(path: Path) -> set[str]:
     """The modules that a file imports, also in functions and for types."""
     module = module_name(path)
     found = {target for _, target, _ in imports(module, tree_of(path), package=path.name == "__init__.py")}
-    return {target for target in found if (module, target) != TYPED_RESULT} - {module}
+    return found - {module}
 
 
 def test_no_modules_import_each_other():

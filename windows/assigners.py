@@ -1,7 +1,7 @@
 """Assigners: which windows an element belongs to.
 
 Source: Flink's ``WindowAssigner`` and its implementations. Sizes, slides, gaps and offsets are `int` milliseconds or
-`timedelta`. A window that several elements share is the same tuple for all of them; nothing is kept per key here.
+`timedelta`. What operators know of them is in `windows.assigning`.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -9,28 +9,25 @@ Source: Flink's ``WindowAssigner`` and its implementations. Sizes, slides, gaps 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from keyed import MAX_TIMESTAMP, DefinitionError, KeyedStream, milliseconds_of
+from windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from windows.evictors import CountEvictor, Evictor
-from windows.merge_plan import merge_time_windows
+from windows.stream import WindowedStream
 from windows.triggers import (
     CountTrigger,
     EventTimeTrigger,
     NeverTrigger,
-    ProcessingTimeTrigger,
     PurgingTrigger,
     Trigger,
 )
-from windows.window import Duration, GlobalWindow, TimeWindow, time_window, window_start
-
-if TYPE_CHECKING:
-    from windows.stream import WindowedStream
+from windows.window import Duration, GlobalWindow
 
 A = TypeVar("A", bound="WindowAssigner")
 
 
-class WindowAssigner:
+class WindowAssigner(AnyAssigner):
     """Assigns elements to windows (Flink's ``WindowAssigner``). Subclass it for windows of your own.
 
     Attributes:
@@ -38,35 +35,9 @@ class WindowAssigner:
         window_type: Class of the windows: a named tuple with ``max_timestamp()``.
     """
 
-    event_time: ClassVar[bool] = True
-    window_type: Callable[..., Any] = TimeWindow
-    #: What `windowed` makes; `windows.stream`, which is built on this module, says what that is.
-    _stream_type: ClassVar[Callable[[KeyedStream, WindowAssigner], WindowedStream]]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
-        """Return the windows of an element. Called once per element; must depend on its arguments alone.
-
-        Args:
-            element: The element.
-            timestamp: Its event timestamp, milliseconds; never ``None`` where ``event_time`` is true.
-            processing_time: The batch's processing time, milliseconds.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define assign_windows")
-
-    def default_trigger(self) -> Trigger:
-        """Return the trigger that is used where none is given."""
-        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
-
-    def default_evictor(self) -> Evictor | None:
-        """Return the evictor that is used where none is given."""
-        return None
-
     def windowed(self, stream: KeyedStream) -> WindowedStream:
         """Cut the stream into these windows, for ``stream.window(assigner)``."""
-        return WindowAssigner._stream_type(stream, self)
+        return WindowedStream(stream, self)
 
 
 class MergingWindowAssigner(WindowAssigner):
@@ -77,36 +48,7 @@ class MergingWindowAssigner(WindowAssigner):
         raise NotImplementedError(f"{type(self).__name__} does not define merge_windows")
 
 
-class HoppingWindows(WindowAssigner):
-    """Windows of one size that start every ``slide``; what tumbling and hopping windows of both clocks share.
-
-    Attributes:
-        size_ms: Length of a window.
-        slide_ms: Distance between the starts of two windows. Tumbling where it equals the size; where it is larger,
-            elements between windows belong to none.
-        offset_ms: Windows start at this time modulo the slide.
-    """
-
-    def __init__(self, size_ms: int, slide_ms: int, offset_ms: int) -> None:
-        self.size_ms = size_ms
-        self.slide_ms = slide_ms
-        self.offset_ms = offset_ms
-
-    def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
-        if not self.event_time:
-            timestamp = processing_time
-        assert timestamp is not None
-        start = window_start(timestamp, self.offset_ms, self.slide_ms)
-        size, slide = self.size_ms, self.slide_ms
-        if size == slide:
-            return (time_window(start, start + size),)
-        return [time_window(first, first + size) for first in range(start, timestamp - size, -slide)]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(size={self.size_ms} ms, slide={self.slide_ms} ms, offset={self.offset_ms} ms)"
-
-
-class _Tumbling(HoppingWindows):
+class _Tumbling(WindowAssigner, HoppingWindows):
     @classmethod
     def of(cls, size: Duration, offset: Duration = 0) -> Self:
         """Make windows of ``size`` that follow each other.
@@ -123,7 +65,7 @@ class _Tumbling(HoppingWindows):
         return cls(size_ms, size_ms, _offset(offset, size_ms, "size"))
 
 
-class _Hopping(HoppingWindows):
+class _Hopping(WindowAssigner, HoppingWindows):
     @classmethod
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
         """Make windows of ``size`` that start every ``slide``.
@@ -165,39 +107,7 @@ SlidingEventTimeWindows = HoppingEventTimeWindows
 SlidingProcessingTimeWindows = HoppingProcessingTimeWindows
 
 
-class SessionWindows(MergingWindowAssigner):
-    """Windows that end when no element came for a gap; what the session windows of both clocks share.
-
-    Attributes:
-        gap_of: The gap after an element, in milliseconds, or the one gap of all.
-    """
-
-    def __init__(self, gap_of: int | Callable[[Any], int]) -> None:
-        self.gap_of = gap_of
-
-    def gap_ms(self, element: Any) -> int:
-        """Return the gap after ``element``.
-
-        Raises:
-            DefinitionError: The user's function gave no duration of at least 1 ms.
-        """
-        gap = self.gap_of
-        return gap if isinstance(gap, int) else milliseconds_of(gap(element), "session gap", least=1)
-
-    def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
-        if not self.event_time:
-            timestamp = processing_time
-        assert timestamp is not None
-        return (time_window(timestamp, timestamp + self.gap_ms(element)),)
-
-    def merge_windows(self, windows: Iterable[Any]) -> Iterable[tuple[Any, list[Any]]]:
-        return merge_time_windows(windows)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(gap={self.gap_of!r})"
-
-
-class _Sessions(SessionWindows):
+class _Sessions(SessionWindows, MergingWindowAssigner):
     @classmethod
     def with_gap(cls, gap: Duration) -> Self:
         """Make sessions that end ``gap`` after their last element.

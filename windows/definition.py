@@ -34,7 +34,7 @@ from keyed import (
     milliseconds_of,
 )
 from windows.aggregates import Aggregate, AnyAggregate, Count, Functions
-from windows.assigners import HoppingWindows, MergingWindowAssigner, SessionWindows, WindowAssigner
+from windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from windows.evictors import Evictor
 from windows.process_function import ProcessWindowFunction
 from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
@@ -55,7 +55,7 @@ class Definition:
         row_reason: Why they are computed row by row, where whole columns were considered.
     """
 
-    assigner: WindowAssigner
+    assigner: AnyAssigner
     trigger: Trigger
     evictor: Evictor | None
     aggregates: tuple[AnyAggregate, ...]
@@ -128,7 +128,7 @@ class Definition:
 
 def define(
     *,
-    assigner: WindowAssigner,
+    assigner: AnyAssigner,
     trigger: Trigger | None = None,
     evictor: Evictor | None = None,
     aggregate: Any = None,
@@ -150,7 +150,7 @@ def define(
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
     """
-    _expect("assigner", assigner, WindowAssigner, "an assigner such as TumblingEventTimeWindows.of(60_000)")
+    _expect("assigner", assigner, AnyAssigner, "an assigner such as TumblingEventTimeWindows.of(60_000)")
     if trigger is not None:
         _expect("trigger", trigger, Trigger, "a trigger such as CountTrigger.of(3)")
     if evictor is not None:
@@ -167,7 +167,7 @@ def define(
     lateness_ms = milliseconds_of(allowed_lateness_ms, "allowed_lateness")
     idle_ms = None if idle_timeout_ms is None else milliseconds_of(idle_timeout_ms, "idle_timeout", least=1)
     chosen = trigger if trigger is not None else assigner.default_trigger()
-    if isinstance(assigner, MergingWindowAssigner) and not chosen.can_merge():
+    if hasattr(assigner, "merge_windows") and not chosen.can_merge():
         raise DefinitionError(f"windows of {assigner!r} merge, which {chosen!r} does not support; use another trigger")
     _nested_triggers(chosen)
     evictor = evictor if evictor is not None else assigner.default_evictor()

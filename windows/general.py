@@ -24,7 +24,7 @@ from keyed import (
     TimeDomain,
     ValueState,
 )
-from windows.assigners import MergingWindowAssigner, SessionWindows
+from windows.assigning import SessionWindows
 from windows.cells import Cells
 from windows.definition import Definition
 from windows.emission import Emission
@@ -51,7 +51,7 @@ class GeneralWindows:
         self._trigger = definition.trigger
         self._evictor = definition.evictor
         self._cells = Cells(definition.aggregates) if definition.aggregates else None
-        merging = isinstance(self._assigner, MergingWindowAssigner)
+        merging = hasattr(self._assigner, "merge_windows")
         self._merging: Any = None
         if merging:
             self._merging = context.get_state(ValueState(name=_MERGING, in_place=True))
@@ -248,8 +248,7 @@ class GeneralWindows:
 
     def _add_window(self, window: Any, watermark: int, now: int) -> tuple[Any, Any]:
         """Add a window to those in flight. Where it ended up, and the state window of that (none if it is late)."""
-        assigner = self._assigner
-        assert isinstance(assigner, MergingWindowAssigner)
+        assigner: Any = self._assigner
         make = assigner.window_type
         pairs = self._in_flight()
         first, last = 0, len(pairs)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
-from windows.assigners import SessionWindows
+from windows.assigning import SessionWindows
 from windows.cells import Cells
 from windows.definition import Definition
 from windows.emission import Emission

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
-from windows.assigners import HoppingWindows
+from windows.assigning import HoppingWindows
 from windows.cells import Cells
 from windows.definition import Definition, hopping_slice
 from windows.emission import Emission

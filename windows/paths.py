@@ -11,7 +11,7 @@ from typing import Literal
 
 from keyed import DefinitionError
 from windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
-from windows.assigners import HoppingWindows, SessionWindows
+from windows.assigning import HoppingWindows, SessionWindows
 from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from windows.definition import Definition
 from windows.sketches import ApproxCountDistinct

@@ -20,7 +20,7 @@ from keyed import (
     shows_options,
 )
 from windows.aggregates import Reduce
-from windows.assigners import HoppingWindows, WindowAssigner
+from windows.assigning import AnyAssigner, HoppingWindows
 from windows.continuous import ContinuousColumns, ContinuousRows
 from windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
 from windows.evictors import Evictor
@@ -60,7 +60,7 @@ class WindowedStream:
     """
 
     stream: KeyedStream
-    assigner: WindowAssigner
+    assigner: AnyAssigner
     _trigger: Trigger | None = None
     _evictor: Evictor | None = None
     _lateness_ms: int = 0
@@ -279,9 +279,6 @@ class WindowedStream:
             element_type=self._element_type,
             open_slices=open_slices,
         )
-
-
-WindowAssigner._stream_type = WindowedStream  # noqa: SLF001 - the one place where the two meet
 
 
 def explain(output: Output) -> str:

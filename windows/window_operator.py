@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypedDict, Unpack
 
 from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag, shows_options
-from windows.assigners import WindowAssigner
+from windows.assigning import AnyAssigner
 from windows.definition import Definition, define
 from windows.evictors import Evictor
 from windows.general import GeneralWindows
@@ -62,7 +62,7 @@ class WindowOperator(KeyedProcessFunction):
     """
 
     @shows_options(OperatorParts, allowed_lateness_ms=0, key_names=("key",), timestamps=False, element_type=object)
-    def __init__(self, *, assigner: WindowAssigner, **parts: Unpack[OperatorParts]) -> None:
+    def __init__(self, *, assigner: AnyAssigner, **parts: Unpack[OperatorParts]) -> None:
         self.definition: Definition = define(assigner=assigner, **parts)
 
     @classmethod

@@ -2,19 +2,19 @@
 
 Pure functions of columns, which know neither state nor clocks:
 
-``groups``           rows → dense numbers of groups, and sums, minima and so on by them
-``accumulators``     aggregates whose accumulator is a number or a value or two
-``collecting``       aggregates whose accumulator is a list: top-k, distinct values, registers of a sketch
-``fold``             the accumulators of a definition side by side, and running merges of them
-``slices``           tumbling and hopping windows as slices of time
-``sessions``         merging of sessions: what joins what, what is late, what fires when
+- `row_groups`: rows → dense numbers of groups, and sums, minima and so on by them.
+- `accumulators`: aggregates whose accumulator is a number or a value or two.
+- `list_accumulators`: those whose accumulator is a list: top-k, distinct values, registers of a sketch.
+- `fold`: the accumulators of a definition side by side, and running merges of them.
+- `slices`: tumbling and hopping windows as slices of time.
+- `session_merging`: what of sessions joins what, what is late, what fires when.
 
 On them, with a table as state:
 
-``tables``           columns of input, state and results
-``slice_windows``    tumbling and hopping windows
-``session_windows``  session windows
-``operator``         the vectorized function
+- `window_tables`: columns of input, state and results.
+- `slice_windows`, `session_windows`: the windows of both kinds.
+- `running_totals`: aggregates over all elements so far, for `windows.aggregate`.
+- `batch_operator`: the vectorized function.
 
 All but `windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them when the first column is there.
 """

@@ -29,7 +29,7 @@ from keyed import (
     TaskContext,
     VectorizedFunction,
 )
-from windows.assigners import HoppingWindows, SessionWindows, WindowAssigner
+from windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from windows.definition import Definition, define, hopping_slice
 from windows.paths import plain_type, row_reason
 
@@ -60,7 +60,7 @@ class WindowBatchOperator(VectorizedFunction):
     def __init__(
         self,
         *,
-        assigner: WindowAssigner,
+        assigner: AnyAssigner,
         aggregate: Mapping[str, Any],
         columns: Mapping[str, str | None],
         key_names: tuple[str, ...] = ("key",),

@@ -27,7 +27,7 @@ class VectorizedSessions:
     """The logic of one key group.
 
     Args:
-        definition: The operator; its assigner is one of `windows.assigners.SessionWindows` with one gap for all.
+        definition: The operator; its assigner is one of `windows.assigning.SessionWindows` with one gap for all.
         tables: Its columns.
         state: Its state.
         delay_ms: How far the watermark stays behind the highest timestamp; 0 where another operator sets it.

@@ -26,7 +26,7 @@ class SliceWindows:
     """The logic of one key group.
 
     Args:
-        definition: The operator; its assigner is one of `windows.assigners.HoppingWindows`.
+        definition: The operator; its assigner is one of `windows.assigning.HoppingWindows`.
         tables: Its columns.
         state: Its state.
     """

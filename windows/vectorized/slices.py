@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from windows.assigners import HoppingWindows
+from windows.assigning import HoppingWindows
 from windows.definition import hopping_slice
 
 #: As far from 1970 may times be on this path, milliseconds: 146 million years.
