@@ -29,7 +29,7 @@ from keyed.engine.channels import ChannelId
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
-from keyed.errors import DefinitionError, TimestampError
+from keyed.errors import ChangelogError, DefinitionError, TimestampError
 from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
@@ -640,12 +640,22 @@ class KeyedTestHarness(Shown):
 
         Raises:
             ChangelogError: There is no such batch.
+            DefinitionError: The changelog has nothing of any of the keys.
             HistoryCompacted: It is older than what compaction left.
             StateSchemaChanged: The function's states do not fit the changelog's.
         """
-        harness = cls(function, restore_from=RestorePoint(changelog, until=as_of), **options)
+        if isinstance(keys, str | bytes):
+            raise DefinitionError(f"keys={keys!r}: give a list of keys")
+        try:
+            harness = cls(function, restore_from=RestorePoint(changelog, until=as_of), **options)
+        except (DefinitionError, ChangelogError) as error:
+            error.args = tuple(str(each).replace("until=", "as_of=", 1) for each in error.args)
+            raise
         if keys is not None:
-            harness._keep_only({encode_key(each) for each in keys})
+            wanted = [*keys]
+            harness._keep_only({encode_key(each) for each in wanted})
+            if not any(harness.state_entries(key) or harness.pending_timers(key) for key in wanted):
+                raise DefinitionError(f"keys={wanted!r}: the changelog has neither state nor timers of them")
         return harness
 
     def crash_and_recover(self, function: Function | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,12 +24,14 @@ from keyed.runtimes.local.local_position import LocalPosition, decode_position
 from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
 from keyed.sources import PAUSE, IngestionTime, SeekableSource
+from keyed.state import MapState
 from keyed.testing.harness import Key, KeyedTestHarness, Record
 from keyed.testing.recordings import Recording
 from keyed.testing.scripts import Rows
 from keyed.watermarks import WatermarkStrategy
 
 _Position = LocalPosition | SparkPosition
+_NOTHING = object()
 
 
 @attrs.frozen
@@ -40,7 +42,8 @@ class Replayed:
         first: Number of the first batch.
         last: Number of the last one.
         rows: How many rows they had.
-        lines: What differs, as a diff: ``-`` as it was, ``+`` as it would have been. Outputs first, then states by key.
+        lines: What differs, as a diff: ``-`` as it was, ``+`` as it would have been. Outputs first, those to side
+            outputs too, then states by key, then timers.
     """
 
     first: int
@@ -60,6 +63,7 @@ def replay(
     timestamp: str | Callable[[Any], int] | IngestionTime | None = None,
     watermark: WatermarkStrategy | None = None,
     order: Order = "event_time",
+    broadcast: Sequence[MapState[Any, Any]] = (),
     first: int = 1,
     last: int | None = None,
 ) -> Replayed:
@@ -77,6 +81,7 @@ def replay(
             that already. `keyed.INGESTION_TIME` if the job has that.
         watermark: As the job has it.
         order: As the job has it.
+        broadcast: Descriptors of its broadcast states, as the job has them.
         first: Number of the first batch; the state before it is taken from the changelog.
         last: Number of the last one; the newest by default.
 
@@ -99,7 +104,7 @@ def replay(
     commits = {commit.sequence: commit for commit, _ in changelog.reader(0).commits(first - 1, last)}
     batches = _batches(changelog, rows, positions, range(first, last + 1), timestamp)
     options: dict[str, Any] = {"key": key, "key2": key2, "watermark": watermark or WatermarkStrategy(0)}
-    options |= {"order": order, "ingestion_time": isinstance(timestamp, IngestionTime)}
+    options |= {"order": order, "broadcast": broadcast, "ingestion_time": isinstance(timestamp, IngestionTime)}
     runs = []
     for each in (function, changed):
         with _begin(changelog, each, first - 1, options) as harness:
@@ -109,15 +114,43 @@ def replay(
                     Rows(taken).do(harness, each)
                 if commits[number].ended:
                     harness.end_of_input()
-            runs.append((harness.take_output(), {name: harness.state(name) for name in harness.state_names}))
+            runs.append(_seen(harness))
     with _begin(changelog, function, last, options) as harness:
-        for name, state in runs[0][1].items():
-            if harness.state(name) != state:
+        for (what, left), (_, logged) in zip(runs[0].items(), _seen(harness).items(), strict=True):
+            if what in ("state", "timer") and any(_differ(left, logged)):
                 raise DefinitionError(
-                    f"rows: with them {type(function).__name__} leaves another state {name!r} than the changelog has "
-                    f"after batch {last}; give the rows, key, timestamp, watermark and order that the job had"
+                    f"rows: with them {type(function).__name__} leaves another {next(_differ(left, logged))} than the "
+                    f"changelog has after batch {last}; give the rows, key, timestamp, watermark and order of the job"
                 )
     return Replayed(first, last, sum(map(len, batches)), tuple(_diff(*runs)))
+
+
+def _seen(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
+    """Return what is to be seen of a harness: each by what it is, outputs and timers with how many there are."""
+    outputs = Counter(f"output {record!r}" for record in harness.take_output())
+    for tag in harness.side_outputs:
+        outputs.update(f"side output {tag!r} {record!r}" for record in harness.take_side_output(tag))
+    states: dict[str, Any] = {}
+    for name in harness.state_names:
+        for namespace in (None, *harness.namespaces(name)):
+            where = "" if namespace is None else f" in namespace {namespace!r}"
+            for key, value in harness.state(name, namespace).items():
+                states[f"state {name}[{key!r}]{where}"] = value
+    timers = Counter(
+        f"timer {'' if timer.name is None else f'{timer.name!r} '}of {timer.key!r} at {timer.timestamp}, "
+        f"{timer.domain.value}"
+        for timer in harness.pending_timers()
+    )
+    return {"output": outputs, "state": states, "timer": timers}
+
+
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+    """Return what is not the same."""
+    for what in sorted({*one, *other}):
+        left, right = one.get(what, _NOTHING), other.get(what, _NOTHING)
+        # A NaN is not equal to itself, but shown the same.
+        if left != right and repr(left) != repr(right):
+            yield what
 
 
 def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Position]:
@@ -160,6 +193,11 @@ def _batches(
         ]
     else:
         counts = [0 if position is None else _rows_of(position, changelog) for position in ends]
+        if not isinstance(rows, Iterable):
+            raise DefinitionError(
+                f"rows={rows!r}: a changelog holds no rows; give Recording(folder), what the job has recorded with "
+                "record=, or its source"
+            )
         given = list(rows)
         if len(given) < counts[-1]:
             raise DefinitionError(f"rows: {len(given)} are given, and the job had read {counts[-1]}")
@@ -270,16 +308,10 @@ def _time(row: Any, timestamp: Any) -> int | None:
     return int(time)
 
 
-def _diff(before: Any, after: Any) -> Iterable[str]:
-    (outputs, states), (new_outputs, new_states) = before, after
-    counts, new_counts = Counter(map(repr, outputs)), Counter(map(repr, new_outputs))
-    for sign, found in (("-", counts - new_counts), ("+", new_counts - counts)):
-        yield from (f"{sign} output {text}" for text in sorted(found.elements()))
-    for name in sorted({*states, *new_states}):
-        old, new = states.get(name, {}), new_states.get(name, {})
-        for key in sorted({*old, *new}, key=repr):
-            if old.get(key) != new.get(key):
-                if key in old:
-                    yield f"- state {name}[{key!r}] = {old[key]!r}"
-                if key in new:
-                    yield f"+ state {name}[{key!r}] = {new[key]!r}"
+def _diff(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for kind in ("output", "timer"):
+        for sign, one, other in (("-", before[kind], after[kind]), ("+", after[kind], before[kind])):
+            yield from (f"{sign} {text}" for text in sorted((Counter(one) - Counter(other)).elements()))
+        old, new = before["state"], after["state"]
+        for what in _differ(old, new) if kind == "output" else ():
+            yield from (f"{sign} {what} = {of[what]!r}" for sign, of in (("-", old), ("+", new)) if what in of)

@@ -180,8 +180,14 @@ def test_a_past_batch_and_some_keys_are_taken(job):
         harness.crash_and_recover()
         harness.process(("b", 1), 50)
         assert harness.state("total") == {"a": 4, "b": 1}
-    with pytest.raises(ChangelogError, match="until=9"):
+    with pytest.raises(ChangelogError, match="as_of=9"):
         KeyedTestHarness.from_changelog(job, Reminded(), as_of=9)
+    with pytest.raises(DefinitionError, match="as_of=0 must be the number of a batch"):
+        KeyedTestHarness.from_changelog(job, Reminded(), as_of=0)
+    with pytest.raises(DefinitionError, match=r"keys=\['x'\]: the changelog has neither state nor timers"):
+        KeyedTestHarness.from_changelog(job, Reminded(), keys=["x"])
+    with pytest.raises(DefinitionError, match="keys='a': give a list"):
+        KeyedTestHarness.from_changelog(job, Reminded(), keys="a")
 
 
 def test_the_representation_tells_what_a_failing_test_wants_to_know():

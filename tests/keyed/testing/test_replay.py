@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -65,6 +65,11 @@ def test_what_differs_is_told_from_any_batch_on(job, first):
     done = replay(job, Sales(), WithoutSevens(), ROWS, key="shop", timestamp="time", first=first)
     assert (done.first, done.last, done.rows) == (first, 6, 9 - 2 * (first - 1))
     assert done.lines == DIFFERS
+
+
+def test_without_rows_it_is_refused(job):
+    with pytest.raises(DefinitionError, match="rows=None: a changelog holds no rows; give Recording"):
+        replay(job, Sales(), Sales(), cast("Any", None), key="shop", timestamp="time")
 
 
 def test_before_the_difference_there_is_none(job):
@@ -218,6 +223,52 @@ def test_both_sides_are_recorded(tmp_path):
     assert "+ state total['a'] = -4" in replay(changelog, Both(), Negative(), recording, key="shop").lines
     with pytest.raises(ChangelogError, match=r"the job reads 2 sources: run it with record=folder"):
         replay(changelog, Both(), Both(), ROWS, key="shop")
+
+
+class Ruled(keyed.KeyedBroadcastProcessFunction):
+    """Counts by second in namespaces, by the factor that is broadcast, and tells large ones at the side."""
+
+    counts = ValueState(int, default=0)
+    added = 0
+
+    def process_element(self, value, ctx):
+        counts = self.counts.namespace(value["time"] // 1000)
+        counts.update(counts.value() + value["amount"] * (ctx.get_broadcast_state(FACTORS).get("all") or 1))
+        ctx.output(keyed.OutputTag("large"), counts.value() + self.added)
+        ctx.timer_service().set_timer("later", ctx.timestamp() + 60_000 + self.added)
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(FACTORS).put("all", value["amount"] + self.added)
+
+    def on_timer(self, timestamp, ctx):
+        """Do nothing."""
+
+
+class Ruled1(Ruled):
+    added = 1
+
+
+FACTORS = MapState(str, int, name="factors")
+
+
+def test_side_outputs_namespaces_broadcast_states_and_timers_are_compared(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    rows = keyed.stream(ROWS[:3], timestamp="time").key_by("shop")
+    rules = keyed.stream([{"amount": 2, "time": 0}], timestamp="time").broadcast(FACTORS)
+    job = rows.connect(rules).process(Ruled(), changelog=changelog, output="n int")
+    job.run(rows_per_batch=1, record=tmp_path / "record", processing_time=lambda: 1, drain=False)
+    options: dict[str, Any] = {"key": "shop", "broadcast": [FACTORS]}
+    recording = Recording(tmp_path / "record")
+    assert replay(changelog, Ruled(), Ruled(), recording, **options).lines == ()
+    lines = replay(changelog, Ruled(), Ruled1(), recording, **options, last=3).lines
+    assert {
+        "- side output 'large' Record(value=4, timestamp=2000)",
+        "- state factors[None] = {'all': 2}",
+        "- state counts['b'] in namespace 2 = 4",
+        "+ state counts['b'] in namespace 2 = 6",
+        "- timer 'later' of 'b' at 62000, event_time",
+        "+ timer 'later' of 'b' at 62001, event_time",
+    } <= set(lines)
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path):
