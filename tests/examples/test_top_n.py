@@ -319,9 +319,9 @@ def test_killed_and_run_again_gives_each_row_once(tmp_path, departures):
 @pytest.mark.slow
 @pytest.mark.spark
 def test_on_spark_equals_pandas(tmp_path, departures):
-    finish(start(tmp_path / "out"))
-    late = check(tmp_path / "out", departures, window="60min", delay="60min", n=10, rows_per_batch=20_000)
-    assert late > 50
+    finish(start(tmp_path / "out", "--delay-minutes", "15", "--rows-per-batch", "40000"))
+    late = check(tmp_path / "out", departures, window="60min", delay="15min", n=10, rows_per_batch=40_000)
+    assert late > 20
 
 
 @pytest.mark.long

@@ -110,10 +110,10 @@ def test_a_checkpoint_goes_on_as_it_began_and_is_restored_otherwise(spark, tmp_p
     # What began unchained stays so, whatever the query says; what began chained is not taken apart.
     with pytest.raises(CheckpointError, match=r"'then' runs chained to 'hand' in the checkpoint.*chain=False"):
         run(spark, tmp_path / "True", "rows", chain=False)
-    for chain in (True, False):
-        run(spark, tmp_path / str(chain), "rows", chain=True, drain=True)
+    counters = [run(spark, tmp_path / str(chain), "rows", chain=True, drain=True) for chain in (True, False)]
     assert outputs(tmp_path / "True") == outputs(tmp_path / "False")
     assert changes(tmp_path / "True") == changes(tmp_path / "False")
+    assert counters[0] == counters[1]
 
 
 @pytest.mark.long

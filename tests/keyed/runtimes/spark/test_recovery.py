@@ -110,7 +110,7 @@ class Program:
     ],
 )
 def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, kind):
-    elements = write_batches(tmp_path, 8)
+    elements = write_batches(tmp_path, 5)
     chance = random.Random(store + kind)
     for _ in range(2):
         program = Program(tmp_path, store=store, kind=kind)
