@@ -14,7 +14,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow simulate spark-matrix lowest oldest-spark lint format types bench clean
+.PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark lint format types bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
 
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
 	$(PYTEST) -n 3 -m slow $(ARGS)
+
+archive: setup ## an archive of Spark's classes, with which the JVMs of the tests start in half the time; they do without
+	$(BIN)/python -m tests.support.classes
 
 simulate: setup ## 2,000 seeds of the simulator, and bugs that are planted and have to be found (ARGS="--seeds 100000")
 	$(BIN)/python -m tests.keyed.testing.simulations --planted $(ARGS)

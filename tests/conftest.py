@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.classes import jvm_options
 from tests.support.jars import CONNECTOR, NoJars, fetch
 from tests.support.kafka import ADDRESS, Broker, NoBroker
 
-# The JVMs of tests live too short for Java's second compiler and its concurrent collector, which cost half their time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
