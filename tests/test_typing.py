@@ -13,6 +13,9 @@ from tests.test_docs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# One worker runs them all, so that mypy looks at the library once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("typing")]
+
 PROGRAM = """
 from collections.abc import Iterator
 from typing import Any, assert_type
@@ -82,8 +85,8 @@ class Typed(KeyedProcessFunction):
 
 def mypy(folder: Path, *files: Path) -> subprocess.CompletedProcess[str]:
     """What mypy says of files in strict mode."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", str(folder / "cache")]
-    return subprocess.run([*command, *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", folder.parent / "mypy"]
+    return subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def pyright(folder: Path, *files: Path, **rules: bool) -> subprocess.CompletedProcess[str]:
@@ -102,16 +105,15 @@ def wrong_lines(program: str, said: str) -> list[str]:
     return [lines[int(line) - 1].strip() for line in re.findall(r"program\.py:(\d+):.*error", said)]
 
 
-@pytest.mark.slow
 def test_types_of_state_are_known_and_wrong_ones_found(tmp_path):
-    file = tmp_path / "program.py"
     wrong = ['self.seen.update("no")', 'self.recent.add("no")', "self.longest.add(1)"]
     wrong += ["run(checkpoint=3)", "run(no_option=True)", 'run(trigger="1 second")']
-    for program, expected in ((PROGRAM, []), (PROGRAM + "".join(f"        {line}\n" for line in wrong), wrong)):
-        file.write_text(program)
-        for checker in (mypy, pyright):
-            done = checker(tmp_path, file)
-            assert wrong_lines(program, done.stdout) == expected, done.stdout
+    program = PROGRAM + "".join(f"        {line}\n" for line in wrong)
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    for checker in (mypy, pyright):
+        done = checker(tmp_path, file)
+        assert wrong_lines(program, done.stdout) == wrong, done.stdout
 
 
 @pytest.fixture
@@ -123,7 +125,6 @@ def code_of_the_docs(tmp_path):
     return files
 
 
-@pytest.mark.slow
 def test_the_code_of_readme_and_tutorial_is_typed(tmp_path, code_of_the_docs):
     done = mypy(tmp_path, *code_of_the_docs)
     assert done.returncode == 0, done.stdout
@@ -133,7 +134,6 @@ def test_the_code_of_readme_and_tutorial_is_typed(tmp_path, code_of_the_docs):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
 def test_the_examples_are_typed(tmp_path):
     # As above; that mypy has nothing against them `make types` says.
     unknown = [f"reportUnknown{what}Type" for what in ("Member", "Argument", "Variable", "Lambda")]

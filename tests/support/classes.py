@@ -1,7 +1,8 @@
 """An archive of the classes that Spark loads, with which the JVMs of the tests start in half the time.
 
-``python -m tests.support.classes`` runs a small query and has its JVM write the archive (Java's class data sharing) into
-the environment. The tests look for it there, and do without where there is none. A JVM with other classes leaves it alone.
+``python -m tests.support.classes`` runs a small query and has its JVM write the archive (Java's class data sharing)
+into the environment. The tests look for it there, and do without where there is none. A JVM that has other
+classes leaves it alone.
 """
 
 from __future__ import annotations
