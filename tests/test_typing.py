@@ -85,8 +85,9 @@ class Typed(KeyedProcessFunction):
 
 def mypy(folder: Path, *files: Path) -> subprocess.CompletedProcess[str]:
     """What mypy says of files in strict mode."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", folder.parent / "mypy"]
-    return subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", ""]
+    command += ["--cache-dir", str(folder.parent / "mypy"), *map(str, files)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def pyright(folder: Path, *files: Path, **rules: bool) -> subprocess.CompletedProcess[str]:
