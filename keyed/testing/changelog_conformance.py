@@ -166,7 +166,7 @@ class ChangelogConformance:
         Args:
             path: A folder for this test alone.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define make_changelog")
 
     def test_it_is_created_once(self, tmp_path: Path) -> None:
         changelog = self.make_changelog(tmp_path)

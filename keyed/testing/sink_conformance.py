@@ -38,11 +38,11 @@ class SinkConformance:
         Args:
             path: A folder for this test alone.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define make_sink")
 
     def read(self, path: Path) -> list[tuple[str, int]]:
         """Return the rows that the sink holds, in any order: pairs of a text and a number."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define read")
 
     def test_all_rows_are_there(self, tmp_path: Path) -> None:
         self._run(tmp_path, range(7))

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
+from keyed.functions import Function
 from keyed.testing.harness import KeyedTestHarness, Record, Second
+from keyed.testing.printing import as_test
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.scripts import Rows, copied
+from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, copied
+
+
+class _Told:
+    """What was done, as a test: it is made when it is shown."""
+
+    def __init__(self, machine: type, steps: list[Step], function: Function, memory: ProcessMemory) -> None:
+        self._machine, self._steps, self._function, self._memory = machine, steps, function, memory
+
+    def __repr__(self) -> str:
+        lines: list[str] = []
+        for step in self._steps:
+            lines += self._memory.lines() if isinstance(step, Crash | Rescale) else ()
+            lines += step.lines("harness", self._function)
+        rows = [step.rows for step in self._steps if isinstance(step, Rows)]
+        begun = f"harness = {self._machine.__name__}().make_harness()"
+        return "As a test:\n\n" + as_test("steps", [begun, *lines], self._machine, self._function, rows)
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
@@ -40,6 +59,8 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.harness = self.make_harness()
         self._function = copied(self.harness.function)
         self._memory = ProcessMemory(self._function)
+        self._steps: list[Step] = []
+        self._told = _Told(type(self), self._steps, self._function, self._memory)
         self.seen: list[Record] = []
         self.outputs: list[Record] = []
 
@@ -56,31 +77,32 @@ class KeyedStateMachine(RuleBasedStateMachine):
                 self.seen.append(Second(data.draw(self.rows2), time))
             else:
                 self.seen.append(Record(data.draw(self.rows), time))
-        Rows(self.seen[-many:]).do(self.harness, self._function)
-        self._take()
+        self._do(Rows(self.seen[-many:]))
 
     @rule(move=st.integers(1, 10_000))
     def processing_time_moves(self, move: int) -> None:
         """Move the processing time."""
-        self.harness.advance_processing_time(self.harness.current_processing_time + move)
-        self._take()
+        self._do(ProcessingTime(self.harness.current_processing_time + move))
 
     @rule()
     def process_dies(self) -> None:
         """Let the process die and another one go on."""
-        self._memory.put_back()
-        self.harness.crash_and_recover(copied(self._function))
+        self._do(Crash())
 
     @rule(data=st.data())
     def key_groups_change(self, data: DataObject) -> None:
         """Go on with another number of key groups."""
-        self._memory.put_back()
-        self.harness.rescale(data.draw(st.sampled_from(self.parallelisms)), copied(self._function))
+        self._do(Rescale(data.draw(st.sampled_from(self.parallelisms))))
 
-    def _take(self) -> None:
+    def _do(self, step: Step) -> None:
+        self._steps.append(step)
+        if isinstance(step, Crash | Rescale):
+            self._memory.put_back()
+        step.do(self.harness, self._function)
         self.outputs += self.harness.take_output()
 
     def teardown(self) -> None:
-        """Close the harness."""
+        """Close the harness, and let Hypothesis say the steps of what failed as a test."""
+        note(self._told)
         self.harness.close()
         self._memory.put_back()

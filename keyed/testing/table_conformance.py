@@ -63,7 +63,7 @@ class TableConformance:
 
     def make_store(self, path: Path) -> LocalStore:
         """Make a store, new or as it was closed, in a folder of its own."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define make_store")
 
     def test_a_new_store_has_no_tables(self, tmp_path: Path) -> None:
         with closing(self.make_store(tmp_path)) as store:

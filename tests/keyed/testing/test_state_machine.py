@@ -71,3 +71,5 @@ def test_a_fault_is_found_and_its_steps_are_said():
     said = "".join(text for _, text in [*result.failures, *result.errors])
     assert "process_dies" in said or "key_groups_change" in said
     assert said.count("rows_come(") >= 2
+    assert "    harness = WrongCounts().make_harness()\n" in said
+    assert "    harness.process('a', 0)\n" in said
