@@ -131,9 +131,6 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
             raise KeyError(key)
         return self._given(held)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.put(key, value)
-
     def __delitem__(self, key: Any) -> None:
         if self._find(key) is MISSING:
             raise KeyError(key)
@@ -178,14 +175,8 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def items(self) -> Iterator[tuple[Any, Any]]:
         return ((self._decode_key(sub), self._given(held)) for sub, held in self._entries())
 
-    def __iter__(self) -> Iterator[Any]:
-        return self.keys()
-
     def is_empty(self) -> bool:
         return next(self._entries(), None) is None
-
-    def __bool__(self) -> bool:
-        return not self.is_empty()
 
     def clear(self) -> None:
         cell = self._cell()
