@@ -179,8 +179,11 @@ def table_of_elements(values: Sequence[Any], timestamps: Sequence[int | None] | 
 
 
 def with_timestamps(table: pa.Table, timestamps: Any) -> pa.Table:
-    """Return a table with the column of timestamps."""
+    """Return a table with the column of timestamps; with those that it has, or null, where they are not given."""
     import pyarrow as pa
 
-    times = pa.nulls(table.num_rows, pa.int64()) if timestamps is None else pa.array(timestamps, pa.int64())
-    return table.append_column(TIMESTAMP_COLUMN, times)
+    from keyed.tables.batches import timestamped
+
+    if timestamps is None:
+        return timestamped(table)
+    return table.append_column(TIMESTAMP_COLUMN, pa.array(timestamps, pa.int64()))

@@ -39,6 +39,13 @@ def with_times(table: pa.Table, name: str | None) -> pa.Table:
     return table.append_column(TIMESTAMP_COLUMN, times)
 
 
+def timestamped(table: pa.Table) -> pa.Table:
+    """Return a table with `TIMESTAMP_COLUMN`; null if it has none."""
+    if TIMESTAMP_COLUMN in table.column_names:
+        return table
+    return table.append_column(TIMESTAMP_COLUMN, pa.nulls(table.num_rows, pa.int64()))
+
+
 def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
     """Check that each row has a key.
 

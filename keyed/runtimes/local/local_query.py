@@ -48,7 +48,6 @@ from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
-from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.views.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
@@ -392,7 +391,7 @@ class LocalQuery(Shown):
             rows = arrived.rows.get((first.name, number), SourceRows())
             table = None if rows.table is None else rows.table()
             if table is not None:
-                tables = [table if TIMESTAMP_COLUMN in table.column_names else with_timestamps(table, None)]
+                tables = [with_timestamps(table, None)]
             else:
                 tables = [table_of_elements([*values], times) for _, times, values, _ in rows.chunks()]
             to.write(batch, number, each.side, tables)

@@ -22,7 +22,7 @@ from keyed.graph import Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
-from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
+from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
 
@@ -73,7 +73,7 @@ def output_rows(emitted: Emitted | EmittedTables, output: Port, *, timed: bool) 
     """
     rows = SourceRows()
     if isinstance(emitted, EmittedTables):
-        tables = [_timed(table) if timed else _plain(table) for table in emitted.tables]
+        tables = [timestamped(table) if timed else _plain(table) for table in emitted.tables]
         if tables:
             rows.table = lambda: pa.concat_tables(tables, promote_options="default")
     elif emitted.values:
@@ -147,13 +147,6 @@ def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> 
         )
     table = table_of(values, schema, where)
     return table if times is None else table.append_column(TIMESTAMP_COLUMN, pa.array(times, pa.int64()))
-
-
-def _timed(table: pa.Table) -> pa.Table:
-    """Return a table that was emitted, with timestamps; null if it has none."""
-    if TIMESTAMP_COLUMN in table.column_names:
-        return table
-    return table.append_column(TIMESTAMP_COLUMN, pa.nulls(table.num_rows, pa.int64()))
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -176,10 +176,12 @@ class Emitter:
     def _whole(self, emitted: EmittedTables) -> pa.Table | None:
         import pyarrow as pa
 
+        from keyed.tables.batches import timestamped
+
         if self.main is None or not emitted.tables:
             return None
         names = [*self.main.names, *([TIMESTAMP] if self.timestamps else [])]
-        return pa.concat_tables([_with_timestamps(table).select(names) for table in emitted.tables])
+        return pa.concat_tables([timestamped(table).select(names) for table in emitted.tables])
 
     def _chunks(self, tag: str, schema: Schema, emitted: Emitted | EmittedTables) -> Iterator[bytes]:
         import pyarrow as pa
@@ -187,11 +189,11 @@ class Emitter:
         where = f"operator {self.operator!r}, side output {tag!r}"
         target = arrow_schema(schema)
         if isinstance(emitted, EmittedTables):
-            from keyed.tables.batches import shaped
+            from keyed.tables.batches import shaped, timestamped
 
             tables = [shaped(table, schema, where) for table in emitted.tables]
             if tag in self.timed_side:
-                tables = [_with_timestamps(table).select([*schema.names, TIMESTAMP]) for table in tables]
+                tables = [timestamped(table).select([*schema.names, TIMESTAMP]) for table in tables]
             else:
                 tables = [table.select(schema.names) for table in tables]
             batches = pa.concat_tables(tables).combine_chunks().to_batches() if tables else []
@@ -259,15 +261,6 @@ def _chunk_notes(output: str, batches: Iterable[pa.RecordBatch]) -> Iterator[byt
     for batch in batches:
         for start in range(0, batch.num_rows, _CHUNK_ROWS):
             yield chunk_note(output, batch.slice(start, _CHUNK_ROWS))
-
-
-def _with_timestamps(table: Any) -> Any:
-    """Return a table of outputs with the column of timestamps; null where the function gave none."""
-    import pyarrow as pa
-
-    if TIMESTAMP in table.column_names:
-        return table
-    return table.append_column(TIMESTAMP, pa.nulls(table.num_rows, pa.int64()))
 
 
 def _timestamps(emitted: Emitted) -> Any:

@@ -282,12 +282,12 @@ class _Rows:
         import numpy as np
         import pyarrow as pa
 
-        from keyed.tables.batches import key_hashes
+        from keyed.tables.batches import key_hashes, timestamped
 
         reading = self.reading
         table = read_chunk(note)
-        if reading.time == TIMESTAMP and TIMESTAMP not in table.column_names:
-            table = table.append_column(TIMESTAMP, pa.nulls(table.num_rows, pa.int64()))
+        if reading.time == TIMESTAMP:
+            table = timestamped(table)
         if reading.hash not in table.column_names:
             hashes = (
                 pa.array(np.zeros(table.num_rows, "int64")) if reading.broadcast else key_hashes(table, reading.keys)
