@@ -57,7 +57,8 @@ def test_killed_runs_end_with_what_an_undisturbed_run_writes(tmp_path, name):
             assert process.exitcode in (0, -signal.SIGKILL)
             finished = process.exitcode == 0
         assert job.written(folder) == expected, f"KEYED_SEED={seed}"
-        assert not [file for file in folder.rglob("*.tmp") if "checkpoint" not in file.parts]
+        # What a kill leaves in a changelog stays for a day, because another writer may be at it.
+        assert not [file for file in folder.rglob("*.tmp") if not {"checkpoint", "log"} & {*file.parts}]
         result = job.run(folder)
         assert result.batches == 0
         assert job.written(folder) == expected
