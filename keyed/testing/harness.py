@@ -228,11 +228,16 @@ class KeyedTestHarness(Shown):
 
     def __repr__(self) -> str:
         parts = [f"watermark {self._watermark}", f"processing time {self._processing_time}"]
-        parts += [f"{name} {shown(state)}" for name in self.state_names if (state := self.state(name))]
+        for name in self.state_names:
+            for namespace in (None, *self.namespaces(name)):
+                state = self.state(name, namespace)
+                state = state.get(None, {}) if name in self.broadcast_state_names else state
+                parts += [f"{name}{'' if namespace is None else f' in {namespace!r}'} {shown(state)}"] if state else []
         if timers := self.pending_timers():
             parts.append(f"timers {shown([(each.key, each.timestamp) for each in timers])}")
-        if outputs := self._output.get(None):
-            parts.append(f"output {shown(outputs)}")
+        for tag in sorted({*self._output, *self._tables}, key=lambda tag: tag or ""):
+            if outputs := self._waiting(tag):
+                parts.append(f"{'output' if tag is None else f'side output {tag!r}'} {shown(outputs)}")
         return f"KeyedTestHarness({self._spec.function!r}, {', '.join(parts)})"
 
     # Driving ----------------------------------------------------------------------------------------------------
@@ -446,10 +451,13 @@ class KeyedTestHarness(Shown):
 
         Args:
             tag: A side output; the main output by default.
+
+        Raises:
+            DefinitionError: As `take_side_output` does.
         """
         import pyarrow as pa
 
-        name = tag.name if isinstance(tag, OutputTag) else tag
+        name = None if tag is None else self._side(tag)
         tables = self._tables.pop(name, EmittedTables()).tables
         return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
@@ -459,14 +467,7 @@ class KeyedTestHarness(Shown):
         Raises:
             DefinitionError: A name that no output went to, while some went to others; an `OutputTag` may be empty.
         """
-        name = tag.name if isinstance(tag, OutputTag) else tag
-        if tag == name and self._side_outputs and name not in self._side_outputs:
-            others = ", ".join(map(repr, sorted(self._side_outputs)))
-            raise DefinitionError(
-                f"nothing went to side output {name!r}, but to {others}; give the OutputTag itself to take one that "
-                "may be empty"
-            )
-        return self._records(name)
+        return self._records(self._side(tag))
 
     @property
     def side_outputs(self) -> list[str]:
@@ -788,8 +789,30 @@ class KeyedTestHarness(Shown):
 
     def _records(self, tag: str | None) -> list[Record]:
         """Return what was emitted to an output, taken out."""
-        emitted = self._tables.pop(tag, EmittedTables())
-        return self._output.pop(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
+        found = self._waiting(tag)
+        self._output.pop(tag, None)
+        self._tables.pop(tag, None)
+        return found
+
+    def _waiting(self, tag: str | None) -> list[Record]:
+        """Return what was emitted to an output."""
+        emitted = self._tables.get(tag, EmittedTables())
+        return self._output.get(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
+
+    def _side(self, tag: OutputTag | str) -> str:
+        """Return the name of a side output.
+
+        Raises:
+            DefinitionError: A name that no output went to, while some went to others; an `OutputTag` may be empty.
+        """
+        name = tag.name if isinstance(tag, OutputTag) else tag
+        if tag == name and self._side_outputs and name not in self._side_outputs:
+            others = ", ".join(map(repr, sorted(self._side_outputs)))
+            raise DefinitionError(
+                f"nothing went to side output {name!r}, but to {others}; give the OutputTag itself to take one that "
+                "may be empty"
+            )
+        return name
 
     def _declared(self, group: KeyGroup | None = None) -> dict[str, State]:
         """Return the declarations of states by name: those of the class, and those that a group has obtained."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pyarrow as pa
 import pytest
 
 import keyed
@@ -207,3 +208,29 @@ def test_the_representation_tells_what_a_failing_test_wants_to_know():
         harness.process("a", 5)
         assert "count {'a': 1}, timers [('a', 90)], output [Record(value=1, timestamp=5)])" in repr(harness)
     assert "Count()" in repr(harness)
+
+
+def test_the_representation_has_namespaces_and_side_outputs_of_vectorized_functions_too():
+    large = keyed.OutputTag("large", "n bigint")
+
+    class Large(keyed.VectorizedFunction):
+        def process_batch(self, table, ctx):
+            ctx.output(large, table.select(["n"]))
+            ctx.emit(table)
+
+    class Minutes(KeyedProcessFunction):
+        count = ValueState(int, default=0)
+
+        def process_element(self, value, ctx):
+            self.count.namespace(ctx.timestamp() // 60_000).update(1)
+
+    with KeyedTestHarness(Large(), key="key") as harness:
+        harness.process_batch(pa.table({"key": ["a"], "n": [3]}))
+        assert "output [Record(value=Row(key='a', n=3), timestamp=None)], side output 'large' [" in repr(harness)
+        with pytest.raises(DefinitionError, match="nothing went to side output 'larg', but to 'large'"):
+            harness.take_table("larg")
+        assert harness.take_table(large).to_pylist() == [{"n": 3}]
+    with KeyedTestHarness(Minutes()) as harness:
+        harness.process("a", 60_000)
+        assert "count in 1 {'a': 1}" in repr(harness)
+        assert (harness.namespaces("count"), harness.state_entries("a"), harness.state_entries("b")) == ([1], 1, 0)
