@@ -5,6 +5,7 @@ Pytest loads it at every start: it imports nothing of the test kit before a test
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -111,8 +112,9 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 def tell_hypothesis() -> None:
-    """Register the strategies of keyed's types where keyed is used: the entry point that Hypothesis calls."""
-    if "keyed.testing" in sys.modules:
-        import keyed.testing.strategies
+    """Register the strategies of keyed's types where keyed is used: the entry point that Hypothesis calls.
 
-        keyed.testing.strategies.register()
+    The module does so itself when it is loaded, which it may just be: it is what loads Hypothesis then.
+    """
+    if "keyed.testing" in sys.modules:
+        importlib.import_module("keyed.testing.strategies")

@@ -326,8 +326,10 @@ def steps(
         # From where it is, or from the highest row before it.
         kinds.append(st.tuples(st.just(Watermark), st.sampled_from(sides), moves, st.sampled_from([True, False])))
     between = draw(st.lists(st.tuples(st.integers(0, len(done)), st.one_of(kinds)), max_size=most)) if kinds else []
-    for place, step in sorted(between, key=lambda item: -item[0]):
-        done.insert(place, step)
+    # Places are counted from the end, so that rows before them can be left out of an example.
+    many = len(done)
+    for place, step in sorted(between, key=lambda item: item[0]):
+        done.insert(many - place, step)
     return _settled(done)
 
 

@@ -111,6 +111,28 @@ def test_golden_outputs_of_each_test_have_a_file_of_their_own(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from keyed.testing import strategies",
+        "import keyed.testing.strategies",
+        "from keyed.testing import assert_matches",
+        "import keyed.testing, hypothesis",
+        "import hypothesis, keyed.testing",
+    ],
+)
+def test_hypothesis_finds_the_kit_in_whatever_order_both_are_loaded(tmp_path, program):
+    metadata = tmp_path / "told-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: told\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[hypothesis]\ntold = keyed.pytest_plugin:tell_hypothesis\n")
+    check = (
+        "; from hypothesis import strategies as st; from keyed.testing import Record; st.from_type(Record).validate()"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    subprocess.run([sys.executable, "-c", program + check], cwd=tmp_path, env=environment, check=True)
+
+
 def test_who_does_not_use_the_kit_does_not_load_it(tmp_path):
     (tmp_path / "test_other.py").write_text(
         "import json, sys\n"
