@@ -349,7 +349,7 @@ def assert_matches(
     model: Callable[[list[Any]], Iterable[Any]],
     rows: SearchStrategy[Any],
     *,
-    clocks: bool = False,
+    clocks: bool | Duration = False,
     **options: Unpack[PropertyOptions],
 ) -> str:
     """Show that the outputs up to the end of the input are those of a plain Python model, in any order.
@@ -359,9 +359,10 @@ def assert_matches(
         model: Called with the rows as they came, each a `Record`; gives the values of all outputs, or a `Record` of
             those whose timestamp counts.
         rows: The streams.
-        clocks: Whether the processing time moves. The model then gets each move in its place among the rows, as a
-            `ProcessingTime`, before the first of which the processing time is 0. A function with processing-time timers
-            or times to live needs it; by default the processing time stands still.
+        clocks: Whether the processing time moves, up to ten seconds at a time; or how far it moves at most. The model
+            then gets each move in its place among the rows, as a `ProcessingTime`, before the first of which the
+            processing time is 0. A function with processing-time timers or times to live needs it; by default the
+            processing time stands still.
         options: As all properties have them.
 
     Returns:
@@ -405,7 +406,11 @@ def assert_matches(
             )
 
     proved = "the outputs are those of the model" + ("" if clocks else " while the processing time stands still")
-    return _prove("model", proved, function, _stream(rows).flatmap(steps if clocks else batches), check, options)
+    move = 10_000 if isinstance(clocks, bool) else milliseconds_of(clocks, "clocks", least=1)
+    example: SearchStrategy[Any] = _stream(rows).flatmap(
+        (lambda stream: steps(stream, move=move)) if clocks else batches
+    )
+    return _prove("model", proved, function, example, check, options)
 
 
 @_shows

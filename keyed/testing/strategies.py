@@ -318,7 +318,9 @@ def steps(
         kinds.append(st.just(Crash()))
     if parallelisms:
         kinds.append(st.sampled_from(list(parallelisms)).map(Rescale))
-    moves = st.integers(1, milliseconds_of(move, "move", least=1))
+    # Round times too, at which timers and times to live end.
+    furthest = milliseconds_of(move, "move", least=1)
+    moves = st.integers(1, furthest) | st.sampled_from([*(10**n for n in range(len(str(furthest)))), furthest])
     if clocks:
         kinds.append(st.tuples(st.just(ProcessingTime), st.none(), moves, st.just(False)))
     if watermarks:

@@ -90,6 +90,19 @@ def silences_by_clock(happened):
     yield from ((user, *waited) for user, waited in waiting.items())
 
 
+def first_in_a_minute_by_clock(happened):
+    now = 0
+    seen: dict[str, int] = {}
+    for each in happened:
+        if isinstance(each, ProcessingTime):
+            now = each.to
+        else:
+            user = each.value["user"]
+            if now >= seen.get(user, 0):
+                yield user
+            seen[user] = now + 60_000
+
+
 def sums_seen(records):
     for user, found in by_user(records):
         seen, total = [], 0
@@ -131,6 +144,7 @@ FAULTS: dict[type, tuple[Any, ...]] = {
     wrong.Collected: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
     wrong.WindowsLeft: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
     wrong.SilencesByClock: (assert_matches, silences_by_clock, IN_ORDER, {"clocks": True}),
+    wrong.SeenTooLong: (assert_matches, first_in_a_minute_by_clock, IN_ORDER, {"clocks": 60_000}),
     wrong.Silences: (assert_matches, silences, IN_ORDER, {}),
     wrong.TwiceIfLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
     wrong.MinutesInclusive: (assert_matches, minutes, IN_ORDER, {}),
@@ -146,6 +160,7 @@ FURTHER = {
     wrong.FirstAmountOfModule,
     wrong.FirstAmountOfDefault,
     wrong.Numbered,
+    wrong.SeenTooLong,
     wrong.FirstOfRegistry,
     wrong.LastOfObject,
     wrong.Silences,

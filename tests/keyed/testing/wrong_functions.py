@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any, ClassVar
 
-from keyed import KeyedProcessFunction, ListState, MapState, ValueState
+from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, ValueState
 
 FIRST: dict[str, int] = {}
 
@@ -286,6 +286,17 @@ class SilencesByClock(KeyedProcessFunction):
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, self.count.value()
         self.count.clear()
+
+
+class SeenTooLong(KeyedProcessFunction):
+    """A time to live that ends a millisecond late."""
+
+    seen = ValueState(bool, ttl=StateTtl(milliseconds=60_001))
+
+    def process_element(self, value, ctx):
+        if not self.seen.value():
+            yield value["user"]
+        self.seen.update(True)
 
 
 class WindowsLeft(KeyedProcessFunction):
