@@ -5,7 +5,6 @@ Pytest loads it at every start: it imports nothing of the test kit before a test
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -117,4 +116,4 @@ def tell_hypothesis() -> None:
     The module does so itself when it is loaded, which it may just be: it is what loads Hypothesis then.
     """
     if "keyed.testing" in sys.modules:
-        importlib.import_module("keyed.testing.strategies")
+        import keyed.testing.strategies  # noqa: F401 - it registers them
