@@ -104,9 +104,9 @@ def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
 
 @pytest.mark.slow
 def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures):
-    options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "7000"]
+    options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "20000"]
     assert main(["--runtime", "local", "--output", str(tmp_path / "out"), *options]) == 0
-    late = check(tmp_path / "out", departures, window="30min", delay="15min", n=1000, rows_per_batch=7000)
+    late = check(tmp_path / "out", departures, window="30min", delay="15min", n=1000, rows_per_batch=20_000)
     assert late > 100
     assert read(tmp_path / "out" / "top")["count"].sum() + len(read(tmp_path / "out" / "late")) == DEPARTED
 

@@ -67,14 +67,9 @@ def outputs(output, *, diverts, **options):
     return Multiset(rows), Multiset(map(tuple, late.values))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "lateness", "diverts"),
-    [
-        pytest.param("tumbling", 0, False, marks=pytest.mark.long),
-        ("hopping", 9, True),
-        pytest.param("session", 9, True, marks=pytest.mark.long),
-    ],
+    ("kind", "lateness", "diverts"), [("tumbling", 0, False), ("hopping", 9, True), ("session", 9, True)]
 )
 def test_both_paths_on_spark_give_what_the_local_runtime_gives(spark, tmp_path, kind, lateness, diverts):
     folder = tmp_path / "rows"

@@ -71,8 +71,8 @@ def test_a_broker_that_stays_away_fails_the_commit_and_nothing_is_lost(broker):
     assert state_of(changelog.reader(0)) == sample.state
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("deaths", [4, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("deaths", [4, 12])
 def test_whenever_a_broker_dies_each_commit_is_there_once(broker, deaths):
     number = Random(deaths)
     changelog = KafkaChangelog(new_topic(), bootstrap=broker.bootstrap, timeout=20_000, settings=QUIET)

@@ -52,7 +52,7 @@ class TopicLife(Life):
         return super().options(operator, standby)
 
 
-@pytest.mark.parametrize("name", [pytest.param("functions", marks=pytest.mark.slow), "tables"])
+@pytest.mark.parametrize("name", [pytest.param("functions", marks=pytest.mark.long), "tables"])
 def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
     undisturbed = Life(tmp_path / "undisturbed", name)
     jobs.run(undisturbed, drain=False)
@@ -103,10 +103,10 @@ def work(folder: Path, name: str, kafka: str, topics: str, started) -> None:
     ("name", "recovered_from"),
     [
         ("functions", "changelog"),
-        ("tables", "checkpoint"),
         *(
             pytest.param(*each, marks=pytest.mark.long)
             for each in [
+                ("tables", "checkpoint"),
                 ("functions", "checkpoint"),
                 ("tables", "changelog"),
                 ("vectorized-sessions", "checkpoint"),

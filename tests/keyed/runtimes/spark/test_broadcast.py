@@ -55,6 +55,7 @@ def files(spark, folder):
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
+@pytest.mark.long
 def test_a_query_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path):
     rows, rules = rows_of(3, 90), [rule for rule in rules_of(4, 60) if rule["v"] != 1000]
     sources = files(spark, tmp_path / "in"), files(spark, tmp_path / "rules")

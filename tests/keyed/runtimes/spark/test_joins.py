@@ -56,7 +56,8 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark, kind):
     assert len(found) > 10
 
 
-@pytest.mark.parametrize("path", ["vectorized", pytest.param("row", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("path", ["vectorized", "row"])
 def test_a_job_whose_worker_dies_goes_on_and_is_restored_with_another_parallelism(spark, tmp_path, path):
     sources = [
         spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / name))

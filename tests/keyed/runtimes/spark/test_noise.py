@@ -29,6 +29,7 @@ def told(text):
     return first, below
 
 
+@pytest.mark.long
 def test_a_program_shows_what_it_prints_itself_and_leaves_no_log(tmp_path):
     # As a program that was killed has left it.
     (tmp_path / "keyed-spark-old.log").touch()

@@ -100,17 +100,12 @@ class Program:
         return self.process.returncode, self.said()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("store", "kind"),
-    [
-        pytest.param("memory", "rows", marks=pytest.mark.long),
-        pytest.param("rocksdb", "rows", marks=pytest.mark.long),
-        pytest.param("memory", "columns", marks=pytest.mark.long),
-        ("rocksdb", "columns"),
-    ],
+    ("store", "kind"), [("memory", "rows"), ("rocksdb", "rows"), ("memory", "columns"), ("rocksdb", "columns")]
 )
 def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, kind):
-    elements = write_batches(tmp_path, 5)
+    elements = write_batches(tmp_path, 8)
     chance = random.Random(store + kind)
     for _ in range(2):
         program = Program(tmp_path, store=store, kind=kind)

@@ -3,6 +3,7 @@
 import random
 
 import pyarrow.parquet as pq
+import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, VersionedState, bounded_out_of_orderness
@@ -30,6 +31,7 @@ def rows_of_sink(folder):
     return sorted((tuple(row.values()) for row in pq.read_table(folder).to_pylist()), key=repr)
 
 
+@pytest.mark.long
 def test_versions_are_the_same_as_in_the_local_runtime(spark, tmp_path):
     schema = "k string, at bigint, ended bigint, was bigint, n bigint"
     for number in range(3):
