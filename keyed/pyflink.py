@@ -892,6 +892,8 @@ class _Reduce(keyed.KeyedProcessFunction):
 class _Elementwise:
     """A function of one element, whose state is the key's."""
 
+    _sides: tuple[str, ...] = ("",)
+
     def __init__(self, function: Any, method: str, outputs: Callable[[Any, Any], Iterable[Any] | None]) -> None:
         self._function = function
         self._method = method
@@ -903,11 +905,12 @@ class _Elementwise:
             # Each key group has its own, with its state.
             self._function = copy.copy(self._function)
             self._function.open(context)
+        function = self._function
+        self._calls = [function if self._is_plain else getattr(function, self._method + side) for side in self._sides]
 
-    def call(self, value: Any, side: str = "") -> Iterable[Any]:
-        """Return what the function, or its method of this name, makes of an element."""
-        method = self._function if self._is_plain else getattr(self._function, self._method + side)
-        return self._outputs(value, method(value)) or ()
+    def call(self, value: Any, number: int = 0) -> Iterable[Any]:
+        """Return what the function makes of an element of a side."""
+        return self._outputs(value, self._calls[number](value)) or ()
 
     def close(self) -> None:
         if not self._is_plain:
@@ -920,17 +923,19 @@ class _PerElement(_Elementwise, keyed.KeyedProcessFunction):
 
 
 class _CoPerElement(_Elementwise, keyed.KeyedCoProcessFunction):
+    _sides = ("1", "2")
+
     def __init__(self, function: Any, method: str, outputs: Callable[[Any, Any], Iterable[Any] | None]) -> None:
-        if not all(hasattr(function, f"{method}{side}") for side in (1, 2)):
+        if not all(hasattr(function, f"{method}{side}") for side in self._sides):
             raise DefinitionError(f"{method} of connected streams: {function!r} has no {method}1 and {method}2")
         super().__init__(function, method, outputs)
         self._is_plain = False
 
     def process_element1(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
-        yield from self.call(value, "1")
+        yield from self.call(value, 0)
 
     def process_element2(self, value: Any, ctx: keyed.Context) -> Iterable[Any]:
-        yield from self.call(value, "2")
+        yield from self.call(value, 1)
 
 
 class _Apply(windows.ProcessWindowFunction):

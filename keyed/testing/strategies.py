@@ -101,6 +101,7 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
 
     Columns in DDL are never null; fields of a class are ``None`` now and then if their type says ``| None``.
+    Any value of a type may come: give the key's columns few values, or hardly a key comes twice.
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
