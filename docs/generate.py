@@ -1,6 +1,7 @@
 """Writes the reference pages of the public names from their docstrings: ``python docs/generate.py``.
 
-A page is a function of the docstrings and signatures alone, so `tests/test_docs.py` can compare what is there with what
+A page is a function of the docstrings and signatures alone (that of what is supported where, of the jobs in
+`tests/support/features.py`), so `tests/test_docs.py` can compare what is there with what
 should be. Pages of `docs/reference` that are not named here are written by hand.
 """
 # ruff: noqa: INP001 - a program, not a package
@@ -11,8 +12,10 @@ import enum
 import importlib
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, ForwardRef
 
@@ -21,51 +24,37 @@ import attrs
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 
-#: Page → title, introduction, and the modules whose public names it holds.
+#: Page → title, introduction, and the modules whose names of `keyed` it holds; the last page has all others too.
 KEYED = {
     "functions.md": (
         "Functions, contexts and timers",
-        "What you subclass, and what your methods are given.",
-        ("keyed.functions", "keyed.context"),
+        "The classes to subclass, and what their methods are given.",
+        ("keyed.functions", "keyed.context", "keyed.broadcast", "keyed.outputs"),
     ),
     "state.md": (
         "State and time to live",
         "Declarations of state and the operations on it. See [state](../explanation/state.md) for what happens below.",
-        ("keyed.state", "keyed.ttl", "keyed.codec.snapshots"),
-    ),
-    "vectorized.md": (
-        "Vectorized functions and tables",
-        (
-            "Functions over whole columns, and their state. How to use them: "
-            "[when rows are too slow](../how-to/when-rows-are-too-slow.md)."
-        ),
-        ("keyed.vectorized", "keyed.table_state", "keyed.arrow.read", "keyed.arrow.write"),
+        ("keyed.state", "keyed.ttl"),
     ),
     "streams.md": (
-        "Streams, sinks and sessions",
+        "Streams, sources, sinks and results",
         "The chain `stream → key_by → process → outputs`, and what runs it. Options of runs: [options](options.md).",
-        (
-            "keyed.streams",
-            "keyed.chaining",
-            "keyed.runtimes.spark.session.spark_session",
-            "keyed.runtimes.spark.query.metrics",
-            "keyed.runtimes.spark.checkpoint.spark_flush",
-            "keyed.runtimes.spark.checkpoint.spark_verify",
-            "keyed.restoring",
-            "keyed.watermarks",
-            "keyed.outputs",
-            "keyed.sinks",
-            "keyed.sources",
-            "keyed.kafka_source",
-            "keyed.results",
-            "keyed.rows",
-        ),
+        (),
     ),
-    "errors.md": ("Errors", "", ("keyed.errors",)),
 }
-#: Packages whose public names have a page of their own, wherever they are imported from.
-CHANGELOGS = ("keyed.changelog", "keyed.recovery")
-VIEWS = "keyed.views"
+#: Page → title, and the packages that it is of.
+DOORS = {
+    "changelogs.md": ("Changelogs", ("keyed.changelog",)),
+    "errors.md": ("Errors", ("keyed.errors",)),
+    "extending.md": ("Extending", ("keyed.extending",)),
+    "joins.md": ("Joins", ("keyed.joins",)),
+    "pyflink.md": ("PyFlink's names", ("keyed.pyflink",)),
+    "recovery.md": ("Recovery", ("keyed.recovery",)),
+    "tables.md": ("State tables", ("keyed.tables", "keyed.tables.server")),
+    "testing.md": ("Testing", ("keyed.testing",)),
+    "vectorized.md": ("Vectorized functions and tables", ("keyed.vectorized",)),
+    "windows.md": ("Windows", ("keyed.windows",)),
+}
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "streams.md": (
@@ -104,15 +93,15 @@ MADE_BY_CALLS |= {
     "keyed.testing.store_conformance",
     "keyed.testing.changelog_conformance",
 }
-MADE_BY_CALLS |= {"keyed.views.entries", "keyed.views.operator_view", "keyed.views.state_table"}
+MADE_BY_CALLS |= {"keyed.tables.entries", "keyed.tables.operator_view", "keyed.tables.state_table"}
 MADE_BY_CALLS |= {
-    "keyed.views.state_tables",
+    "keyed.tables.state_tables",
     "keyed.changelog.model",
     "keyed.changelog.directory.compaction",
     "keyed.recovery.reading",
 }
 #: Methods that only the library calls.
-PLUMBING = {"set_name"}
+PLUMBING = {"add_note", "set_name"}
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
 NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
@@ -120,57 +109,42 @@ NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not t
 
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
-    keyed = importlib.import_module("keyed")
-    titles = {name: list[str]() for name in KEYED}
-    constants: list[str] = []
-    for name in keyed.__all__:
-        module = getattr(getattr(keyed, name), "__module__", "")
-        if module.startswith((*CHANGELOGS, VIEWS)):
-            continue
-        found = [page for page, (_, _, modules) in KEYED.items() if module in modules]
-        if found:
-            titles[found[0]].append(name)
-        else:
-            constants.append(name)
-    # Whatever has no page of its own is beside the streams: nothing public is left out.
-    titles["streams.md"] += constants
     made = {}
     for page, (title, about, _) in KEYED.items():
-        things = [(f"keyed.{name}", name, getattr(keyed, name)) for name in titles[page]]
-        if page == "errors.md":
-            about = _rendered(inspect.getdoc(importlib.import_module("keyed.errors")) or "")
-        made[REFERENCE / page] = _page(title, about, [*things, *_beside(page)])
-    testing = importlib.import_module("keyed.testing")
-    things = [(f"keyed.testing.{name}", name, getattr(testing, name)) for name in testing.__all__]
-    made[REFERENCE / "testing.md"] = _page("Testing", inspect.getdoc(testing) or "", [*things, *_beside("testing.md")])
-    things = [
-        (f"{'keyed' if name in keyed.__all__ else module}.{name}", name, getattr(importlib.import_module(module), name))
-        for module in CHANGELOGS
-        for name in importlib.import_module(module).__all__
-    ]
-    about = (
-        "Where committed changes of state are kept (`keyed.changelog`), and what is done with them (`keyed.recovery`)."
-    )
-    made[REFERENCE / "changelogs.md"] = _page("Changelogs and recovery", about, [*things, *_beside("changelogs.md")])
-    views = importlib.import_module(VIEWS)
-    things = [
-        (f"{'keyed' if name in keyed.__all__ else VIEWS}.{name}", name, getattr(views, name)) for name in views.__all__
-    ]
-    server = importlib.import_module(f"{VIEWS}.server")
-    things += [(f"{VIEWS}.server.{name}", name, getattr(server, name)) for name in server.__all__]
-    made[REFERENCE / "tables.md"] = _page("State tables", inspect.getdoc(views) or "", things)
-    pyflink = importlib.import_module("keyed.pyflink")
-    own = [(name, getattr(pyflink, name)) for name in pyflink.__all__]
-    own = [(name, thing) for name, thing in own if thing.__module__ == "keyed.pyflink"]
-    things = [(f"keyed.pyflink.{name}", name, thing) for name, thing in own]
-    made[REFERENCE / "pyflink.md"] = _page("PyFlink's names", inspect.getdoc(pyflink) or "", things)
-    joins = importlib.import_module("keyed.joins")
-    things = [(f"keyed.joins.{name}", name, getattr(joins, name)) for name in joins.__all__]
-    made[REFERENCE / "joins.md"] = _page("Joins", inspect.getdoc(joins) or "", things)
-    windows = importlib.import_module("windows")
-    things = [(f"windows.{name}", name, getattr(windows, name)) for name in windows.__all__]
-    made[REFERENCE / "windows.md"] = _page("Windows", inspect.getdoc(windows) or "", things)
-    return made
+        things = [(f"keyed.{name}", name, thing) for name, thing in _names("keyed") if _page_of(name) == page]
+        made[page] = _page(title, about, [*things, *_beside(page)])
+    for page, (title, packages) in DOORS.items():
+        about = inspect.getdoc(importlib.import_module(packages[0])) or ""
+        things = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
+        # What `keyed` has too is called by its shorter name.
+        public = importlib.import_module("keyed").__all__
+        named = [(f"keyed.{name}" if name in public else path, name, thing) for path, name, thing in things]
+        made[page] = _page(title, _rendered(about), [*named, *_beside(page)])
+    made["support.md"] = importlib.import_module("tests.support.features").page()
+    return {REFERENCE / page: text for page, text in made.items()}
+
+
+def _names(package: str) -> list[tuple[str, Any]]:
+    """Return the public names of a package that are documented with it, and what they are."""
+    found = importlib.import_module(package)
+    named = [(name, getattr(found, name)) for name in found.__all__]
+    # Under PyFlink's names stand things of keyed too.
+    return [(name, thing) for name, thing in named if package != "keyed.pyflink" or thing.__module__ == package]
+
+
+@cache
+def _page_of(name: str) -> str:
+    """Return the page that a public name is on, nothing for others."""
+    keyed = importlib.import_module("keyed")
+    for page, (_, packages) in DOORS.items():
+        for package in packages:
+            if name in importlib.import_module(package).__all__ and (package != "keyed.pyflink"):
+                return page
+    if name not in keyed.__all__:
+        return ""
+    module = getattr(getattr(keyed, name), "__module__", "")
+    found = [page for page, (_, _, modules) in KEYED.items() if module in modules]
+    return found[0] if found else list(KEYED)[-1]
 
 
 def _beside(page: str) -> Iterator[tuple[str, str, Any]]:
@@ -226,11 +200,10 @@ def _members(cls: type) -> list[str]:
     lines: list[str] = []
     also: list[str] = []
     seen: set[str] = set()
-    public = set(importlib.import_module("keyed").__all__) | set(importlib.import_module("windows").__all__)
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] not in ("keyed", "windows"):
+        if base.__module__.partition(".")[0] != "keyed":
             continue
-        if base is not cls and base.__name__ in public:
+        if base is not cls and _page_of(base.__name__):
             also.append(base.__name__)
             seen.update(name for each in base.__mro__ for name in vars(each))
             continue
@@ -244,7 +217,7 @@ def _members(cls: type) -> list[str]:
             if line:
                 lines.append(line)
     if also and not issubclass(cls, BaseException):
-        lines.append(f"- and what {' and '.join(_link(name, cls.__module__) for name in also)} has")
+        lines.append(f"- and what {' and '.join(_link(name, cls) for name in also)} has")
     return ["\n".join(lines)] if lines else []
 
 
@@ -253,14 +226,10 @@ def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
     return not getattr(member, "__doc__", None) and any(name in vars(base) for base in bases)
 
 
-def _link(name: str, module: str) -> str:
-    """Return a link to a public class, from the page of a module."""
-    cls: Any = getattr(importlib.import_module("keyed"), name, None)
-    page = next((page for page, (_, _, modules) in KEYED.items() if cls is not None and cls.__module__ in modules), "")
-    if cls is None and name in importlib.import_module("windows").__all__:
-        page = "windows.md"
-    here = module in KEYED[page][2] if page in KEYED else not page or module.startswith("windows.")
-    return f"[`{name}`]({'' if here else page}#{name.lower()})"
+def _link(name: str, cls: type) -> str:
+    """Return a link to a public class, from the page of another one."""
+    page = _page_of(name)
+    return f"[`{name}`]({'' if page == _page_of(cls.__name__) else page}#{name.lower()})"
 
 
 def _member(name: str, member: Any) -> str | None:
@@ -380,6 +349,7 @@ def _items(lines: list[str]) -> list[str]:
 
 def main() -> None:
     """Write the pages."""
+    sys.path.insert(0, str(ROOT))
     for path, text in pages().items():
         path.write_text(text)
 

@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from typing import Any
 
 import keyed
-from windows import Count, Sum, aggregate
+from keyed.windows import Count, Sum, aggregate
 
 SALES = [
     {"title": "Die Hard", "sale_ts": "2019-07-18T10:00:00Z", "ticket_total_value": 12},
@@ -54,7 +54,7 @@ def main(folder: str) -> None:
     for sale in SALES[:4]:
         sales.put(sale)
     query = sold(box_office(sales)).start(tables=f"{folder}/tables", checkpoint=f"{folder}/checkpoint")
-    query.tables.wait_for(1)
+    query.tables.wait_for(0)
     print("While it runs:", query.tables["sold"].get("Die Hard"))
     for sale in SALES[4:]:
         sales.put(sale)

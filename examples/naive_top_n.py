@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyed
 from examples.top_n.datasets import Sales
-from windows import Count, TopN, TumblingProcessingTimeWindows
+from keyed.windows import Count, TopN, TumblingProcessingTimeWindows
 
 HOUR_MS = 3_600_000
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import keyed
-from windows import Count, Latest, Max, Sum, aggregate
+from keyed.windows import Count, Latest, Max, Sum, aggregate
 
 PAYMENTS = pa.table(
     {
@@ -41,7 +41,7 @@ def main(folder: str) -> None:
     path = Path(folder)
     log = keyed.DirectoryChangelog(path / "log")
     per_customer(PAYMENTS, log).run(checkpoint=path / "checkpoint", drain=False)
-    with keyed.open_tables(log, path / "tables") as tables:
+    with keyed.tables.open_tables(log, path / "tables") as tables:
         tables.poll()
         print(tables["customers"].get("ann"))
         print(tables.sql("select customer, total from customers where total > 50 order by total desc").to_pylist())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from windows import Latest, aggregate
+from keyed.windows import Latest, aggregate
 
 READINGS = [
     {"sensor": "sensor-1", "area": "wheel", "reading": 45, "at": 1_000},
@@ -39,7 +39,7 @@ def main(folder: str) -> None:
     path = Path(folder)
     log = keyed.DirectoryChangelog(path / "log")
     latest(READINGS, log).run(checkpoint=path / "checkpoint", rows_per_batch=2, drain=False)
-    with keyed.open_tables(log, path / "tables") as tables:
+    with keyed.tables.open_tables(log, path / "tables") as tables:
         tables.poll()
         for entry in tables["latest_readings"]:
             print(entry.key, entry.value)

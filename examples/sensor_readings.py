@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from windows import Mean, aggregate
+from keyed.windows import Mean, aggregate
 
 READINGS = [
     {"sensor": "sensor-1", "area": "wheel", "reading": 45},
@@ -47,13 +47,13 @@ def main(folder: str) -> None:
         averages(readings, log).run(checkpoint=path / "checkpoint", rows_per_batch=1, drain=False)
 
     run(READINGS[:5])
-    trail = [(change.key, change.value["avg"]) for change in keyed.read_changelog(log, "avg_readings")]
+    trail = [(change.key, change.value["avg"]) for change in keyed.recovery.read_changelog(log, "avg_readings")]
     print("The changelog is an audit trail:", trail)
 
-    with keyed.open_tables(log, path / "tables") as tables:
+    with keyed.tables.open_tables(log, path / "tables") as tables:
         tables.poll()
         table = tables["avg_readings"]
-        print("Pull:", table.get("sensor-1"), table.get("sensor-1", as_of=1))
+        print("Pull:", table.get("sensor-1"), table.get("sensor-1", as_of=0))
         shutil.copytree(path / "tables", path / "stale")
         push = table.subscribe(after="now")
         run(READINGS)
@@ -61,15 +61,15 @@ def main(folder: str) -> None:
         changes = [change for _ in range(5) for change in push.take(timeout=10)]
         print("Push:", [(change.key, change.old and change.old["avg"], change.new["avg"]) for change in changes])
 
-    with keyed.open_tables(log, path / "stale") as stale:
+    with keyed.tables.open_tables(log, path / "stale") as stale:
         print("A stale store reads what is new:", stale.poll(), "records")
     shutil.rmtree(path / "tables")
-    with keyed.open_tables(log, path / "tables") as rebuilt:
+    with keyed.tables.open_tables(log, path / "tables") as rebuilt:
         print("A lost one reads everything:", rebuilt.poll(), "records")
         print({entry.key: entry.value["avg"] for entry in rebuilt["avg_readings"]})
 
     log.compact()
-    left = [change.key for change in keyed.read_changelog(log, "avg_readings")]
+    left = [change.key for change in keyed.recovery.read_changelog(log, "avg_readings")]
     print("Compaction leaves a record a key, and the newest batch:", sorted(left))
 
 

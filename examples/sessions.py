@@ -23,7 +23,7 @@ from pyarrow import csv
 
 import keyed
 from examples.flights import FlightsNotFound, flights_file
-from windows import CollectList, Count, CountDistinct, EventTimeSessionWindows, First, Max
+from keyed.windows import CollectList, Count, CountDistinct, EventTimeSessionWindows, First, Max
 
 _MINUTE = 60_000_000  # microseconds
 _TYPES = {

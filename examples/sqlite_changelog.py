@@ -119,7 +119,7 @@ class SqliteChangelog:
             database.execute(f"insert or ignore into {table} values (?, ?)", (name, data))  # noqa: S608 - of the two
             there = database.execute(f"select data from {table} where {column} = ?", (name,)).fetchone()  # noqa: S608
         if there[0] != data:
-            raise ChangelogDiverged(f"{self.path} has something else in {table} as {name!r}; give an empty file")
+            raise ChangelogDiverged(f"{self.path}: other {table} of {name if isinstance(name, str) else name - 1}")
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ elements in the same order, and its writes may depend on nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from keyed.errors import DefinitionError, StateDefinitionError
@@ -55,6 +55,8 @@ class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
 
     def __iter__(self) -> Iterator[K]: ...
 
+    def __len__(self) -> int: ...
+
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
     """A broadcast state as the elements of the broadcast side see it, which may write it."""
@@ -64,6 +66,19 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
 
     def put_all(self, entries: Mapping[K, V]) -> None:
         """Set all of ``entries``."""
+
+    def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] = (), /, **named: V) -> None:
+        """Set all of ``entries``, a mapping or pairs, and those given by keyword."""
+
+    def setdefault(self, key: K, default: V) -> V:
+        """Return a copy of the value of ``key``; where there is none, set it to ``default`` first."""
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+    def pop(self, key: K, default: Any = None) -> Any:
+        """Remove ``key`` and return its value, or ``default`` where it is not there."""
 
     def remove(self, key: K) -> None:
         """Remove ``key`` if it is there."""

@@ -35,11 +35,18 @@
 
 Vendor errors are translated at the adapter with ``raise ... from``. What Spark raised is the ``__context__`` of an
 error and is not printed with it: it says the same in hundreds of lines.
+
+A traceback of any of them ends with the address of its section in the documentation, which is a note (PEP 678) and
+`KeyedError.help_url`. ``str(error)`` is the message alone, so that messages can be quoted and compared.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, Self
+
+#: Where the documentation is published. `[project.urls]` has the same, which a test compares.
+DOCUMENTATION = "https://keyed.example/"
 
 __all__ = [
     "ChangelogDiverged",
@@ -78,7 +85,31 @@ __all__ = [
 
 
 class KeyedError(Exception):
-    """Base of all errors that `keyed` raises on purpose."""
+    """Base of all errors that `keyed` raises on purpose.
+
+    Attributes:
+        help_url: Address of the section on this error, with causes and remedies. The site redirects it to the newest
+            version of its pages, so it stays valid.
+    """
+
+    help_url = f"{DOCUMENTATION}errors/KeyedError"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A class of another package has no section of its own.
+        if cls.__module__ == __name__:
+            cls.help_url = f"{DOCUMENTATION}errors/{cls.__name__}"
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Return an error whose last note is its address, whatever the constructors of subclasses do."""
+        error = super().__new__(cls, *arguments, **options)
+        error.__notes__ = [f"See {cls.help_url}"]
+        return error
+
+    def add_note(self, note: str, /) -> None:
+        """Add a note to the traceback; the address stays its last line."""
+        super().add_note(note)
+        self.__notes__.sort(key=lambda each: each == f"See {self.help_url}")
 
 
 class DefinitionError(KeyedError, ValueError):

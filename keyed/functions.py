@@ -1,18 +1,25 @@
-"""The class that users subclass, and the checks of what they make of it and of `keyed.VectorizedFunction`."""
+"""The classes that users subclass, and the checks of definitions, those of `keyed.vectorized` among them."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from keyed.broadcast import BroadcastContext
 from keyed.context import Context, OnTimerContext, OpenContext
 from keyed.errors import DefinitionError, StateDefinitionError, TimerDefinitionError
+from keyed.lost_changes import check_changes
 from keyed.shown import Shown
 from keyed.state import KeyedState, State
-from keyed.table_state import TableState
+from keyed.table_declaration import TableState
 from keyed.vectorized import VectorizedCoFunction, VectorizedFunction, combines
 
+#: What the engine calls, beside the methods that take elements, with the parameters of each.
+_CALLS = {"on_timer": ("timestamp", "ctx"), "on_batch_end": ("ctx",), "open": ("context",), "close": ()}
+_BATCH_CALLS = {"on_watermark": ("watermark", "ctx"), "combine": ("table",), "open": ("context",), "close": ()}
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
 
@@ -173,13 +180,18 @@ def declared_states(function: Function) -> dict[str, tuple[str, State]]:
     """Return the states declared on the function's class, in their order: state name → (attribute, declaration).
 
     Raises:
-        StateDefinitionError: Two declarations share a name, or one is not for this kind of function.
+        StateDefinitionError: Two declarations share a name, or one is a class or not for this kind of function.
     """
     attributes: dict[str, State] = {}
     for cls in reversed(type(function).__mro__):
         for attribute, member in vars(cls).items():
             if isinstance(member, State):
                 attributes[attribute] = member
+            elif isinstance(state := typing.get_origin(member) or member, type) and issubclass(state, State):
+                raise StateDefinitionError(
+                    f"{cls.__name__}.{attribute} is the class {state.__name__} and declares no state; call it with the "
+                    f"type: {attribute} = keyed.{state.__name__}(...)"
+                )
             else:
                 attributes.pop(attribute, None)
     # Operators that are configured per object (a window operator, say) declare state on the instance.
@@ -230,11 +242,13 @@ def check_function(function: Function) -> None:
     """
     if not isinstance(function, Function):
         hint = "; give an object, not the class" if isinstance(function, type) else ""
+        if inspect.isroutine(function):
+            hint = "; write a class Name(keyed.KeyedProcessFunction) with def process_element(self, value, ctx)"
         raise StateDefinitionError(
             f"{function!r} is not a KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction or "
             f"VectorizedFunction{hint}"
         )
-    declared_states(function)
+    states = declared_states(function)
     fields = function.forwarded_fields
     if not isinstance(fields, Mapping) or not all(isinstance(name, str) for pair in fields.items() for name in pair):
         raise DefinitionError(
@@ -245,15 +259,21 @@ def check_function(function: Function) -> None:
         method = "process_batches" if isinstance(function, VectorizedCoFunction) else "process_batch"
         if getattr(type(function), method) is getattr(VectorizedCoFunction, method):
             raise StateDefinitionError(f"{type(function).__name__} does not define {method}")
+        of_two = isinstance(function, VectorizedCoFunction)
+        _check_calls(function, {**_BATCH_CALLS, method: ("first", "second", "ctx") if of_two else ("table", "ctx")})
         if takes_two(function) and combines(function):
             raise StateDefinitionError(
                 f"{type(function).__name__} defines combine, and a function of two streams has none"
             )
         return
+    check_changes(function, dict(states.values()))
     cls = type(function)
     for name in input_methods(function):
         if getattr(cls, name) in (getattr(base, name, None) for base in _BASES):
-            raise StateDefinitionError(f"{cls.__name__} does not define {name}")
+            near = difflib.get_close_matches(name, _own(cls), n=1, cutoff=0.7)
+            hint = f"; it has {near[0]}: rename it" if near else ""
+            raise StateDefinitionError(f"{cls.__name__} does not define {name}{hint}")
+    _check_calls(function, {**_CALLS, **dict.fromkeys(input_methods(function), ("value", "ctx"))})
     if cls.on_timer is not KeyedProcessFunction.on_timer:
         return
     for base in cls.__mro__:
@@ -263,6 +283,49 @@ def check_function(function: Function) -> None:
                 used = _names(code) & _TIMER_CALLS
                 if used:
                     raise no_on_timer(function, f"{name} calls {min(used)}")
+
+
+def _own(cls: type) -> list[str]:
+    """Return the public attributes of a class that the engine does not call."""
+    called = {*_CALLS, "process_element", "process_element1", "process_element2", "process_broadcast_element"}
+    return [name for name in vars(cls) if name[0] != "_" and name not in called]
+
+
+def _check_calls(function: Function, calls: Mapping[str, tuple[str, ...]]) -> None:
+    """Check that the methods that the engine calls can be called as it calls them.
+
+    Args:
+        function: The function.
+        calls: The parameters of the methods by name.
+
+    Raises:
+        DefinitionError: One takes other parameters, is a coroutine, or is named like one of them but not as it.
+    """
+    cls = type(function)
+    for name, parameters in calls.items():
+        method = getattr(function, name, None)
+        own = [each for base in cls.__mro__ if base.__module__.partition(".")[0] != "keyed" for each in vars(base)]
+        if name not in own:
+            alike = [each for each in own if each.replace("_", "").lower() == name.replace("_", "")]
+            if alike:
+                raise DefinitionError(
+                    f"{cls.__name__}.{alike[0]} would never be called; the method is {name}: rename it"
+                )
+            continue
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise DefinitionError(
+                f"{cls.__name__}.{name} is a coroutine, and functions over streams are not: define it with def; "
+                "keyed.AsyncLookup waits for other services"
+            )
+        try:
+            inspect.signature(method).bind(*parameters)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise DefinitionError(
+                f"{cls.__name__}.{name} cannot be called with {', '.join(parameters)} ({error}); define it as "
+                f"def {name}({', '.join(('self', *parameters))})"
+            ) from error
+        except ValueError:
+            continue  # it has no signature
 
 
 def no_on_timer(function: RowFunction, what: str) -> TimerDefinitionError:

@@ -39,6 +39,8 @@ class Source:
     on_bad_row: OutputTag | None
     max_ahead_ms: int | None
     watermark_given: bool
+    #: Whether a run has read it to its end. An iterator has nothing for another run then.
+    ended: list[bool] = attrs.field(factory=list, init=False, repr=False)
 
     def __repr__(self) -> str:
         time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""

@@ -29,8 +29,7 @@ def inferred_output(function: Function) -> Schema | None:
     if isinstance(function, VectorizedFunction):
         return None
     cls = type(function)
-    methods = [*input_methods(function), *(["on_timer"] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
-    yielded = {name: _yielded(getattr(cls, name)) for name in methods}
+    yielded = _yielded_by(function)
     schemas = {name: _schema(found) for name, found in yielded.items() if found is not _NOTHING}
     if not schemas or None in schemas.values():
         return None
@@ -42,6 +41,26 @@ def inferred_output(function: Function) -> Schema | None:
                 "annotations; an output has one type, so let them agree, or give output=... for both"
             )
     return schemas[first]
+
+
+def unannotated(function: Function) -> str:
+    """Return the remedy for an output without a type where some methods have annotations of it and others have none."""
+    if isinstance(function, VectorizedFunction):
+        return ""
+    yielded = _yielded_by(function)
+    missing = [name for name, found in yielded.items() if found is _UNSAID]
+    if not missing or len(missing) == len(yielded):
+        return ""
+    name = type(function).__name__
+    return (
+        f"; {' and '.join(f'{name}.{each}' for each in missing)} has no annotation of what it yields: -> Iterator[...]"
+    )
+
+
+def _yielded_by(function: Any) -> dict[str, Any]:
+    cls = type(function)
+    methods = [*input_methods(function), *(["on_timer"] if cls.on_timer is not KeyedProcessFunction.on_timer else [])]
+    return {name: _yielded(getattr(cls, name)) for name in methods}
 
 
 def _yielded(method: Any) -> Any:

@@ -16,8 +16,8 @@ from keyed.sources import PAUSE
 #: How long a source waits for records before it says that it has none, in seconds. A query stops so soon.
 _WAIT = 0.1
 _AT_ONCE = 1000
-#: How long a partition of which nothing comes is waited for, in seconds, and how many records of others are held then.
-_PATIENCE, _AHEAD = 5.0, 100_000
+#: How long a partition of which nothing comes is waited for, once, in seconds; and how many records of others are held.
+_PATIENCE, _AHEAD = 1.0, 100_000
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
 #: The client tries again by itself, and nothing is asked of a group.
 _PASSING = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
@@ -213,8 +213,8 @@ class _Fetched:
     """Records that a consumer has fetched and that were not given yet.
 
     They are given in turn of the partitions, so that none is read far ahead of another one that has records too: a
-    consumer gives a megabyte of one and then of the next. A partition of which nothing is there is waited for, for some
-    time, unless its end was reached.
+    consumer gives a megabyte of one and then of the next. A partition of which nothing is there is waited for, unless
+    its end was reached; but once only, for a moment, until something of it comes: the broker that leads it may be down.
 
     Args:
         consumer: The consumer, assigned to the partitions.
@@ -235,6 +235,8 @@ class _Fetched:
         self._ends = ends if bounded else None
         self._at_end = {partition for partition, at in offsets.items() if at >= ends[partition]}
         self._lacks_since: float | None = None
+        #: The partitions that were waited for in vain.
+        self._silent: set[int] = set()
         self._paused: list[int] = []
 
     def add(self, messages: list[Any]) -> None:
@@ -247,6 +249,7 @@ class _Fetched:
             reached[partition] = offset + 1 if error is None else None
             if self._ends is None or error is not None or offset < self._ends[partition]:
                 self._waiting[partition].append(message)
+        self._silent -= reached.keys()
         for partition, at in reached.items():
             _, end = self._consumer.get_watermark_offsets(self._partitions[partition], cached=True)
             if self._ends is not None:
@@ -259,13 +262,15 @@ class _Fetched:
     def in_turn(self) -> Iterator[Any]:
         """Give one message of each partition after the other, as long as none lacks that has more to come."""
         now = time.monotonic()
-        waits = self._lacks_since is None or now < self._lacks_since + _PATIENCE
         while any(self._waiting.values()):
-            lacking = [each for each, queue in self._waiting.items() if not queue and each not in self._at_end]
-            if lacking and waits:
+            not_lacking = self._at_end | self._silent
+            lacking = [each for each, queue in self._waiting.items() if not queue and each not in not_lacking]
+            if lacking:
                 self._lacks_since = self._lacks_since or now
-                self._hold_back(lacking)
-                return
+                if now < self._lacks_since + _PATIENCE:
+                    self._hold_back(lacking)
+                    return
+                self._silent.update(lacking)
             self._lacks_since = None
             for queue in self._waiting.values():
                 if queue:

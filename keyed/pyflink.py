@@ -27,9 +27,10 @@ import attrs
 
 import keyed
 import keyed.rows
-import windows
-from keyed import AggregateFunction, DefinitionError, Schema, StateTtl, StateVisibility, TimeDomain
-from windows import (
+from keyed import AggregateFunction, StateTtl, StateVisibility, TimeDomain, windows
+from keyed.errors import DefinitionError
+from keyed.extending import Schema
+from keyed.windows import (
     CountEvictor,
     DeltaEvictor,
     Evictor,
@@ -531,7 +532,7 @@ class SessionWindowTimeGapExtractor:
 
 
 class ProcessWindowFunction(windows.ProcessWindowFunction, Generic[IN, OUT, KEY, W]):
-    """`windows.ProcessWindowFunction` with the type parameters and nested names that PyFlink's annotations use.
+    """`keyed.windows.ProcessWindowFunction` with the type parameters and nested names that PyFlink's annotations use.
 
     State of ``context.window_state`` and ``global_state`` is declared by attributes, as `windows` has it.
     """
@@ -549,7 +550,7 @@ class WindowFunction(Generic[IN, OUT, KEY, W]):
 
 
 class Trigger(windows.Trigger, Generic[T, W]):
-    """`windows.Trigger` with the type parameters and nested names that PyFlink's annotations use."""
+    """`keyed.windows.Trigger` with the type parameters and nested names that PyFlink's annotations use."""
 
     TriggerContext: TypeAlias = windows.TriggerContext
     OnMergeContext: TypeAlias = windows.OnMergeContext

@@ -37,12 +37,12 @@ class RestorePoint:
 
     Attributes:
         changelog: The changelog of this operator in an earlier query.
-        until: Number of the batch after which the state is wanted (batches count from 1), or the time, with a zone: the
-            state is that of the newest batch whose processing time is not after it. By default the newest batch that
-            all key groups have.
+        until: Id of the batch after which the state is wanted, as progress and sinks have it, or the time, with a zone:
+            the state is that of the newest batch whose processing time is not after it. By default the newest batch
+            that all key groups have.
         migrate: Changes of the states' declarations that are not compatible by themselves.
-        standby: Folder of state tables that follow the changelog (`keyed.open_tables`), on this machine or wherever the
-            key groups run: only what they lack is read from the changelog.
+        standby: Folder of state tables that follow the changelog (`keyed.tables.open_tables`), on this machine or
+            wherever the key groups run: only what they lack is read from the changelog.
     """
 
     changelog: Changelog
@@ -56,7 +56,7 @@ class RestorePoint:
         if isinstance(self.until, datetime):
             if self.until.tzinfo is None:
                 raise DefinitionError(f"until={self.until!r} has no time zone; add one, for example tzinfo=UTC")
-        elif self.until is not None and (type(self.until) is not int or self.until < 1):
-            raise DefinitionError(f"until={self.until!r} must be the number of a batch, from 1, or a datetime")
+        elif self.until is not None and (type(self.until) is not int or self.until < 0):
+            raise DefinitionError(f"until={self.until!r} must be the id of a batch, from 0, or a datetime")
         if not isinstance(self.migrate, StateMigration):
             raise DefinitionError(f"migrate={self.migrate!r} must be a StateMigration")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,11 @@ from keyed.errors import DefinitionError
 from keyed.shown import Shown
 
 if TYPE_CHECKING:
-    from keyed.views import StateTables
+    import pandas as pd
+    import pyarrow as pa
+
+    from keyed.background import Status
+    from keyed.tables import StateTables
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +33,9 @@ class Progress(Shown):
     """One micro-batch that has been committed.
 
     Attributes:
-        batch_id: Its number, from 0.
+        batch_id: Its id, from 0, by which sinks, tables, restore points and commands know it as well; on Spark the one
+            that ``foreachBatch`` and Spark's own progress have, unless the query was restored: then it goes on after
+            the batch that was restored.
         rows: Rows that it read from the source.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
@@ -70,12 +76,12 @@ class Restored:
     """What a query was restored with from changelogs.
 
     Attributes:
-        sequence: Number of the batch in the changelogs after which the state was.
+        batch_id: Id of the batch after which the state was.
         with_position: Whether the query goes on in its sources where that batch ended. If not, they are read as they
             would be by a new query: only state, timers and clocks were restored.
     """
 
-    sequence: int
+    batch_id: int
     with_position: bool
 
 
@@ -95,10 +101,32 @@ class RunResult(Shown):
     metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
     restored: Restored | None = None
     _read_tables: Callable[[], StateTables] | None = attrs.field(default=None, repr=False, eq=False)
+    _table: Callable[[list[Any]], pa.Table] | None = attrs.field(default=None, repr=False, eq=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the values."""
+        return iter(self.values)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the values as an Arrow table.
+
+        The columns are those of the output's declared type, else the fields of the values: of rows, named tuples,
+        dictionaries, attrs classes and dataclasses. Other values are one column, ``value``.
+
+        Raises:
+            OutputDefinitionError: The values have no common columns or types.
+        """
+        if self._table is None:
+            raise DefinitionError("the result was not made by a run, and has no columns")
+        return self._table(self.values)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the values as a pandas DataFrame, with the columns of `to_arrow`."""
+        return self.to_arrow().to_pandas()
 
     @cached_property
     def tables(self) -> StateTables:
-        """The tables that the run has left, to be read, as by `keyed.read_tables`; to be closed, best by ``with``.
+        """The tables that the run has left, as `keyed.tables.read_tables` opens them; close them, best by ``with``.
 
         Raises:
             DefinitionError: It was run without ``tables=``.
@@ -117,6 +145,15 @@ class Query(Protocol):
     @property
     def is_active(self) -> bool:
         """Whether the query is running."""
+
+    @property
+    def status(self) -> Status:
+        """Status of the query: its ``value`` is ``"starting"`` until its first batch, then ``"following"``.
+
+        On Spark a trigger that found no rows counts as well. The query ends as ``"failed"``, and `await_termination`
+        raises the error, or as ``"closed"``. An export to a changelog that fails and is retried does not change it;
+        ``repr`` of the query names that error.
+        """
 
     @property
     def progress(self) -> Progress | None:
@@ -154,6 +191,13 @@ class Query(Protocol):
         """
 
 
-def shown_query(name: str, progress: Progress | None) -> str:
-    """Return a query in short: the name of its last operator, and its last batch."""
-    return f"Query({name!r}, {'no batch yet' if progress is None else f'batch {progress.batch_id}'})"
+def shown_query(
+    name: str, progress: Progress | None, status: Status | None = None, trouble: BaseException | None = None
+) -> str:
+    """Return a query in short: the name of its last operator, its last batch, its status and what it waits for."""
+    said = ["no batch yet" if progress is None else f"batch {progress.batch_id}"]
+    if status is not None:
+        said.append(status.value)
+    if trouble is not None:
+        said.append(f"{type(trouble).__name__}: {trouble}")
+    return f"Query({name!r}, {', '.join(said)})"

@@ -21,6 +21,25 @@ class Shown:
         return f"<code>{html.escape(repr(self))}</code>"
 
 
+class NoValue(Shown):
+    """An object that is given where its value is meant: a state."""
+
+    def mistake(self) -> str:
+        """Return how the value is read."""
+        raise NotImplementedError(f"{type(self).__name__} does not define mistake")
+
+
+def mistaken(value: Any) -> str:
+    """Return the remedy for a value that is, or holds, a state or a method that was not called; or nothing."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else [value]
+    for part in parts:
+        if isinstance(part, NoValue):
+            return part.mistake()
+        if inspect.ismethod(part):
+            return f"{part.__name__} is a method that was not called; call it: {part.__name__}()"
+    return ""
+
+
 def named(thing: Any) -> str:
     """Return a class or function by its name, another object without a ``repr`` of its own by its class."""
     if inspect.isclass(thing) or inspect.isroutine(thing):
@@ -71,6 +90,21 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
         return cast("F", checked)
 
     return shown
+
+
+def names_options(function: F) -> F:
+    """Let a function refuse keywords that it does not have with the names of those that it has."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        __tracebackhide__ = True  # what pytest shows of a failing test is the call
+        for name in given:
+            if name not in known:
+                raise _no_option(function, name, known)
+        return function(*args, **given)
+
+    return cast("F", checked)
 
 
 def _no_option(function: Callable[..., Any], name: str, known: list[str]) -> TypeError:

@@ -18,6 +18,14 @@ from keyed.shown import Shown, named
 
 SinkMode = Literal["error", "overwrite"]
 
+#: Suffixes of files that are no folders of Parquet files.
+_FILES = frozenset(
+    {
+        *(".arrow", ".avro", ".bz2", ".csv", ".db", ".duckdb", ".feather", ".gz", ".html", ".ipc", ".json", ".jsonl"),
+        *(".log", ".ndjson", ".orc", ".pickle", ".pkl", ".sqlite", ".tsv", ".txt", ".xls", ".xlsx", ".xml", ".yaml"),
+        *(".yml", ".zip"),
+    }
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -105,7 +113,15 @@ def sink_of(sink: Any) -> Sink:
     if isinstance(sink, ParquetSink | FunctionSink | CollectSink):
         return sink
     if isinstance(sink, str | os.PathLike):
-        return parquet_sink(sink)
+        made = parquet_sink(sink)
+        folder = local_folder(made.path)
+        if Path(made.path).suffix.lower() in _FILES and (folder is None or not folder.is_dir()):
+            raise DefinitionError(
+                f"sink={made.path!r} has the name of a file, and a path is a folder of Parquet files; give the path of "
+                f"a folder, a function (batch, id) that writes the file, or keyed.parquet_sink({made.path!r}) for a "
+                "folder of that name"
+            )
+        return made
     if callable(sink):
         return FunctionSink(sink)
     raise DefinitionError(f"sink={sink!r} is not a sink; give a path, keyed.collect_sink() or a function (batch, id)")

@@ -7,16 +7,18 @@ bound to that key; anywhere else its operations raise `StateAccessError`. Names 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import attrs
 
 from keyed.durations import MIN_TIMESTAMP, Duration, milliseconds_of
 from keyed.errors import StateAccessError, StateDefinitionError
-from keyed.shown import Shown, named, shows_options
-from keyed.ttl import StateTtl, history_ttl
+from keyed.shown import NoValue, named, shown, shows_options
+from keyed.ttl import StateTtl, history_ttl, ttl_of
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -28,6 +30,7 @@ OUT_co = TypeVar("OUT_co", covariant=True)
 ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_NO_DEFAULT: Any = object()
 
 #: What `VersionedState.put` returns of a version that is older than the history, and was dropped (Kafka Streams'
 #: ``PUT_RETURN_CODE_NOT_PUT``).
@@ -63,6 +66,11 @@ def _type(type_: Any) -> Any:
     """
     if isinstance(type_, str):
         raise StateDefinitionError(f"{type_!r} is text and no type of a state; give the type itself, as in int")
+    if isinstance(type_, bool | int | float | bytes | list | dict | tuple | set):
+        raise StateDefinitionError(
+            f"{type_!r} is a value and no type of a state; give the type first: ValueState({type(type_).__name__}, "
+            f"default={type_!r})"
+        )
     return object if type_ is None else type_
 
 
@@ -75,7 +83,7 @@ class NameOptions(TypedDict, total=False):
 class StateOptions(NameOptions, total=False):
     """Keywords of all states but the versioned ones."""
 
-    ttl: StateTtl | None
+    ttl: StateTtl | timedelta | None
 
 
 class ListOptions(StateOptions, total=False):
@@ -104,23 +112,42 @@ def used_outside(what: str, calls: str) -> NoReturn:
     raise StateAccessError(f"{what} was used outside of a call; use it inside {calls}")
 
 
-class State(Shown):
+#: What a value can do and a state cannot, by the operator that a message names. ``==`` is beside them.
+_OPERATORS = {
+    **{f"__{name}__": sign for name, sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))},
+    **{
+        f"__{side}{name}__": sign
+        for name, sign in (
+            *(("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("floordiv", "//"), ("mod", "%")),
+            *(("pow", "**"), ("and", "&"), ("or", "|"), ("xor", "^"), ("lshift", "<<"), ("rshift", ">>")),
+        )
+        for side in ("", "r")
+    },
+    **{f"__{name}__": sign for name, sign in (("neg", "-"), ("pos", "+"), ("invert", "~"), ("abs", "abs()"))},
+    "__format__": "formatting",
+}
+
+
+class State(NoValue):
     """What all state declarations share.
+
+    A state is not its value: truth, comparison, arithmetic and formatting of a state, and assignment to the attribute
+    that declares it, raise `StateAccessError`. States are compared with each other by identity, and can be hashed.
 
     Args:
         name: Name in logs and checkpoints, matching ``[A-Za-z0-9_-]{1,128}``; the attribute's name if not given.
-        ttl: Time to live of each entry.
+        ttl: Time to live of each entry: a `StateTtl`, or its duration alone as a `timedelta`.
     """
 
     kind = "state"
+    #: How it is read and written, for messages.
+    reading, writing = ".get()", ".update(...)"
     _lifetime = "ttl"
     _calls = f"{ROW_CALLS}, and call namespace() there too"
 
-    def __init__(self, name: str | None = None, ttl: StateTtl | None = None) -> None:
-        if ttl is not None and not isinstance(ttl, StateTtl):
-            raise StateDefinitionError(f"ttl={ttl!r} is a {type(ttl).__name__}; give a StateTtl")
-        self.ttl = ttl
-        self.name = ""
+    def __init__(self, name: str | None = None, ttl: StateTtl | timedelta | None = None) -> None:
+        self.ttl = ttl_of(ttl)
+        self.name = self._attribute = ""
         if name is not None:
             self.set_name(name)
 
@@ -134,6 +161,7 @@ class State(Shown):
         return ()
 
     def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
         if not self.name:
             self.set_name(name)
 
@@ -151,6 +179,75 @@ class State(Shown):
 
     def _unbound(self) -> NoReturn:
         used_outside(f"{self.kind} state {self.name!r}", self._calls)
+
+    __hash__ = object.__hash__
+
+    # Type checkers find most of these by themselves, as long as they do not see the methods that refuse.
+    if not TYPE_CHECKING:
+
+        def __bool__(self) -> bool:
+            return self._no_value("truth")
+
+        def __eq__(self, other: object) -> bool:
+            return self is other if isinstance(other, State) else self._no_value("comparison")
+
+        # Without __get__, reading the attribute stays a look into the instance.
+        def __set__(self, function: object, value: Any) -> None:
+            name = self._attribute
+            if not isinstance(value, State):
+                raise StateAccessError(self.replaced(function, name, f"self.{name} = {shown(value)}"))
+            vars(function)[name] = value
+
+        def __delete__(self, function: object) -> NoReturn:
+            raise StateAccessError(self.replaced(function, self._attribute, f"del self.{self._attribute}"))
+
+    def replaced(self, function: object, attribute: str, what: str) -> str:
+        """Return the message for a call of a function that replaces or deletes the attribute of this state."""
+        return (
+            f"{what} in {type(function).__name__} would replace {self.kind} state {self.name!r} for all keys, and "
+            f"store nothing; write it with self.{attribute}{self.writing}, empty it with self.{attribute}.clear()"
+        )
+
+    def mistake(self) -> str:
+        """Return how the value is read."""
+        return f"{self.kind} state {self.name!r} is not its value; read that with {self.reading}"
+
+    def no_attribute(self, name: str) -> str:
+        """Return the remedy for an attribute that the state does not have."""
+        declared = next(cls for cls in type(self).__mro__ if cls.__module__ in _DECLARING)
+        public = [each for each in dir(declared) if each[0] != "_" and each not in _INTERNAL]
+        operations = ", ".join(each for each in public if inspect.isfunction(getattr(declared, each)))
+        return (
+            f"; {self.kind} state {self.name!r} is not its value, and has no {name}: read the value with "
+            f"{self.reading}; the operations of the state are {operations}"
+        )
+
+    def _no_value(self, operation: str) -> NoReturn:
+        """Refuse an operation on the state that was meant for its value.
+
+        Raises:
+            StateAccessError: Always.
+        """
+        raise StateAccessError(
+            f"{self.kind} state {self.name!r} is not a value, and {operation} needs one; read the value with "
+            f"{self.reading}, write it with {self.writing}"
+        )
+
+
+#: Where states are declared, and what they have for the library.
+_DECLARING = ("keyed.state", "keyed.table_declaration")
+_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake")
+
+
+def _refusing(sign: str) -> Callable[..., NoReturn]:
+    def refuse(self: State, *_: object) -> NoReturn:
+        self._no_value(sign)
+
+    return refuse
+
+
+for _method, _sign in _OPERATORS.items():
+    setattr(State, _method, _refusing(_sign))
 
 
 class KeyedState(State):
@@ -190,6 +287,7 @@ class ValueState(KeyedState, Generic[T]):
     """
 
     kind = "value"
+    reading, writing = ".value()", ".update(value)"
 
     @overload
     def __init__(self: ValueState[Any], type: None = None, **options: Unpack[ValueOptions]) -> None: ...
@@ -231,7 +329,10 @@ class ValueState(KeyedState, Generic[T]):
         return (self.type,)
 
     def value(self) -> T:
-        """Return the stored value, or the default. It is the caller's own: changing it changes no state."""
+        """Return the stored value, or the default. It is the caller's own: changing it changes no state.
+
+        A list that was changed is given back with `update`. With ``in_place=True`` it is the stored object itself.
+        """
         self._unbound()
 
     def update(self, value: T | None) -> None:
@@ -242,12 +343,15 @@ class ValueState(KeyedState, Generic[T]):
 class ListState(KeyedState, Generic[T]):
     """A list per key. Appending does not read or rewrite it. Null elements are rejected.
 
+    ``len``, truth, iteration and ``state[index]`` read the list as `get` does. There is no assignment to an index.
+
     Args:
         type: Type of the elements.
         named_by: Of a `ValueState` that has names of namespaces, as there.
     """
 
     kind = "list"
+    writing = ".update(values) or .add(value)"
 
     @overload
     def __init__(self: ListState[Any], type: None = None, **options: Unpack[ListOptions]) -> None: ...
@@ -265,15 +369,37 @@ class ListState(KeyedState, Generic[T]):
         return (self.type,)
 
     def get(self) -> list[T]:
-        """Return the elements in the order in which they were added; an empty list where there are none."""
+        """Return the elements in the order in which they were added; an empty list where there are none.
+
+        The list and its elements are copies: give a changed one back with `update`.
+        """
         self._unbound()
 
     def __iter__(self) -> Iterator[T]:
         self._unbound()
 
+    def __len__(self) -> int:
+        """Return the number of elements; reads them all."""
+        return len(self.get())
+
+    def __bool__(self) -> bool:
+        return bool(len(self))
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return the element at an index, or the list of those in a slice; reads them all."""
+        return self.get()[index]
+
     def add(self, value: T) -> None:
         """Append one element."""
         self._unbound()
+
+    def append(self, value: T) -> None:
+        """Append one element: `add` by its name in Python's lists."""
+        self.add(value)
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append all of ``values`` in their order."""
@@ -287,12 +413,23 @@ class ListState(KeyedState, Generic[T]):
 class MapState(KeyedState, Generic[K, V]):
     """A map per key, iterated in the order of its encoded keys. Null values are allowed, null keys too.
 
+    It has the operations of a dictionary, with one difference: a value that is read is a copy. What is changed in a
+    list or dict that came out of the map has to be put back::
+
+        recent = self.recent.get(user, [])
+        recent.append(page)
+        self.recent[user] = recent
+
+    ``self.recent[user].append(page)`` changes a copy that nothing keeps; `KeyedStream.process` refuses a function with
+    such a line.
+
     Args:
         key: Type of the map keys.
         value: Type of the map values.
     """
 
     kind = "map"
+    reading, writing = "[key], .get(key) or .items()", ".put(key, value) or .update(entries)"
 
     @overload
     def __init__(
@@ -316,7 +453,31 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the value of ``key``, or ``default``. Reads this one entry."""
+        """Return a copy of the value of ``key``, or ``default``. Reads this one entry."""
+        self._unbound()
+
+    @overload
+    def setdefault(self: MapState[K, D | None], key: K, default: None = None) -> D | None: ...
+    @overload
+    def setdefault(self, key: K, default: V) -> V: ...
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """Return a copy of the value of ``key``; where there is none, set it to ``default`` first.
+
+        In contrast to a dictionary's, the value that is returned is a copy, also of ``default``: put it back with
+        ``state[key] = value`` after changing it.
+        """
+        self._unbound()
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+    def pop(self, key: K, default: Any = _NO_DEFAULT) -> Any:
+        """Remove ``key`` and return its value, or ``default`` where it is not there.
+
+        Raises:
+            KeyError: It is not there, and there is no default.
+        """
         self._unbound()
 
     def put(self, key: K, value: V) -> None:
@@ -326,6 +487,10 @@ class MapState(KeyedState, Generic[K, V]):
     def put_all(self, entries: Mapping[K, V]) -> None:
         """Set all of ``entries``."""
         self._unbound()
+
+    def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] = (), /, **named: V) -> None:
+        """Set all of ``entries``, a mapping or pairs, and those given by keyword, as a dictionary's ``update``."""
+        self.put_all(dict(entries, **named))
 
     def remove(self, key: K) -> None:
         """Remove ``key`` if it is there."""
@@ -383,6 +548,7 @@ class ReducingState(KeyedState, Generic[T]):
     """
 
     kind = "reducing"
+    writing = ".add(value)"
 
     @overload
     def __init__(
@@ -397,6 +563,12 @@ class ReducingState(KeyedState, Generic[T]):
         super().__init__(**options)
         if not callable(reduce):
             raise StateDefinitionError(f"reduce={reduce!r} is not callable; give a function (current, added) -> new")
+        if reduce in (int, float, str, bool, bytes, list, dict, set, tuple):
+            name = reduce.__name__
+            raise StateDefinitionError(
+                f"ReducingState({name}): {name} is a type; the function comes first: ReducingState(function, {name}), "
+                "where function is (current, added) -> new, such as operator.add"
+            )
         self.reduce = reduce
         self.type: Any = _type(type)
 
@@ -421,6 +593,7 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
     """
 
     kind = "aggregating"
+    writing = ".add(value)"
 
     @shows_options(StateOptions)
     def __init__(
@@ -464,9 +637,11 @@ class VersionedState(KeyedState, Generic[T]):
     """The versions of one value per key, by their timestamps (Kafka Streams' ``VersionedKeyValueStore``, KIP-889).
 
     A version is valid from its timestamp until that of the next one. Versions may be put in any order of time. The
-    newest one stays; of the others those that were valid within the history, seen from the watermark, which is Kafka's
-    stream time here. Puts and deletes that are older than the history change nothing; the counter ``versions_dropped``
-    tells how many they were. Without timestamps in the stream no time passes, and all versions stay.
+    newest one stays; of the others those that were valid within the history. A time ``t`` is within it while ``t +
+    history`` is above the watermark. The watermark is the highest timestamp less the delay less 1 ms, so without a
+    delay that is Kafka's rule: no older than stream time less the history. Puts and deletes that are older than the
+    history change nothing; the counter ``versions_dropped`` counts them. Without timestamps in the stream no time
+    passes, and all versions stay.
 
     Args:
         type: Type of the values.
@@ -475,6 +650,7 @@ class VersionedState(KeyedState, Generic[T]):
     """
 
     kind = "versioned"
+    writing = ".put(value, timestamp)"
     _lifetime = "history"
 
     @overload

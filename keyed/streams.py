@@ -6,7 +6,9 @@ source asks for: Spark for a DataFrame, the local one for everything else.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -54,17 +56,18 @@ from keyed.outputs import OutputTag, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
-from keyed.shown import Shown, shows_options
+from keyed.shown import Shown, named, names_options, shows_options
 from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState
 from keyed.vectorized import VectorizedFunction
-from keyed.watermarks import WatermarkStrategy, ascending_timestamps
+from keyed.watermarks import WatermarkStrategy, ascending_timestamps, strategy_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ConnectedKeys = str | tuple[str, ...] | Callable[[Any], Any]
+ConnectedKeys = str | tuple[str, ...] | list[str] | Callable[[Any], Any]
+KeyColumns = str | tuple[str, ...] | list[str] | Callable[[Any], Any]
 
 
 W = TypeVar("W")
@@ -78,7 +81,59 @@ class Assigner(Protocol[W_co]):
         """Cut ``stream`` into windows."""
 
 
-class Unkeyed(Shown):
+class _NoOperation(DefinitionError, AttributeError):
+    """An operation that a stream does not have. It is an `AttributeError` too, as ``hasattr`` wants it."""
+
+
+_KEY_FIRST = "key the stream first: {0}.key_by('column').{1}(...)"
+_ROWS = "change and filter rows before keyed.stream(...), or in a KeyedProcessFunction: .key_by('column').process(...)"
+_PROCESS_FIRST = "an output runs: stream.key_by('column').process(function).{1}(...)"
+_VALUES = "the values are those of a run: output.run().values, .to_arrow() or .to_pandas(); on Spark also output.df"
+_SINK = "run it with the sink, as in output.run('folder'), or several with keyed.run(output.to('folder'), ...)"
+_TIMES = "give them to the source: keyed.stream(source, timestamp='column', watermark=...)"
+#: What is asked of streams that other things have, and what to write.
+_REMEDIES = {
+    **dict.fromkeys(("process", "window"), _KEY_FIRST),
+    **dict.fromkeys(("map", "filter", "flat_map", "select", "reduce", "sum", "count"), _ROWS),
+    **dict.fromkeys(("run", "start", "to", "side_output", "df"), _PROCESS_FIRST),
+    **dict.fromkeys(("aggregate", "reduce_window"), "cut windows first: {0}.key_by('column').window(...).{1}(...)"),
+    **dict.fromkeys(("union", "broadcast"), "it comes before the key: stream.{1}(...)"),
+    **dict.fromkeys(("assign_timestamps_and_watermarks", "with_watermark", "withWatermark"), _TIMES),
+    **dict.fromkeys(("group_by", "groupby", "groupBy", "keyBy", "keyby"), "the method is key_by('column')"),
+}
+
+
+#: The same of outputs.
+_OF_OUTPUTS = {
+    **dict.fromkeys(("print", "show", "collect", "values", "to_pandas", "to_arrow", "toPandas", "execute"), _VALUES),
+    **dict.fromkeys(("sink_to", "add_sink", "write", "save", "to_parquet"), _SINK),
+    **dict.fromkeys(("get_side_output", "getSideOutput"), "the method is side_output(tag)"),
+}
+
+
+class _Asked(Shown):
+    """Answers for operations that a stream does not have."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name.startswith("_"):
+                raise AttributeError(what)
+            remedy = _REMEDIES.get(name, "")
+            if not remedy:
+                near = difflib.get_close_matches(name, [each for each in dir(type(self)) if each[0] != "_"], n=1)
+                remedy = f"did you mean {near[0]!r}?" if near else ""
+            raise _NoOperation(
+                what + (remedy and "; ") + remedy.format(_NAMES.get(type(self).__name__, "stream"), name)
+            )
+
+
+#: Names of variables, for messages.
+_NAMES = {"ConnectedStreams": "first.connect(second)"}
+
+
+class Unkeyed(_Asked):
     """What `Stream` and `Output` have in common: they are united, connected and keyed."""
 
     @property
@@ -139,8 +194,8 @@ class Unkeyed(Shown):
         check_descriptors(descriptors)
         return BroadcastStream(cast("Stream | Output", self), descriptors)
 
-    def key_by(self, *keys: str | Callable[[Any], Any]) -> KeyedStream:
-        """Key the rows by columns (or, in the local runtime, by a function of the element).
+    def key_by(self, *keys: KeyColumns) -> KeyedStream:
+        """Key the rows by columns, or by a list of them (or, in the local runtime, by a function of the element).
 
         One stream or output may feed several operators; `run` them together, with outputs of all of them.
 
@@ -166,7 +221,7 @@ class Stream(Unkeyed):
 
 
 @attrs.frozen(eq=False)
-class ConnectedStreams(Shown):
+class ConnectedStreams(_Asked):
     """Two streams that one function reads (Flink's ``ConnectedStreams``)."""
 
     first: Unkeyed
@@ -185,12 +240,12 @@ class ConnectedStreams(Shown):
         Raises:
             DefinitionError: No key, or the two have different numbers of columns.
         """
-        mine, theirs = (_keys(keys if isinstance(keys, tuple) else (keys,)) for keys in (first, second or first))
+        mine, theirs = (_keys((keys,)) for keys in (first, second or first))
         return self.first.key_by(*_parts(mine)).connect(self.second.key_by(*_parts(theirs)))
 
 
 @attrs.frozen(eq=False)
-class BroadcastStream(Shown):
+class BroadcastStream(_Asked):
     """A stream of which every key group gets all elements (Flink's ``BroadcastStream``).
 
     Attributes:
@@ -206,7 +261,7 @@ class BroadcastStream(Shown):
 
 
 @attrs.frozen(eq=False)
-class KeyedStream(Shown):
+class KeyedStream(_Asked):
     """A stream partitioned by key, or two of them that are connected.
 
     Attributes:
@@ -306,6 +361,7 @@ class KeyedStream(Shown):
         """Whether the stream starts at a Spark DataFrame."""
         return is_dataframe(self.inputs[0].source.data)
 
+    @names_options
     def process(
         self,
         function: Function,
@@ -399,9 +455,16 @@ class KeyedStream(Shown):
 
     def window(self, assigner: Assigner[W]) -> W:
         """Cut the stream into windows: what ``assigner.windowed(self)`` makes of it (see the package `windows`)."""
+        if isinstance(assigner, type):
+            raise DefinitionError(
+                f"window({assigner.__name__}): give an object and not the class, such as {assigner.__name__}.of(size)"
+            )
         build = getattr(assigner, "windowed", None)
         if build is None:
-            raise DefinitionError(f"window({assigner!r}): not a window assigner; use one of the package windows")
+            raise DefinitionError(
+                f"window({assigner!r}): not a window assigner; use one of keyed.windows, such as "
+                "TumblingEventTimeWindows.of(timedelta(minutes=5))"
+            )
         return cast("W", build(self))
 
 
@@ -434,13 +497,13 @@ class Output(Unkeyed, Port):
             )
         return Output(self.stage, tag)
 
-    def key_by(self, *keys: str | Callable[[Any], Any], chain: bool = True) -> KeyedStream:
+    def key_by(self, *keys: KeyColumns, chain: bool = True) -> KeyedStream:
         """Key the rows by columns (or, in the local runtime, by a function of the element).
 
         One output may feed several operators; `run` them together, with outputs of all of them.
 
         Args:
-            keys: Columns or, in the local runtime, a function of the element.
+            keys: Columns, or a list of them; in the local runtime also a function of the element.
             chain: Whether the operator that processes them runs chained, in the tasks of this one and without a
                 shuffle, if its keys are this one's. `explain` says where it does.
 
@@ -481,15 +544,19 @@ class Output(Unkeyed, Port):
 
         def __getattr__(self, name: str) -> NoReturn:
             # Never a look at the DataFrame: building the plan may create the topic of a changelog.
-            remedy = "" if name.startswith("_") else f"; the DataFrame of an output on Spark is .df: output.df.{name}"
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{remedy}")
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name.startswith("_"):
+                raise AttributeError(what)
+            remedy = _OF_OUTPUTS.get(name, f"the DataFrame of an output on Spark is .df: output.df.{name}")
+            raise _NoOperation(f"{what}; {remedy}")
 
 
+@names_options
 def stream(
     source: Any,
     *,
     timestamp: str | Callable[[Any], Any] | IngestionTime | None = None,
-    watermark: WatermarkStrategy | None = None,
+    watermark: WatermarkStrategy | timedelta | None = None,
     ticks: bool = True,
     on_bad_row: OutputTag | None = None,
     max_ahead: Duration | None = timedelta(days=365),
@@ -502,13 +569,15 @@ def stream(
         timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
             runtime also a function of the element. `INGESTION_TIME` gives each row the time of its batch. Without it
             the stream has no event time.
-        watermark: The strategy; by default rows are taken to arrive in the order of their timestamps, and a warning
-            says it once where windows drop rows because they do not.
+        watermark: The strategy, or the delay of `bounded_out_of_orderness` as a `timedelta`. By
+            default rows are taken to arrive in the order of their timestamps, and a warning is logged once where
+            windows drop rows because they do not.
         ticks: Whether key groups are woken when something is due and no row comes: processing-time timers, changelogs,
             the end of the input (Spark, streaming).
         on_bad_row: Where bad rows go, beside the first operator's outputs; without it they fail the query. A row is bad
             if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if a text in it is
-            no UTF-8 or a time one that Python has not.
+            no UTF-8 or a time one that Python has not. In the local runtime elements of any other form are bad rows
+            too: without these fields, with a key of another type than the others, or with a cycle.
         max_ahead: How far a timestamp may be ahead of the processing time of its batch; ``None`` for any distance. One
             timestamp in the far future would move the watermark there, and make all other rows late. With
             ``processing_time=`` in the local runtime, and in the harness, there is no limit.
@@ -516,8 +585,7 @@ def stream(
     Raises:
         DefinitionError: A watermark without a timestamp, or a parameter of the wrong type.
     """
-    if watermark is not None and not isinstance(watermark, WatermarkStrategy):
-        raise DefinitionError(f"watermark={watermark!r}: give keyed.bounded_out_of_orderness(...)")
+    watermark = strategy_of(watermark)
     if watermark is not None and timestamp is None:
         raise DefinitionError("watermark is given but timestamp is not: name the event-time column")
     if not (timestamp is None or isinstance(timestamp, str | IngestionTime) or callable(timestamp)):
@@ -549,8 +617,8 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         local_dir: Folder of local stores on disk.
         group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
         tables: Folder in which the query keeps state tables of its operators, for `RunResult.tables`,
-            `keyed.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The folder
-            belongs to this query: run with the same ``checkpoint`` it goes on in it.
+            `keyed.tables.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The
+            folder belongs to this query: run with the same ``checkpoint`` it goes on in it.
         record: Folder in which the query records the rows of each batch, for `keyed.testing.Recording` and ``keyed
             replay``. The first operator needs a changelog; on Spark all executors have to reach the folder.
         query_name: Name of the query in Spark's progress; on Spark only.
@@ -629,9 +697,28 @@ def _as_arrow(source: Any) -> Any:
     """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; other sources as they are.
 
     Raises:
-        DefinitionError: It has columns that cannot be those of one.
+        DefinitionError: It is no source, or has columns that cannot be those of one.
     """
+    if isinstance(source, Mapping):
+        raise DefinitionError(
+            f"source is a {type(source).__name__}, which iterates its keys; give rows, as a list of dictionaries: "
+            "[{'user': 'ann', 'amount': 5}, ...]; or columns, as pyarrow.table({'user': [...], 'amount': [...]}); or "
+            "its .values() or .items()"
+        )
+    if source is None or isinstance(source, str | bytes | int | float | type) or inspect.isroutine(source):
+        called = "; call it" if inspect.isroutine(source) else ""
+        raise DefinitionError(
+            f"source of type {type(source).__name__} is no stream; give a Spark, pandas or Arrow table, or an iterable "
+            f"of elements{called}"
+        )
     module, name = type(source).__module__.partition(".")[0], type(source).__name__
+    columns = getattr(getattr(source, "schema", None), "names", ()) if module == "pyarrow" else ()
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        raise DefinitionError(
+            f"the source has the column {twice[0]!r} {columns.count(twice[0])} times, and columns are found by name; "
+            "rename one, as with table.rename_columns([...])"
+        )
     if module not in ("pandas", "polars") or name != "DataFrame":
         return source
     import pyarrow as pa
@@ -692,12 +779,29 @@ def _parts(keys: Keys) -> tuple[str | Callable[[Any], Any], ...]:
     return (keys,) if callable(keys) else keys
 
 
-def _keys(keys: tuple[str | Callable[[Any], Any], ...]) -> Keys:
+def _check_key_function(function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # of a builtin without one
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise DefinitionError(
+            f"key_by({named(function)}): it cannot be called with an element ({error}); give a function of one "
+            "element, such as lambda value: value.name, or one or more column names"
+        ) from None
+
+
+def _keys(given: tuple[KeyColumns, ...]) -> Keys:
+    keys = tuple(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else given
     if len(keys) == 1 and callable(keys[0]):
+        _check_key_function(keys[0])
         return keys[0]
     names = tuple(key for key in keys if isinstance(key, str))
     if not keys or len(names) != len(keys):
-        raise DefinitionError(f"key_by{keys!r}: give one or more column names, or one function")
+        shown = ", ".join(map(repr, keys))
+        raise DefinitionError(f"key_by({shown}): give one or more column names, or one function")
     if len(set(names)) != len(names):
-        raise DefinitionError(f"key_by{keys!r} names a column twice")
+        raise DefinitionError(f"key_by({', '.join(map(repr, keys))}) names a column twice")
     return names

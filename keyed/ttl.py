@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+from datetime import timedelta
 from typing import Unpack
 
 import attrs
 
 from keyed.durations import Duration, Units, duration_of, shows_units
+from keyed.errors import StateDefinitionError
 
 
 class TimeDomain(enum.Enum):
@@ -68,6 +70,19 @@ class StateTtl:
     ) -> None:
         total = duration_of(duration, "StateTtl", least=1, **units)
         self.__attrs_init__(total, TimeDomain(time_domain), UpdateType(update), StateVisibility(visibility))
+
+
+def ttl_of(ttl: StateTtl | timedelta | None) -> StateTtl | None:
+    """Return the time to live of a parameter ``ttl``, which may be the duration alone.
+
+    Raises:
+        StateDefinitionError: It is neither a `StateTtl` nor a `timedelta`.
+    """
+    if ttl is None or isinstance(ttl, StateTtl):
+        return ttl
+    if not isinstance(ttl, timedelta):
+        raise StateDefinitionError(f"ttl={ttl!r} is a {type(ttl).__name__}; give a keyed.StateTtl or a timedelta")
+    return StateTtl(ttl)
 
 
 def history_ttl(milliseconds: int) -> StateTtl:

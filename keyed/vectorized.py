@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard
 from keyed.context import TaskContext
 from keyed.outputs import OutputTag
 from keyed.shown import Shown
+from keyed.table_declaration import TableState
+
+__all__ = [
+    "TIMESTAMP_COLUMN",
+    "BatchContext",
+    "TableState",
+    "VectorizedCoFunction",
+    "VectorizedFunction",
+]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +68,7 @@ class BatchContext(Protocol):
 
 
 class VectorizedFunction(Shown):
-    """A function over a keyed stream that works on whole columns, with `keyed.TableState` as its state.
+    """A function over a keyed stream that works on whole columns, with `keyed.vectorized.TableState` as its state.
 
     Used in ``.process`` as a `keyed.KeyedProcessFunction` is, also beside those in one query. State is declared by
     class attributes, or set on the object in ``__init__``. A copy of the object serves each key group, on Spark a new

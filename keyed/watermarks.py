@@ -5,6 +5,7 @@ Watermark = highest timestamp − delay − 1, as Flink's ``BoundedOutOfOrdernes
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Unpack
 
 import attrs
@@ -96,6 +97,22 @@ def bounded_out_of_orderness(delay: Duration | None = None, **units: Unpack[Unit
         DefinitionError: Negative, given twice, or not whole milliseconds.
     """
     return WatermarkStrategy(duration_of(delay, "bounded_out_of_orderness", **units))
+
+
+def strategy_of(watermark: WatermarkStrategy | timedelta | None) -> WatermarkStrategy | None:
+    """Return the strategy of a parameter ``watermark``, which may be the delay alone.
+
+    Raises:
+        DefinitionError: It is neither a strategy nor a `timedelta`.
+    """
+    if watermark is None or isinstance(watermark, WatermarkStrategy):
+        return watermark
+    if not isinstance(watermark, timedelta):
+        raise DefinitionError(
+            f"watermark={watermark!r} is a {type(watermark).__name__}; give keyed.bounded_out_of_orderness(seconds=5), "
+            "or its delay as a timedelta"
+        )
+    return WatermarkStrategy(milliseconds_of(watermark, "watermark"))
 
 
 def ascending_timestamps() -> WatermarkStrategy:

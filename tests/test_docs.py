@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from docs.generate import ROOT, pages
+from docs.generate import DOORS, ROOT, pages
 from keyed.engine.counters import COUNTERS, GAUGES
 from keyed.options import Options
 
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "tests" / "README.md", *DOCS.rglob("*.md")])
+OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md")]
+PAGES = sorted([*OUTSIDE, *DOCS.rglob("*.md")])
 REFERENCE = DOCS / "reference"
 FENCE = re.compile(r"^```(.*)$")
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -134,7 +135,9 @@ def test_snippets_run_with_kafka(name, broker, spark_kafka, tmp_path, monkeypatc
 
 
 def test_blocks_have_a_known_language():
+    # `python foreign` is a program of another framework, which nothing runs.
     known = {"python", "python kafka", "python spark", "output", "text", "console", "sql", "mermaid"}
+    known |= {"python foreign", "java"}
     assert {
         block.where: block.info for blocks in PROGRAMS.values() for block in blocks if block.info not in known
     } == {}
@@ -197,7 +200,7 @@ def test_links_lead_somewhere(page):
 def test_every_page_is_linked_from_the_index():
     linked = {
         (page.parent / link.partition("#")[0]).resolve()
-        for page in (DOCS / "README.md", REFERENCE / "README.md", DOCS / "tutorial" / "README.md")
+        for page in DOCS.rglob("README.md")
         for link in LINK.findall(text_of(page))
     }
     pages_of_docs = set(DOCS.rglob("*.md")) - {DOCS / "README.md"}
@@ -209,7 +212,7 @@ def test_the_reference_is_what_the_docstrings_say():
     assert stale == [], "run: .venv/bin/python docs/generate.py"
 
 
-MODULES = ("keyed", "keyed.changelog", "keyed.recovery", "keyed.testing", "keyed.joins", "keyed.pyflink", "windows")
+MODULES = ("keyed", *(package for _, packages in DOORS.values() for package in packages))
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -267,6 +270,7 @@ def test_commands_in_the_docs_exist():
     from tests.benchmarks.broadcast import _parser as broadcast
     from tests.benchmarks.freshness import _parser as freshness
     from tests.benchmarks.joins import _parser as joins
+    from tests.benchmarks.properties import _parser as properties
     from tests.benchmarks.table_states import _parser as table_states
     from tests.benchmarks.tables import _parser as tables
     from tests.benchmarks.versus_bytewax import _parser as versus_bytewax
@@ -279,12 +283,14 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.table_states": flags(table_states()),
         "tests.benchmarks.joins": flags(joins()),
+        "tests.benchmarks.properties": flags(properties()),
         "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
         "tests.benchmarks.crowded": set(),
         "tests.benchmarks.delay": set(),
         "tests.benchmarks.idle": set(),
         "tests.benchmarks.kafka": set(),
         "tests.benchmarks.recovery": set(),
+        "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
         "tests.benchmarks.soak": {"--minutes", "--runtime"},
     }
     targets = makefile_targets()

@@ -22,7 +22,7 @@ from typing import Any, assert_type
 
 from keyed import AggregatingState, Context, KeyedProcessFunction, ListState, MapState, ReducingState
 from keyed import ValueState, VersionedRecord, VersionedState, run
-from windows import Aggregate, aggregate_of
+from keyed.windows import Aggregate, aggregate_of
 
 
 class Mean:
@@ -72,6 +72,15 @@ class Typed(KeyedProcessFunction):
         assert_type(self.counts.get("a"), int | None)
         assert_type(self.counts.get("a", 0), int)
         assert_type(list(self.counts.items()), list[tuple[str, int]])
+        assert_type(self.counts.pop("a"), int)
+        assert_type(self.counts.pop("a", None), int | None)
+        assert_type(self.counts.setdefault("a", 0), int)
+        assert_type(self.recent[0], float)
+        assert_type(self.recent[1:], list[float])
+        self.counts.update({"a": 1}, b=2)
+        self.counts.update([("c", 3)])
+        self.recent.append(1.0)
+        print(len(self.recent), not self.recent, len(self.counts), list(reversed(self.recent)))
         assert_type(self.most.get(), int | None)
         assert_type(self.mean.get(), float | None)
         assert_type(self.longest.get(), str | None)
@@ -108,6 +117,7 @@ def wrong_lines(program: str, said: str) -> list[str]:
 
 def test_types_of_state_are_known_and_wrong_ones_found(tmp_path):
     wrong = ['self.seen.update("no")', 'self.recent.add("no")', "self.longest.add(1)"]
+    wrong += ['self.recent.append("no")', 'self.counts.update(a="no")']
     wrong += ["run(checkpoint=3)", "run(no_option=True)", 'run(trigger="1 second")']
     program = PROGRAM + "".join(f"        {line}\n" for line in wrong)
     file = tmp_path / "program.py"

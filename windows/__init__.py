@@ -1,20 +1,22 @@
-"""Windows over keyed streams, written with nothing but the public names of `keyed`."""
+"""Windows over keyed streams, for writers of jobs: assigners, triggers, aggregates and evictors.
 
-from windows.aggregates import (
+Library code on the public names of `keyed` and `keyed.extending`. It is imported as `keyed.windows`; in a clone, where
+the folder is at the top, ``windows`` is another name of the same modules.
+"""
+
+from keyed.windows.aggregates import (
     Aggregate,
-    Algebra,
     Count,
     Max,
     Mean,
     Min,
-    Part,
     Reduce,
     Stddev,
     Sum,
     Variance,
     aggregate_of,
 )
-from windows.assigners import (
+from keyed.windows.assigners import (
     CountWindows,
     DynamicEventTimeSessionWindows,
     DynamicProcessingTimeSessionWindows,
@@ -30,11 +32,11 @@ from windows.assigners import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from windows.calendar_windows import (
+from keyed.windows.calendar_windows import (
     CalendarProcessingTimeWindows,
     CalendarWindows,
 )
-from windows.collecting import (
+from keyed.windows.collecting import (
     ArgMax,
     ArgMin,
     CollectList,
@@ -44,12 +46,10 @@ from windows.collecting import (
     Latest,
     TopK,
 )
-from windows.continuous import (
-    ContinuousColumns,
-    ContinuousRows,
+from keyed.windows.continuous import (
     aggregate,
 )
-from windows.evictors import (
+from keyed.windows.evictors import (
     CountEvictor,
     DeltaEvictor,
     Evictor,
@@ -57,21 +57,25 @@ from windows.evictors import (
     TimeEvictor,
     TimestampedValue,
 )
-from windows.process_function import (
+from keyed.windows.frequent import (
+    ApproxMostFrequent,
+    MostFrequent,
+)
+from keyed.windows.process_function import (
     ProcessWindowContext,
     ProcessWindowFunction,
 )
-from windows.sketches import (
+from keyed.windows.sketches import (
     ApproxCountDistinct,
 )
-from windows.stream import (
+from keyed.windows.stream import (
     WindowedStream,
     explain,
 )
-from windows.top_n import (
+from keyed.windows.top_n import (
     TopN,
 )
-from windows.triggers import (
+from keyed.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountTrigger,
@@ -85,32 +89,27 @@ from windows.triggers import (
     TriggerContext,
     TriggerResult,
 )
-from windows.vectorized.batch_operator import (
-    WindowBatchOperator,
-)
-from windows.window import (
+from keyed.windows.window import (
     GlobalWindow,
     TimeWindow,
     Window,
 )
-from windows.window_operator import (
+from keyed.windows.window_operator import (
     WindowOperator,
 )
 
 __all__ = [
     "Aggregate",
-    "Algebra",
     "ApproxCountDistinct",
+    "ApproxMostFrequent",
     "ArgMax",
     "ArgMin",
     "CalendarProcessingTimeWindows",
     "CalendarWindows",
     "CollectList",
     "CollectSet",
-    "ContinuousColumns",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
-    "ContinuousRows",
     "Count",
     "CountDistinct",
     "CountEvictor",
@@ -133,9 +132,9 @@ __all__ = [
     "Mean",
     "MergingWindowAssigner",
     "Min",
+    "MostFrequent",
     "NeverTrigger",
     "OnMergeContext",
-    "Part",
     "ProcessWindowContext",
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
@@ -160,10 +159,14 @@ __all__ = [
     "Variance",
     "Window",
     "WindowAssigner",
-    "WindowBatchOperator",
     "WindowOperator",
     "WindowedStream",
     "aggregate",
     "aggregate_of",
     "explain",
 ]
+
+if __name__ == "windows":
+    from keyed.windows.clone_name import use_clone_name
+
+    use_clone_name()

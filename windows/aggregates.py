@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
 
 import attrs
 
-from keyed import DefinitionError, OutputDefinitionError, as_stored
+from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.extending import as_stored
 
 IN = TypeVar("IN")
 ACC = TypeVar("ACC")
@@ -43,7 +44,7 @@ class Part:
     Attributes:
         name: Its name.
         merge: How two of them become one: ``sum``, ``min``, ``max``, ``union``, ``register_max``, ``append``,
-            ``first``, ``latest``, ``top``, ``moments``.
+            ``first``, ``latest``, ``top``, ``moments``, ``counted``.
     """
 
     name: str

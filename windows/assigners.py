@@ -1,30 +1,36 @@
 """Assigners: which windows an element belongs to.
 
 Source: Flink's ``WindowAssigner`` and its implementations. Sizes, slides, gaps and offsets are `int` milliseconds or
-`timedelta`. What operators know of them is in `windows.assigning`.
+`timedelta`. What operators know of them is in `keyed.windows.assigning`.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
-from keyed import MAX_TIMESTAMP, DefinitionError, KeyedStream, milliseconds_of
-from windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
-from windows.evictors import CountEvictor, Evictor
-from windows.stream import WindowedStream
-from windows.triggers import (
+from keyed import MAX_TIMESTAMP, KeyedStream
+from keyed.errors import DefinitionError
+from keyed.extending import milliseconds_of
+from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
+from keyed.windows.evictors import CountEvictor, Evictor
+from keyed.windows.stream import WindowedStream
+from keyed.windows.triggers import (
     CountTrigger,
     EventTimeTrigger,
     NeverTrigger,
     PurgingTrigger,
     Trigger,
 )
-from windows.window import Duration, GlobalWindow
+from keyed.windows.window import Duration, GlobalWindow
 
 A = TypeVar("A", bound="WindowAssigner")
+F = TypeVar("F", bound=Callable[..., Any])
+_UNITS = {"weeks", "days", "hours", "minutes", "seconds", "milliseconds"}
 
 
 class WindowAssigner(AnyAssigner):
@@ -48,8 +54,47 @@ class MergingWindowAssigner(WindowAssigner):
         raise NotImplementedError(f"{type(self).__name__} does not define merge_windows")
 
 
+def _call(given: tuple[Any, ...], named: dict[str, Any]) -> str:
+    """Return the arguments of a call, for messages."""
+    return ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
+
+
+def _not_called(assigner: object, given: tuple[Any, ...], named: dict[str, Any], remedy: str) -> DefinitionError:
+    """Return the error for an assigner that is made by calling its class, which takes nothing."""
+    shown = _call(given, named)
+    name = type(assigner).__name__
+    return DefinitionError(f"{name}({shown}): windows are not made by calling the class; use {name}.{remedy}")
+
+
+def _refuses_other_calls(make: F) -> F:
+    """Let a class method refuse arguments that it does not take with the call that it does take."""
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def checked(cls: type[Any], *given: Any, **named: Any) -> Any:
+        __tracebackhide__ = True  # what pytest shows of a failing test is the call
+        try:
+            signature.bind(cls, *given, **named)
+        except TypeError as error:
+            called = f"{cls.__name__}.{make.__name__}"
+            taken = [each for each in signature.parameters.values() if each.name != "cls"]
+            names = ", ".join(each.name + ("" if each.default is each.empty else "=...") for each in taken)
+            units = _call((), {name: value for name, value in named.items() if name in _UNITS})
+            duration = f"; a duration is int milliseconds or a timedelta: timedelta({units})" if units else ""
+            raise DefinitionError(
+                f"{called}({_call(given, named)}): {error}; the call is {called}({names}){duration}"
+            ) from None
+        return make(cls, *given, **named)
+
+    return cast("F", checked)
+
+
 class _Tumbling(WindowAssigner, HoppingWindows):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        raise _not_called(self, given, named, "of(size)")
+
     @classmethod
+    @_refuses_other_calls
     def of(cls, size: Duration, offset: Duration = 0) -> Self:
         """Make windows of ``size`` that follow each other.
 
@@ -62,11 +107,17 @@ class _Tumbling(WindowAssigner, HoppingWindows):
             DefinitionError: The size is below 1 ms, or the offset's absolute value not below the size.
         """
         size_ms = milliseconds_of(size, "size", least=1)
-        return cls(size_ms, size_ms, _offset(offset, size_ms, "size"))
+        made = cls.__new__(cls)
+        HoppingWindows.__init__(made, size_ms, size_ms, _offset(offset, size_ms, "size"))
+        return made
 
 
 class _Hopping(WindowAssigner, HoppingWindows):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        raise _not_called(self, given, named, "of(size, slide)")
+
     @classmethod
+    @_refuses_other_calls
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
         """Make windows of ``size`` that start every ``slide``.
 
@@ -79,7 +130,9 @@ class _Hopping(WindowAssigner, HoppingWindows):
             DefinitionError: Size or slide is below 1 ms, or the offset's absolute value not below the slide.
         """
         size_ms, slide_ms = milliseconds_of(size, "size", least=1), milliseconds_of(slide, "slide", least=1)
-        return cls(size_ms, slide_ms, _offset(offset, slide_ms, "slide"))
+        made = cls.__new__(cls)
+        HoppingWindows.__init__(made, size_ms, slide_ms, _offset(offset, slide_ms, "slide"))
+        return made
 
 
 class TumblingEventTimeWindows(_Tumbling):
@@ -108,9 +161,24 @@ SlidingProcessingTimeWindows = HoppingProcessingTimeWindows
 
 
 class _Sessions(SessionWindows, MergingWindowAssigner):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        raise _not_called(self, given, named, "with_gap(gap), or with_dynamic_gap(function of the element)")
+
     @classmethod
+    def _of_gap(cls, gap: int | Callable[[Any], Any]) -> Self:
+        made = cls.__new__(cls)
+        SessionWindows.__init__(made, gap)
+        return made
+
+    @classmethod
+    @_refuses_other_calls
     def with_gap(cls, gap: Duration) -> Self:
         """Make sessions that end ``gap`` after their last element.
+
+        A row that comes exactly ``gap`` after the last one belongs to the session only if the session has not fired:
+        with a gap of 10 and a watermark without delay, rows at 0, 9 and 19 make the sessions [0, 19) and [19, 29),
+        because the session fires at 18, which is before the row at 19. With a delay of 1 or more they make the one
+        session [0, 29). Where batches are cut does not matter.
 
         Args:
             gap: At least 1 ms.
@@ -118,11 +186,14 @@ class _Sessions(SessionWindows, MergingWindowAssigner):
         Raises:
             DefinitionError: It is below 1 ms.
         """
-        return cls(milliseconds_of(gap, "gap", least=1))
+        return cls._of_gap(milliseconds_of(gap, "gap", least=1))
 
     @classmethod
+    @_refuses_other_calls
     def with_dynamic_gap(cls, gap_of: Callable[[Any], Any]) -> Self:
         """Make sessions whose elements each say how long after them the session stays open.
+
+        A row at the very end of a session belongs to it only if it has not fired, as `with_gap` explains.
 
         Args:
             gap_of: Gives the gap after an element: `int` milliseconds or a `timedelta`, at least 1 ms.
@@ -132,7 +203,7 @@ class _Sessions(SessionWindows, MergingWindowAssigner):
         """
         if not callable(gap_of):
             raise DefinitionError(f"gap_of={gap_of!r} is not callable; give a function element -> gap, or with_gap")
-        return cls(gap_of)
+        return cls._of_gap(gap_of)
 
 
 class EventTimeSessionWindows(_Sessions):
@@ -160,6 +231,9 @@ class GlobalWindows(WindowAssigner):
     window_type = GlobalWindow
 
     def __init__(self, trigger: Trigger | None = None, evictor: Evictor | None = None) -> None:
+        if not isinstance(trigger, Trigger | None) or not isinstance(evictor, Evictor | None):
+            name = "of(size)" if isinstance(self, CountWindows) else "create()"
+            raise _not_called(self, (trigger, evictor)[: 1 if evictor is None else 2], {}, name)
         self._trigger = trigger
         self._evictor = evictor
 
@@ -187,6 +261,7 @@ class CountWindows(GlobalWindows):
     """Windows of a number of elements (Flink's ``countWindow``): global windows with a trigger and an evictor."""
 
     @classmethod
+    @_refuses_other_calls
     def of(cls, size: int, slide: int | None = None) -> CountWindows:
         """Make windows of ``size`` elements.
 

@@ -1,7 +1,7 @@
 """What window operators know of assigners: which windows an element belongs to, and the kinds that have engines.
 
-`windows.assigners` builds on it what users name. A window that several elements share is the same tuple for all of
-them; nothing is kept per key here.
+`keyed.windows.assigners` builds on it what users name. A window that several elements share is the same tuple for all
+of them; nothing is kept per key here.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from keyed import milliseconds_of
-from windows.evictors import Evictor
-from windows.merge_plan import merge_time_windows
-from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
-from windows.window import TimeWindow, time_window, window_start
+from keyed.extending import milliseconds_of
+from keyed.windows.evictors import Evictor
+from keyed.windows.merge_plan import merge_time_windows
+from keyed.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
+from keyed.windows.window import TimeWindow, time_window, window_start
 
 
 class AnyAssigner:
-    """What operators know of an assigner. Those that users meet are `windows.WindowAssigner`.
+    """What operators know of an assigner. Those that users meet are `keyed.windows.WindowAssigner`.
 
     Attributes:
         event_time: Whether the windows are in event time; otherwise they are in processing time.

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from keyed import DefinitionError, TimestampError
-from windows.assigners import WindowAssigner
-from windows.window import TimeWindow
+from keyed.errors import DefinitionError, TimestampError
+from keyed.windows.assigners import WindowAssigner
+from keyed.windows.window import TimeWindow
 
 _DAY_MS = 86_400_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -32,7 +32,12 @@ class CalendarWindows(WindowAssigner):
     #: Milliseconds since the epoch that have a date in every zone.
     _RANGE: ClassVar[tuple[int, int]] = (-62_135_000_000_000, 253_402_000_000_000)
 
-    def __init__(self, unit: str, zone: str, first_weekday: int = 0) -> None:
+    def __init__(self, unit: str, zone: str | None = None, first_weekday: int = 0) -> None:
+        if zone is None or unit not in _UNITS:
+            raise DefinitionError(
+                f"CalendarWindows({unit!r}): windows are not made by calling the class; use "
+                "CalendarWindows.days(zone), weeks(zone) or months(zone)"
+            )
         self._unit = unit
         self._zone_name = zone
         self._first_weekday = first_weekday

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keyed import snapshot
-from windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
+from keyed.extending import snapshot
+from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
 
 Add = Callable[[list[Any], int, Any, Any], None]
 

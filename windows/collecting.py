@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed import DefinitionError
-from windows.aggregates import Column, ColumnAggregate, Part, kept_getter
+from keyed.errors import DefinitionError
+from keyed.windows.aggregates import Column, ColumnAggregate, Part, kept_getter
 
 
 class CollectList(ColumnAggregate):

@@ -10,28 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from keyed import (
-    BatchContext,
-    Context,
-    DefinitionError,
-    KeyedProcessFunction,
-    KeyedStream,
-    OpenContext,
-    OperatorOptions,
-    Output,
-    Schema,
-    TableState,
-    TaskContext,
-    ValueState,
-    VectorizedFunction,
-    schema_of,
-    shows_options,
-)
-from windows.aggregates import AnyAggregate
-from windows.definition import derived_schema, named_aggregates
-from windows.emission import row_maker
-from windows.general import no_timestamp
-from windows.paths import Path, check_path, chosen, columns_reason, plain_type
+from keyed import Context, KeyedProcessFunction, KeyedStream, OpenContext, Output, TaskContext, ValueState
+from keyed.errors import DefinitionError
+from keyed.extending import OperatorOptions, Schema, schema_of, shows_options
+from keyed.vectorized import BatchContext, TableState, VectorizedFunction
+from keyed.windows.aggregates import AnyAggregate
+from keyed.windows.definition import derived_schema, named_aggregates
+from keyed.windows.emission import row_maker
+from keyed.windows.general import no_timestamp
+from keyed.windows.paths import Path, check_path, chosen, columns_reason, plain_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,8 +44,8 @@ def aggregate(
     Rows are added in the order in which they arrive, so ``Latest("x")`` is what came last (ksqlDB's
     ``LATEST_BY_OFFSET``), and ``Latest("x", by_time=True)`` what has the highest timestamp.
 
-    The results are also a state that is named after the operator: with a changelog `keyed.open_tables` has them as
-    ``tables[name]``, a row for each key.
+    The results are also a state that is named after the operator: with a changelog `keyed.tables.open_tables` has them
+    as ``tables[name]``, a row for each key.
 
     Args:
         stream: The keyed stream.
@@ -165,7 +152,7 @@ class ContinuousColumns(VectorizedFunction):
         self._totals: Any = None
         self._keys = keys = results.names[: len(results.names) - len(self._aggregates)]
         self._results = TableState(results.ddl, key=keys, name=name)
-        from windows.vectorized.fold import fold_of
+        from keyed.windows.vectorized.fold import fold_of
 
         parts = fold_of(self._aggregates, self._columns).columns
         key_types = tuple(results.columns[: len(keys)])
@@ -174,7 +161,7 @@ class ContinuousColumns(VectorizedFunction):
     def _made(self) -> Any:
         """Return the logic; made where it runs, since it loads pyarrow."""
         if self._totals is None:
-            from windows.vectorized.running_totals import RunningTotals
+            from keyed.windows.vectorized.running_totals import RunningTotals
 
             self._totals = RunningTotals(self._aggregates, self._keys, self._columns)
         return self._totals

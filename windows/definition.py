@@ -22,23 +22,21 @@ import attrs
 from keyed import (
     MAX_TIMESTAMP,
     AggregatingState,
-    DefinitionError,
     ListState,
     MapState,
-    OutputDefinitionError,
     OutputTag,
     ReducingState,
-    Schema,
     ValueState,
     VersionedState,
-    milliseconds_of,
 )
-from windows.aggregates import Aggregate, AnyAggregate, Count, Functions
-from windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
-from windows.evictors import Evictor
-from windows.process_function import ProcessWindowFunction
-from windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
-from windows.window import GlobalWindow
+from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.extending import Schema, milliseconds_of
+from keyed.windows.aggregates import Aggregate, AnyAggregate, Count, Functions
+from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
+from keyed.windows.evictors import Evictor
+from keyed.windows.process_function import ProcessWindowFunction
+from keyed.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
+from keyed.windows.window import GlobalWindow
 
 _STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState, VersionedState)
 #: As one value per key, more open slices than this cost more to write than windows of their own.
@@ -47,7 +45,7 @@ MOST_SLICES = 64
 
 @attrs.frozen(eq=False)
 class Definition:
-    """A window operator as it was asked for. See `windows.WindowOperator` for the fields.
+    """A window operator as it was asked for. See `keyed.windows.WindowOperator` for the fields.
 
     Attributes:
         plain_rows: Whether rows are plain tuples in the order of the columns, which cost less than named ones.
@@ -143,9 +141,9 @@ def define(
 ) -> Definition:
     """Check a definition and choose how its windows are kept.
 
-    The arguments are those of `windows.WindowOperator`, and ``open_slices``: how many windows of a key are open at a
-    time beside those that size and lateness make, because elements are out of order by more than a window. With more
-    than 64 windows are kept one by one.
+    The arguments are those of `keyed.windows.WindowOperator`, and ``open_slices``: how many windows of a key are open
+    at a time beside those that size and lateness make, because elements are out of order by more than a window. With
+    more than 64 windows are kept one by one.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.

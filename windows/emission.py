@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputDefinitionError, snapshot
-from windows.cells import Cells
-from windows.definition import Definition
-from windows.window import GlobalWindow, time_window
-from windows.window_context import WindowContext
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.errors import OutputDefinitionError
+from keyed.extending import snapshot
+from keyed.windows.cells import Cells
+from keyed.windows.definition import Definition
+from keyed.windows.window import GlobalWindow, time_window
+from keyed.windows.window_context import WindowContext
 
 #: What is part of an output, and not one, where it stands in a tuple that is returned.
 _PLAIN = (int, float, str, bytes, Decimal, dt.date, type(None))

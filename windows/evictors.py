@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from keyed import DefinitionError, milliseconds_of
-from windows.window import Duration
+from keyed.errors import DefinitionError
+from keyed.extending import milliseconds_of
+from keyed.windows.window import Duration
 
 
 class TimestampedValue(NamedTuple):

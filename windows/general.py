@@ -13,25 +13,16 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any
 
-from keyed import (
-    MAX_TIMESTAMP,
-    Context,
-    DefinitionError,
-    ListState,
-    OnTimerContext,
-    OpenContext,
-    OutputTag,
-    TimeDomain,
-    ValueState,
-)
-from windows.assigning import SessionWindows
-from windows.cells import Cells
-from windows.definition import Definition
-from windows.emission import Emission
-from windows.evictors import TimestampedValue
-from windows.merge_plan import Merge, plan_merge
-from windows.process_function import ProcessWindowFunction
-from windows.window_context import TimerContext, WindowContext
+from keyed import MAX_TIMESTAMP, Context, ListState, OnTimerContext, OpenContext, OutputTag, TimeDomain, ValueState
+from keyed.errors import DefinitionError
+from keyed.windows.assigning import SessionWindows
+from keyed.windows.cells import Cells
+from keyed.windows.definition import Definition
+from keyed.windows.emission import Emission
+from keyed.windows.evictors import TimestampedValue
+from keyed.windows.merge_plan import Merge, plan_merge
+from keyed.windows.process_function import ProcessWindowFunction
+from keyed.windows.window_context import TimerContext, WindowContext
 
 _IDLE, _MERGING = "idle", "merging_windows"
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from windows.window import TimeWindow
+from keyed.windows.window import TimeWindow
 
 W = TypeVar("W", bound=Any)
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
-from windows.assigning import SessionWindows
-from windows.cells import Cells
-from windows.definition import Definition
-from windows.emission import Emission
-from windows.general import divert, no_timestamp
-from windows.window_context import WindowContext
+from keyed.windows.assigning import SessionWindows
+from keyed.windows.cells import Cells
+from keyed.windows.definition import Definition
+from keyed.windows.emission import Emission
+from keyed.windows.general import divert, no_timestamp
+from keyed.windows.window_context import WindowContext
 
 _START, _END, _TIMER, _CELLS = 0, 1, 2, 3
 

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
-from windows.assigning import HoppingWindows
-from windows.cells import Cells
-from windows.definition import Definition, hopping_slice
-from windows.emission import Emission
-from windows.general import divert, no_timestamp
-from windows.window_context import WindowContext
+from keyed.windows.assigning import HoppingWindows
+from keyed.windows.cells import Cells
+from keyed.windows.definition import Definition, hopping_slice
+from keyed.windows.emission import Emission
+from keyed.windows.general import divert, no_timestamp
+from keyed.windows.window_context import WindowContext
 
 
 class PaneWindows:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from keyed import DefinitionError
-from windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
-from windows.assigning import HoppingWindows, SessionWindows
-from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
-from windows.definition import Definition
-from windows.sketches import ApproxCountDistinct
+from keyed.errors import DefinitionError
+from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
+from keyed.windows.assigning import HoppingWindows, SessionWindows
+from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
+from keyed.windows.definition import Definition
+from keyed.windows.frequent import MostFrequent
+from keyed.windows.sketches import ApproxCountDistinct
 
 Path = Literal["auto", "row", "vectorized"]
 _OLD_NAME = "columnar"
@@ -47,6 +48,7 @@ _TYPES: dict[type, tuple[str, ...]] = {
     CollectSet: _EXACT,
     CountDistinct: _EXACT,
     ApproxCountDistinct: _ORDERED,
+    MostFrequent: _EXACT,
 }
 
 
@@ -95,7 +97,10 @@ def row_reason(
         order: Order of the rows of a batch.
     """
     assigner = definition.assigner
-    if not isinstance(assigner, HoppingWindows | SessionWindows) or type(assigner).__module__ != "windows.assigners":
+    if (
+        not isinstance(assigner, HoppingWindows | SessionWindows)
+        or type(assigner).__module__ != "keyed.windows.assigners"
+    ):
         return "the assigner is neither tumbling, hopping nor sessions"
     if isinstance(assigner, HoppingWindows):
         longest = max(assigner.size_ms, assigner.slide_ms)

@@ -15,7 +15,7 @@ class ProcessWindowContext(Protocol):
     """What a window function gets beside the key and the elements."""
 
     def window(self) -> Any:
-        """Return the window: a `windows.TimeWindow`, `windows.GlobalWindow` or one of the assigner's own."""
+        """Return the window: a `TimeWindow`, a `GlobalWindow` or one of the assigner's own."""
 
     def current_watermark(self) -> int:
         """Return the watermark, milliseconds."""

@@ -23,8 +23,8 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
-from keyed import DefinitionError, EncodingError
-from windows.aggregates import Column, ColumnAggregate, Part
+from keyed.errors import DefinitionError, EncodingError
+from keyed.windows.aggregates import Column, ColumnAggregate, Part
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)

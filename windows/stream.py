@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 
 import attrs
 
-from keyed import (
-    AggregateFunction,
-    DefinitionError,
-    KeyedStream,
-    OperatorOptions,
-    Output,
-    OutputTag,
-    milliseconds_of,
-    schema_of,
-    shows_options,
-)
-from windows.aggregates import Reduce
-from windows.assigning import AnyAssigner, HoppingWindows
-from windows.continuous import ContinuousColumns, ContinuousRows
-from windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
-from windows.evictors import Evictor
-from windows.paths import Path, check_path, chosen, row_reason
-from windows.process_function import ProcessWindowFunction
-from windows.triggers import Trigger
-from windows.vectorized.batch_operator import WindowBatchOperator
-from windows.window import Duration
-from windows.window_operator import WindowOperator
+from keyed import AggregateFunction, KeyedStream, Output, OutputTag
+from keyed.errors import DefinitionError
+from keyed.extending import OperatorOptions, milliseconds_of, schema_of, shows_options
+from keyed.windows.aggregates import Reduce
+from keyed.windows.assigning import AnyAssigner, HoppingWindows
+from keyed.windows.continuous import ContinuousColumns, ContinuousRows
+from keyed.windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
+from keyed.windows.evictors import Evictor
+from keyed.windows.paths import Path, check_path, chosen, row_reason
+from keyed.windows.process_function import ProcessWindowFunction
+from keyed.windows.triggers import Trigger
+from keyed.windows.vectorized.batch_operator import WindowBatchOperator
+from keyed.windows.window import Duration
+from keyed.windows.window_operator import WindowOperator
 
 Order = Literal["event_time", "arrival"]
+
+
+class _NoOperation(DefinitionError, AttributeError):
+    """An operation that a windowed stream does not have."""
 
 
 class WindowOptions(OperatorOptions, total=False):
@@ -80,12 +76,28 @@ class WindowedStream:
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            what = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name.startswith("_"):
+                raise AttributeError(what)
+            if name in ("count", "sum", "min", "max", "mean", "avg"):
+                made = {"count": "Count()", "mean": "Mean('column')", "avg": "Mean('column')"}.get(name)
+                remedy = f".aggregate({name}={made or name.capitalize() + chr(40) + repr('column') + chr(41)})"
+                raise _NoOperation(f"{what}; give an aggregate of the package windows: {remedy}")
+            raise _NoOperation(
+                f"{what}; what a window yields comes first: .aggregate(...), .reduce(...) or .process(...)"
+            )
+
     def trigger(self, trigger: Trigger) -> WindowedStream:
         """Fire by ``trigger`` instead of the assigner's."""
+        _no_class("trigger", trigger)
         return attrs.evolve(self, trigger=trigger)
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
         """Take elements out with ``evictor`` when a window fires. All elements of the window are kept then."""
+        _no_class("evictor", evictor)
         return attrs.evolve(self, evictor=evictor)
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStream:
@@ -117,9 +129,9 @@ class WindowedStream:
     def path(self, path: Path) -> WindowedStream:
         """Choose how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
 
-        By default it is whole columns where the definition allows it; `windows.explain` says which and why. Results are
-        the same. A checkpoint goes on with the path that it was started with: another one is refused
-        (`keyed.StateSchemaChanged`).
+        By default it is whole columns where the definition allows it; `keyed.windows.explain` says which and why.
+        Results are the same. A checkpoint goes on with the path that it was started with: another one is refused
+        (`keyed.errors.StateSchemaChanged`).
 
         Raises:
             DefinitionError: It is none of the three.
@@ -288,3 +300,9 @@ def explain(output: Output) -> str:
         for name, function in output.operators.items()
         if isinstance(function, WindowOperator | WindowBatchOperator | ContinuousRows | ContinuousColumns)
     )
+
+
+def _no_class(parameter: str, given: object) -> None:
+    if isinstance(given, type):
+        made = f"{given.__name__}.of(...)" if hasattr(given, "of") else f"{given.__name__}()"
+        raise DefinitionError(f"{parameter}({given.__name__}): give an object and not the class: {made}")

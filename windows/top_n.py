@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyed import MIN_TIMESTAMP, TIMESTAMP_COLUMN, BatchContext, DefinitionError, Schema, TableState, VectorizedFunction
+from keyed import MIN_TIMESTAMP
+from keyed.errors import DefinitionError
+from keyed.extending import Schema
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +85,7 @@ class TopN(VectorizedFunction):
         """Return the last row of each key and item."""
         import pyarrow as pa
 
-        from windows.vectorized.row_groups import grouped, plain_column
+        from keyed.windows.vectorized.row_groups import grouped, plain_column
 
         groups = grouped([plain_column(rows.column(name)) for name in (*self.keys, self.item)])
         return rows if groups.count == rows.num_rows else rows.take(pa.array(groups.last_rows()))
@@ -92,7 +95,7 @@ class TopN(VectorizedFunction):
         import numpy as np
         import pyarrow as pa
 
-        from windows.vectorized.row_groups import grouped, integers, pc, plain_column
+        from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 
         ids = grouped([plain_column(rows.column(name)) for name in self.keys]).ids
         order = pc.sort_indices(

@@ -12,8 +12,10 @@ from __future__ import annotations
 import enum
 from typing import Any, Protocol
 
-from keyed import MAX_TIMESTAMP, DefinitionError, ReducingState, ValueState, milliseconds_of
-from windows.window import Duration
+from keyed import MAX_TIMESTAMP, ReducingState, ValueState
+from keyed.errors import DefinitionError
+from keyed.extending import milliseconds_of
+from keyed.windows.window import Duration
 
 
 class TriggerResult(enum.Enum):

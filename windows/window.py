@@ -47,7 +47,7 @@ class TimeWindow(NamedTuple):
 
 
 class GlobalWindow(NamedTuple):
-    """The one window of `windows.GlobalWindows`; it never ends."""
+    """The one window of `keyed.windows.GlobalWindows`; it never ends."""
 
     def max_timestamp(self) -> int:
         """Return the end of time."""

@@ -12,18 +12,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from keyed import (
-    Context,
-    DefinitionError,
-    ListState,
-    OpenContext,
-    OutputTag,
-    ReducingState,
-    StateAccessError,
-    TimeDomain,
-    TimerService,
-)
-from windows.definition import Definition, declared_states, trigger_states
+from keyed import Context, ListState, OpenContext, OutputTag, ReducingState, TimeDomain, TimerService
+from keyed.errors import DefinitionError, StateAccessError
+from keyed.windows.definition import Definition, declared_states, trigger_states
 
 _GETTERS = {
     "value": "get_state",
@@ -80,7 +71,7 @@ class _Context:
 
 
 class WindowContext(_Context):
-    """`windows.ProcessWindowContext` for one task."""
+    """`keyed.windows.ProcessWindowContext` for one task."""
 
     def __init__(self, definition: Definition, context: OpenContext, *, merging: bool) -> None:
         super().__init__()
@@ -113,7 +104,7 @@ class WindowContext(_Context):
 
 
 class TimerContext(_Context):
-    """`windows.OnMergeContext` for one task; also what evictors get.
+    """`keyed.windows.OnMergeContext` for one task; also what evictors get.
 
     A timer of a window is named (time, *window), so that each window has its own at each time, as in Flink. The global
     window is alone with its key: its timers need no name, which is cheaper.

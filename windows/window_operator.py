@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypedDict, Unpack
 
-from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag, shows_options
-from windows.assigning import AnyAssigner
-from windows.definition import Definition, define
-from windows.evictors import Evictor
-from windows.general import GeneralWindows
-from windows.packed_sessions import PackedSessions
-from windows.panes import PaneWindows
-from windows.process_function import ProcessWindowFunction
-from windows.triggers import Trigger
+from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag
+from keyed.extending import shows_options
+from keyed.windows.assigning import AnyAssigner
+from keyed.windows.definition import Definition, define
+from keyed.windows.evictors import Evictor
+from keyed.windows.general import GeneralWindows
+from keyed.windows.packed_sessions import PackedSessions
+from keyed.windows.panes import PaneWindows
+from keyed.windows.process_function import ProcessWindowFunction
+from keyed.windows.triggers import Trigger
 
 _LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sessions": PackedSessions}
 

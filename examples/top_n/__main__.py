@@ -106,7 +106,7 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int |
         _print_results(arrivals, workspace)
         return
     changelogs = [workspace.changelog(COUNT), workspace.changelog(RANK)]
-    with Dashboard(changelogs, workspace.tables, port, arrivals.rows) as dashboard:
+    with Dashboard(changelogs, workspace.tables, port, arrivals.rows, _title(dataset, settings)) as dashboard:
         print(f"the page: {dashboard.address} (from the first batch on)", flush=True)
         run(arrivals, settings, workspace, _printer(arrivals.rows, dashboard.show), pace)
         workspace.finish()
@@ -125,9 +125,17 @@ def _follow(topic: Topic, settings: Settings, workspace: Workspace, config: dict
         run_over_topic(topic, settings, workspace, _printer(None), config=config, goes_on=False)
         return
     changelogs = [topic.changelog(COUNT), topic.changelog(RANK)]
-    with Dashboard(changelogs, workspace.tables, port, None) as dashboard, suppress(KeyboardInterrupt):
+    title = _title(topic, settings)
+    with Dashboard(changelogs, workspace.tables, port, None, title) as dashboard, suppress(KeyboardInterrupt):
         print(f"the page: {dashboard.address} (from the first batch on), until Ctrl-C", flush=True)
         run_over_topic(topic, settings, workspace, _printer(None, dashboard.show), config=config, goes_on=True)
+
+
+def _title(source: Dataset | Topic, settings: Settings) -> str:
+    """Return the heading of the page."""
+    lengths = {1: "minute", 60: "hour", 1440: "day"}
+    length = lengths.get(settings.window_minutes, f"{settings.window_minutes} minutes")
+    return f"Top {settings.n} {source.items} per {length}"
 
 
 def _printer(

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import keyed
 from examples.top_n.job import COUNT, rows_read
-from keyed.views.server import serving
+from keyed.tables.server import serving
 
 _PAGE = Path(__file__).with_name("page")
 
@@ -30,6 +30,7 @@ class Dashboard:
         folder: Folder for the tables.
         port: Port at which the page is served, on loopback.
         rows: Rows that the job will read, if that is known.
+        title: Heading of the page.
 
     Attributes:
         address: Where the page is.
@@ -38,7 +39,9 @@ class Dashboard:
         PortTaken: Something else listens there.
     """
 
-    def __init__(self, changelogs: Sequence[keyed.Changelog], folder: Path, port: int, rows: int | None) -> None:
+    def __init__(
+        self, changelogs: Sequence[keyed.Changelog], folder: Path, port: int, rows: int | None, title: str
+    ) -> None:
         try:
             socket.create_server(("127.0.0.1", port)).close()
         except OSError as error:
@@ -47,6 +50,7 @@ class Dashboard:
             ) from error
         self.address = f"http://127.0.0.1:{port}"
         self._changelogs, self._folder, self._port, self._rows = changelogs, folder, port, rows
+        self._title = title
         self._progress: keyed.Progress | None = None
         self._pace: list[tuple[float, int]] = []
         self._closing = threading.Event()
@@ -85,9 +89,9 @@ class Dashboard:
         with ExitStack() as stack:
             while not self._closing.is_set():
                 try:
-                    tables = stack.enter_context(keyed.open_tables(self._changelogs, self._folder))
+                    tables = stack.enter_context(keyed.tables.open_tables(self._changelogs, self._folder))
                     break
-                except keyed.ChangelogError:
+                except keyed.errors.ChangelogError:
                     # The job has not begun yet.
                     self._closing.wait(0.2)
             else:
@@ -97,11 +101,14 @@ class Dashboard:
 
     def _status(self) -> dict[str, Any]:
         if self._progress is None:
-            return {}
+            return {"title": self._title}
         rows, counters = rows_read(self._progress), self._progress.metrics.get(COUNT, {})
-        status: dict[str, Any] = {"Rows": rows if self._rows is None else f"{rows:,} of {self._rows:,}"}
+        status: dict[str, Any] = {
+            "title": self._title,
+            "Rows": rows if self._rows is None else f"{rows:,} of {self._rows:,}",
+        }
         (began, first), (ended, last) = self._pace[0], self._pace[-1]
-        if ended > began:
+        if ended > began and rows != self._rows:
             status["Rows a second"] = round((last - first) / (ended - began))
         bad = counters.get("rows_bad", 0)
         status["Late rows"] = counters.get("rows_side_output", 0)

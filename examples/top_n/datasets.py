@@ -51,6 +51,11 @@ class Dataset(Protocol):
         ...
 
     @property
+    def items(self) -> str:
+        """What is counted, in the plural."""
+        ...
+
+    @property
     def dropped_because(self) -> str:
         """What is said of the rows that are left out."""
         ...
@@ -77,6 +82,7 @@ class Flights:
     """Departures from New York in 2013 by destination."""
 
     about = "flights from New York in 2013, by destination"
+    items = "destinations from New York"
     dropped_because = "never departed"
 
     def identity(self) -> dict[str, Any]:
@@ -101,6 +107,7 @@ class Sales:
 
     rows: int
     seed: int
+    items = "products"
     dropped_because = "are incomplete"
 
     @property
@@ -155,6 +162,11 @@ class FileDataset:
     def about(self) -> str:
         """The file and the column that is counted."""
         return f"{self.path}, by {self.item_column}"
+
+    @property
+    def items(self) -> str:
+        """Values of the column."""
+        return f"values of {self.item_column}"
 
     def identity(self) -> dict[str, Any]:
         """Return the file's path, size and time of change, and the columns."""

@@ -46,6 +46,11 @@ class Topic:
         """The topic and the field that is counted."""
         return f"topic {self.name} at {self.bootstrap}, by {self.item_column}"
 
+    @property
+    def items(self) -> str:
+        """Values of the field."""
+        return f"values of {self.item_column}"
+
     def identity(self) -> dict[str, Any]:
         """Return what tells this data from other data; the brokers may move."""
         return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}

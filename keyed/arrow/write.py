@@ -41,8 +41,8 @@ from uuid import UUID
 from keyed.column_types import ARROW_NAMES, INTEGERS, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, parse_ddl, split_top_level
-from keyed.rows import Row
-from keyed.shown import shown
+from keyed.rows import Row, row_class
+from keyed.shown import mistaken, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,6 +157,39 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
     return pa.table(columns, names=list(names))
 
 
+def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:
+    """Return collected values as an Arrow table, whatever they are.
+
+    Raises:
+        OutputDefinitionError: They have no common columns or types.
+    """
+    import pyarrow as pa
+
+    if schema is not None:
+        return table_of(values, schema, "result")
+    names = [_fields(value) for value in values]
+    other = next((value for value, each in zip(values, names, strict=True) if each != names[0]), None)
+    if other is not None:
+        raise OutputDefinitionError(
+            f"result: {shown(values[0])} and {shown(other)} have different columns; declare the output's type"
+        )
+    if not values:
+        return pa.table({})
+    if names[0] and not hasattr(values[0], "_fields"):
+        values = [row_class(names[0])(_field(value, name) for name in names[0]) for value in values]
+    if not names[0]:
+        values = [row_class(("value",))((value,)) for value in values]
+    return table_of(values, None, "result")
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    """Return the names of a value's columns; none of a plain value."""
+    if isinstance(value, dict):
+        return tuple(value) if all(isinstance(name, str) for name in value) else ()
+    names = getattr(value, "_fields", None) or getattr(type(value), "__dataclass_fields__", None)
+    return tuple(names) if names else tuple(each.name for each in getattr(type(value), "__attrs_attrs__", ()))
+
+
 def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:
     """Write rows as they came, which no column refuses: what does not fit is its text, or null where text does not fit.
 
@@ -229,7 +262,7 @@ def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callab
         except _MisfitError as misfit:
             raise OutputDefinitionError(
                 f"{where}, column {field.name!r}{misfit.path}: {shown(misfit.value)} of type "
-                f"{type(misfit.value).__name__} does not fit: {misfit.reason}"
+                f"{type(misfit.value).__name__} does not fit: {mistaken(misfit.value) or misfit.reason}"
             ) from None
     return made
 

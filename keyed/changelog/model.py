@@ -5,6 +5,9 @@ a row of *commits*. Each stands for one committed batch of the group: blocks of 
 Commits are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one
 batch in all groups. The newest sequence that all groups have is the newest state that can be restored.
 
+Users count batches from 0, as Spark does: progress, sinks, tables, restore points and commands all name a batch by its
+id, and the commit of batch ``id`` has sequence ``id + 1`` (`batch_id`, `sequence_of`). Sequences stay inside.
+
 Beside the groups' logs a changelog keeps *positions*: what the runner says of its sources after a batch, as bytes that
 only the runner understands. What a position builds on and compaction must not take is kept under a name.
 
@@ -13,15 +16,25 @@ All times are milliseconds since the epoch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
 from keyed.content.blocks import Block
+from keyed.errors import ChangelogError
 
 Blocks = Iterable[Block]
 """The content of a commit: lists of changes, and blocks of table rows. Later ones win. It can be iterated over once."""
+
+
+def _check_name(_header: LogHeader, _attribute: attrs.Attribute[str], name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
+        raise ChangelogError(
+            f"operator={name!r:.200} of a changelog is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -: names of "
+            "operators become paths; the changelog is damaged, or another program wrote it"
+        )
 
 
 @attrs.frozen
@@ -30,14 +43,14 @@ class LogHeader:
 
     Attributes:
         log_id: Identity of the changelog.
-        operator: Name of the operator.
+        operator: Name of the operator, of which readers make paths.
         parallelism: Number of key groups.
         created_ms: When it was created.
         format: Version of the record layouts.
     """
 
     log_id: str
-    operator: str
+    operator: str = attrs.field(validator=_check_name)
     parallelism: int
     created_ms: int
     format: int = 1
@@ -104,6 +117,21 @@ class Commit:
     key_columns: list[str] | None = None
     key_type: str = ""
     channels: list[Channel] = attrs.field(factory=list)
+
+    @property
+    def batch(self) -> int:
+        """Id of the batch, from 0, as progress and sinks have it."""
+        return batch_id(self.sequence)
+
+
+def batch_id(sequence: int) -> int:
+    """Return the id by which users know the batch of a commit; −1 for sequence 0, before the first one."""
+    return sequence - 1
+
+
+def sequence_of(batch: int) -> int:
+    """Return the sequence of the commit of a batch."""
+    return batch + 1
 
 
 def why_not_next(commit: Commit, last: Commit | None) -> str | None:

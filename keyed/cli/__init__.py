@@ -1,4 +1,4 @@
-"""The command line: ``python -m keyed.cli COMMAND``.
+"""The command line: ``keyed COMMAND``.
 
 A command is a `keyed.cli.command.Command`, one of the ``COMMANDS`` of a module of this package.
 """

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
-import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
+from keyed.cli.command import (
+    CHANGELOG,
+    Command,
+    add_settings,
+    changelog_of,
+    check_checkpoint,
+    check_tables_folder,
+)
+from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, Place, check_place
+from keyed.cli.stdout import check_reader
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.recovery import flush, verify_changelog, verify_checkpoint
+from keyed.recovery import Verified, flush, restore, verify
 from keyed.restoring import RestorePoint
 from keyed.results import RestoreProgress
-from keyed.runtimes.local.restored_checkpoint import restore_checkpoint
-from keyed.views import open_tables
-from keyed.views.json_values import batch_or_time
-
-
-def session_for(checkpoint: str) -> Any:
-    """Return a Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
-
-    Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
-    otherwise.
-    """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", checkpoint) or Path(checkpoint, "offsets").is_dir():
-        return keyed.spark_session("keyed")
-    return None
+from keyed.tables import open_tables
+from keyed.tables.json_values import batch_or_time
 
 
 def _add_compact(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +40,7 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
 
 def _compact(arguments: argparse.Namespace) -> int:
     """Compact, and print what there is of each key group."""
+    check_place(arguments.path, frozenset({Place.CHANGELOG}), "PATH", "the folder of a changelog")
     changelog = DirectoryChangelog(
         arguments.path, compaction_lag=round(arguments.lag_seconds * 1000), history_bytes=arguments.history_bytes
     )
@@ -75,20 +69,16 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
 
 
 def _flush(arguments: argparse.Namespace) -> int:
-    """Flush, and print the last commit of each operator."""
+    """Flush, and print the last batch of each operator."""
+    check_checkpoint(arguments.checkpoint)
     changelogs = {}
     for pair in arguments.changelogs:
         operator, equals, text = pair.partition("=")
         if not equals:
             raise DefinitionError(f"{pair!r}: give OPERATOR=CHANGELOG")
-        changelogs[operator] = changelog_of(text, arguments)
-    session = session_for(arguments.checkpoint)
-    if session is not None:
-        done = keyed.spark_flush(session, arguments.checkpoint, changelogs)
-    else:
-        done = flush(arguments.checkpoint, changelogs)
-    for operator, sequence in done.items():
-        print(f"{operator}: commit {sequence}")
+        changelogs[operator] = changelog_of(text, arguments, may_be_new=True)
+    for operator, batch in flush(arguments.checkpoint, changelogs).items():
+        print(f"{operator}: batch {batch}")
     return 0
 
 
@@ -107,14 +97,15 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
 
 def _restore(arguments: argparse.Namespace) -> int:
     """Restore, and print what was restored."""
+    check_place(arguments.checkpoint, FREE, "CHECKPOINT", "a new folder for the checkpoint")
     until = batch_or_time(arguments.until, "--until")
     points = [RestorePoint(changelog_of(text, arguments), until=until) for text in arguments.changelogs]
 
     def shown(progress: RestoreProgress) -> None:
         print(f"{progress.operator}: {progress.groups_done}/{progress.groups} key groups, {progress.records} records")
 
-    restored = restore_checkpoint(arguments.checkpoint, points, arguments.parallelism, shown)
-    print(f"restored batch {restored.sequence}")
+    restored = restore(arguments.checkpoint, points, arguments.parallelism, shown)
+    print(f"restored batch {restored.batch_id}")
     if not restored.with_position:
         print("there is no position of the local runtime: sources will be read from their start")
     return 0
@@ -132,6 +123,7 @@ def _add_standby(parser: argparse.ArgumentParser) -> None:
 
 def _standby(arguments: argparse.Namespace) -> int:
     """Follow, and print what was applied and how far the copy is behind."""
+    check_tables_folder(arguments.path, "PATH")
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     wait = threading.Event()
     with open_tables(changelog_of(arguments.changelog, arguments), arguments.path) as tables:
@@ -149,6 +141,7 @@ def _standby(arguments: argparse.Namespace) -> int:
                     )
                 if end is not None and time.monotonic() >= end:
                     break
+                check_reader()
                 wait.wait(arguments.every)
         except KeyboardInterrupt:
             pass
@@ -156,35 +149,42 @@ def _standby(arguments: argparse.Namespace) -> int:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("changelog", help=f"the changelog: {CHANGELOG}")
+    parser.add_argument(
+        "source", metavar="SOURCE", help=f"a changelog ({CHANGELOG}), or the folder of a checkpoint of either runtime"
+    )
     parser.add_argument("--checkpoint", help="check this checkpoint, of the local runtime or of Spark, and compare it")
     add_settings(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     """Verify, and print what was found of each key group. The status is 1 if anything is wrong."""
-    changelog = changelog_of(arguments.changelog, arguments)
-    if arguments.checkpoint is None:
-        groups = verify_changelog(changelog)
-    else:
-        header = changelog.header()
-        if header is None:
-            raise ChangelogError(f"there is no changelog in {arguments.changelog}")
-        session = session_for(arguments.checkpoint)
-        if session is not None:
-            groups = keyed.spark_verify(session, arguments.checkpoint, header.operator, changelog)
-        else:
-            groups = verify_checkpoint(arguments.checkpoint, header.operator, changelog)
-    print("group  first commit  last commit  entries")
-    for found in groups:
-        print(f"{found.group:>5}  {found.first:>12}  {found.last:>11}  {found.entries:>7}")
-    for found in groups:
-        if found.note:
-            print(f"group {found.group}: {found.note}")
+    groups = _verified(arguments)
+    operators = list(dict.fromkeys(found.operator for found in groups))
+    for operator in operators:
+        if len(operators) > 1:
+            print(f"operator {operator}")
+        of_this = [found for found in groups if found.operator == operator]
+        print("group  first batch  last batch  entries")
+        for found in of_this:
+            print(f"{found.group:>5}  {found.first:>11}  {found.last:>10}  {found.entries:>7}")
+        for found in of_this:
+            if found.note:
+                print(f"group {found.group}: {found.note}")
     for found in groups:
         if found.problem:
-            sys.stderr.write(f"group {found.group}: {found.problem}\n")
+            of = f" of operator {found.operator}" if len(operators) > 1 else ""
+            sys.stderr.write(f"group {found.group}{of}: {found.problem}\n")
     return int(any(found.problem for found in groups))
+
+
+def _verified(arguments: argparse.Namespace) -> list[Verified]:
+    if arguments.checkpoint is not None:
+        changelog = changelog_of(arguments.source, arguments, "SOURCE")
+        check_checkpoint(arguments.checkpoint, "--checkpoint")
+        return verify(arguments.checkpoint, changelog)
+    wanted = f"a changelog ({CHANGELOG}) or a checkpoint"
+    place = check_place(arguments.source, CHANGELOGS | CHECKPOINTS, "SOURCE", wanted)
+    return verify(arguments.source if place in CHECKPOINTS else changelog_of(arguments.source, arguments))
 
 
 COMMANDS = (

@@ -1,4 +1,4 @@
-"""What commands of the command line are, and what they share: the changelogs that their arguments name.
+"""Commands of the command line, and what they share: the places that their arguments name.
 
 A changelog is named by the path of a folder, or ``kafka://HOST:PORT/TOPIC``.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
+import keyed
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
+from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, KAFKA, Place, check_place, place_of
 from keyed.errors import DefinitionError
 
-KAFKA = "kafka://"
 #: How a changelog is named, for the help of arguments.
 CHANGELOG = "a folder, or kafka://HOST:PORT/TOPIC"
 
@@ -48,12 +50,51 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def changelog_of(text: str, arguments: argparse.Namespace) -> Changelog:
-    """Return the changelog that an argument names.
+def check_checkpoint(text: str, parameter: str = "CHECKPOINT") -> None:
+    """Check that an argument names a checkpoint, of the local runtime or of Spark.
 
     Raises:
-        DefinitionError: It, or a setting, is malformed.
+        DefinitionError: It names something else.
     """
+    check_place(text, CHECKPOINTS, parameter, "the folder of a checkpoint")
+
+
+def check_tables_folder(text: str, parameter: str) -> None:
+    """Check that tables can be kept in a folder.
+
+    Raises:
+        DefinitionError: The folder holds something else.
+    """
+    check_place(text, FREE | {Place.TABLES}, parameter, "a new folder for the tables, or that of earlier ones")
+
+
+def session_for(checkpoint: str) -> Any:
+    """Return a Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
+
+    Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
+    otherwise.
+    """
+    if place_of(checkpoint) in (Place.SPARK_CHECKPOINT, Place.REMOTE):
+        return keyed.spark_session("keyed")
+    return None
+
+
+def changelog_of(
+    text: str, arguments: argparse.Namespace, parameter: str = "CHANGELOG", *, may_be_new: bool = False
+) -> Changelog:
+    """Return the changelog that an argument names.
+
+    Args:
+        text: The argument.
+        arguments: All arguments, with the settings of the client.
+        parameter: Name of the argument.
+        may_be_new: Whether the command makes it, if it is not there.
+
+    Raises:
+        DefinitionError: It, or a setting, is malformed; or it is something else than a changelog.
+    """
+    wanted = f"the changelog of an operator ({CHANGELOG})"
+    check_place(text, CHANGELOGS | FREE if may_be_new else CHANGELOGS, parameter, wanted)
     if not text.startswith(KAFKA):
         # A command that is over in a moment leaves compaction to the job.
         return DirectoryChangelog(text, auto_compact=False)

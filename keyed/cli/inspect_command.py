@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.cli.command import Command
-from keyed.cli.shown_rows import print_rows
+from keyed.changelog.model import batch_id
+from keyed.cli.command import Command, check_checkpoint, session_for
+from keyed.cli.shown_rows import clock_text, print_rows
 from keyed.content.addresses import key_of, namespace_of, state_id_of
 from keyed.content.contents import content_blocks
 from keyed.content.table_entries import entries_of, tables_of
@@ -20,12 +21,12 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
 from keyed.recovery.local_checkpoint import Checkpoint, committed
-from keyed.runtimes.local.local_position import decode_position
-from keyed.views.entries import EntryReader
-from keyed.views.json_values import as_json
-from keyed.views.json_values import key_of as key_of_text
-from keyed.views.state_table import timer_of
-from keyed.views.stored_entries import Names
+from keyed.runtimes.recovering import operators_of
+from keyed.tables.entries import EntryReader
+from keyed.tables.json_values import as_json
+from keyed.tables.json_values import key_of as key_of_text
+from keyed.tables.state_table import timer_of
+from keyed.tables.stored_entries import Names
 
 _TIMERS = "timers"
 
@@ -37,18 +38,18 @@ class Inspected:
     Attributes:
         operator: Its name.
         groups: Number of key groups.
-        commit: Number of the last commit.
+        batch: Id of the last batch.
         watermark: The least watermark.
         processing_time: The greatest processing time.
         ended: Whether the input has ended.
-        counters: The counters, summed.
+        counters: The counters, summed over the key groups; ``commit`` is in place of ``batches``.
         states: By name kind, types, number of entries and bytes; the timers under their own name.
         entries: What there is of the key that was asked for, by state.
     """
 
     operator: str
     groups: int
-    commit: int
+    batch: int
     watermark: int
     processing_time: int
     ended: bool
@@ -115,11 +116,12 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     return Inspected(
         operator=meta.operator,
         groups=1,
-        commit=meta.commit,
+        batch=batch_id(meta.commit),
         watermark=meta.watermark,
         processing_time=meta.processing_time,
         ended=meta.ended,
-        counters=dict(meta.counters),
+        # Each key group counts its batches: their sum is no number of the operator, and commit is.
+        counters={name: count for name, count in meta.counters.items() if name != "batches"},
         states=states,
         entries=found,
     )
@@ -157,11 +159,9 @@ def inspect_local(path: str, operator: str | None = None, key: str | None = None
         CorruptionError: It is damaged.
     """
     with Checkpoint.open(path) as opened:
-        record = opened.commits.read("run")
-        names = [] if record is None else decode_position(record, f"checkpoint {path}, record 'run'").operators
         return _merged(
             inspect_group(meta, log, key)
-            for name in _chosen(path, names, operator)
+            for name in _chosen(path, operators_of(opened), operator)
             for meta, log in opened.groups(name)
         )
 
@@ -203,8 +203,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Look, and print what there is. The status is 1 if nothing is there of the key."""
-    from keyed.cli.changelog_commands import session_for
-
+    check_checkpoint(arguments.checkpoint)
     session = session_for(arguments.checkpoint)
     look = inspect_local if session is None else lambda *rest: inspect_spark(session, *rest)
     found = look(arguments.checkpoint, arguments.operator, arguments.key)
@@ -212,7 +211,9 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             sys.stdout.write(as_json(operator).decode() + "\n")
             continue
-        print(f"{name}: batch {operator.commit}, {operator.groups} key groups, watermark {operator.watermark}")
+        print(
+            f"{name}: batch {operator.batch}, {operator.groups} key groups, watermark {clock_text(operator.watermark)}"
+        )
         print_rows([{"state": state, **about} for state, about in operator.states.items()])
         print("counters: " + ", ".join(f"{counter} {count}" for counter, count in operator.counters.items() if count))
         if arguments.key is not None:

@@ -7,19 +7,30 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import takewhile
 
+import keyed
 from keyed.cli import changelog_commands, inspect_command, replay_command, table_commands
+from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout
 from keyed.errors import KeyedError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with all commands."""
+    return _parsers()[0]
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of the command line, and that of each command."""
     result = argparse.ArgumentParser("keyed", description="Work on changelogs, checkpoints and state tables of keyed.")
+    result.add_argument("--version", action="version", version=f"keyed {keyed.__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands_of = (changelog_commands, inspect_command, replay_command, table_commands)
+    found = {}
     for command in (command for module in commands_of for command in module.COMMANDS):
         examples = "".join(f"\n  {line}" for line in command.examples)
-        added = commands.add_parser(
+        found[command.name] = added = commands.add_parser(
             command.name,
             help=command.help,
             description=command.help,
@@ -28,7 +39,41 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(added)
         added.set_defaults(run=command.run)
-    return result
+    return result, found
+
+
+def _check_names(
+    root: argparse.ArgumentParser, commands: dict[str, argparse.ArgumentParser], arguments: Sequence[str]
+) -> None:
+    """Check the names of the command and of its options, and end with the names that are like a misspelt one.
+
+    argparse would report first what is missing because of the misspelt name.
+    """
+    name = next((text for text in arguments if not text.startswith("-")), None)
+    before = list(takewhile(lambda text: text != name, arguments))
+    for option in before:
+        _check_option(root, option)
+    if name is None:
+        return
+    if name not in commands:
+        root.error(f"{name!r} is no command{_like(name, commands)}: choose from {', '.join(commands)}")
+    for option in takewhile(lambda text: text != "--", arguments[len(before) + 1 :]):
+        _check_option(commands[name], option)
+
+
+def _check_option(parser: argparse.ArgumentParser, text: str) -> None:
+    # What has a space is a value for argparse too, such as a query that begins with a comment.
+    name = text.partition("=")[0]
+    if not name.startswith("--") or name == "--" or " " in text:
+        return
+    options = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no other way
+    if not any(option.startswith(name) for option in options):
+        parser.error(f"{name!r} is no option of {parser.prog}{_like(name, options)}")
+
+
+def _like(name: str, names: Sequence[str] | dict[str, argparse.ArgumentParser]) -> str:
+    found = get_close_matches(name, list(names), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,21 +83,41 @@ def main(arguments: Sequence[str]) -> int:
         arguments: The command line without the program.
 
     Returns:
-        The exit status: 0, 1 after an error that is told on standard error, or 2 if the command line is wrong.
+        The exit status: 0, 1 after an error that is printed on standard error, or 2 if the command line is wrong.
+
+    Raises:
+        BrokenPipeError: The reader of standard output is gone.
     """
-    found = parser().parse_args(arguments)
+    root, commands = _parsers()
+    _check_names(root, commands, arguments)
+    found = root.parse_args(arguments)
     try:
         status: int = found.run(found)
     except KeyedError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {error} (see {error.help_url})\n")
         return 1
     return status
 
 
 def console() -> None:
-    """Run the console script ``keyed``, or tell the shell that asks how a command line goes on."""
+    """Run the console script ``keyed``, or give the shell that asks the completions of a command line.
+
+    Where the reader of its output goes away, as in ``keyed scan ... | head``, it ends without a message and with the
+    status of a program that SIGPIPE has ended, 141; after Ctrl-C with 130.
+    """
     if "_ARGCOMPLETE" in os.environ:
         from argcomplete import autocomplete
 
         autocomplete(parser())
-    sys.exit(main(sys.argv[1:]))
+    try:
+        try:
+            status = main(sys.argv[1:])
+        finally:
+            # Also what argparse has printed before it ends the program.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+        status = BROKEN_PIPE_STATUS
+    except KeyboardInterrupt:
+        status = INTERRUPTED_STATUS
+    sys.exit(status)

@@ -10,9 +10,14 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
+from keyed.cli.places import Place, check_place
 from keyed.errors import DefinitionError
 from keyed.functions import Function
+from keyed.state import MapState
 from keyed.watermarks import WatermarkStrategy
+
+#: Places of rows: another job may have written them.
+_ROWS = frozenset({Place.RECORD, Place.SINK, Place.FILE, Place.FOREIGN})
 
 if TYPE_CHECKING:
     from keyed.sources import SeekableSource
@@ -30,10 +35,17 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
     parser.add_argument("--key2", action="append", help="key column of the second side; may be given more than once")
+    parser.add_argument(
+        "--broadcast",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="descriptor of a broadcast state; may be given more than once, as the job has them",
+    )
     parser.add_argument("--timestamp", help="column with the event time")
     parser.add_argument("--delay-ms", type=int, default=0, help="delay of the job's watermark in milliseconds (0)")
-    parser.add_argument("--first", type=int, default=1, help="number of the first batch (1)")
-    parser.add_argument("--last", type=int, help="number of the last batch; the newest by default")
+    parser.add_argument("--first", type=int, default=0, help="id of the first batch (0)")
+    parser.add_argument("--last", type=int, help="id of the last batch; the newest by default")
     add_settings(parser)
 
 
@@ -43,15 +55,18 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     # As `python -m` does: functions are found from where the command is given.
     sys.path.insert(0, "")
+    changelog = changelog_of(arguments.changelog, arguments)
+    rows = _rows(arguments.rows)
     done = replay(
-        changelog_of(arguments.changelog, arguments),
+        changelog,
         _function(arguments.function),
         _function(arguments.changed),
-        _rows(arguments.rows),
+        rows,
         key=arguments.key,
         key2=arguments.key2,
         timestamp=arguments.timestamp,
         watermark=WatermarkStrategy(arguments.delay_ms),
+        broadcast=[_descriptor(name) for name in arguments.broadcast],
         first=arguments.first,
         last=arguments.last,
     )
@@ -71,6 +86,18 @@ def _function(name: str) -> Function:
     found = _named(name, "function", "MODULE:NAME")
     function: Function = found() if isinstance(found, type) else found
     return function
+
+
+def _descriptor(name: str) -> MapState[Any, Any]:
+    """Return the descriptor of a broadcast state that an argument names.
+
+    Raises:
+        DefinitionError: There is none.
+    """
+    found = _named(name, "descriptor of a broadcast state", "MODULE:NAME")
+    if not isinstance(found, MapState):
+        raise DefinitionError(f"--broadcast {name!r} is a {type(found).__name__}; give a MapState as MODULE:NAME")
+    return found
 
 
 def _named(name: str, what: str, form: str) -> Any:
@@ -102,6 +129,9 @@ def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
         found = _named(text, "source, and no file is there", "a file, the folder of record=, or MODULE:SOURCE")
         source: SeekableSource | list[dict[str, Any]] = found() if callable(found) else found
         return source
+    check_place(
+        text, _ROWS, "ROWS", "the folder of record=, a Parquet file or folder, a file of JSON lines, or MODULE:SOURCE"
+    )
     with suppress(DefinitionError):
         return Recording(path)
     try:
@@ -123,6 +153,7 @@ COMMANDS = (
             "keyed replay changelogs/sales app:Sales app:NewSales sales.parquet --key shop --timestamp time",
             "keyed replay changelogs/sales app:Sales app:NewSales records/sales --key shop",
             "keyed replay changelogs/sales app:Sales app:NewSales app:sales_topic --key shop --timestamp time",
+            "keyed replay changelogs/priced app:Priced app:NewPriced records/priced --key shop --broadcast app:PRICES",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Rows for people: as a table with aligned columns."""
+"""Rows for people: as a table with aligned columns, and clocks as numbers with their times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from keyed.views.json_values import as_json
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_of
+from keyed.tables.json_values import as_json
 
 
 def print_rows(rows: Iterable[dict[str, Any]]) -> None:
@@ -20,6 +21,17 @@ def print_rows(rows: Iterable[dict[str, Any]]) -> None:
     for line in (dict(zip(names, names, strict=True)), *shown):
         text = "  ".join(line[name].ljust(width) for name, width in zip(names, widths, strict=True))
         sys.stdout.write(text.rstrip() + "\n")
+
+
+def clock_text(clock: int) -> str:
+    """Return a watermark or processing time as text: milliseconds and the time that they are, or that there is none."""
+    if clock in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+        return "none" if clock < 0 else "end of input"
+    try:
+        time = instant_of(clock)
+    except OverflowError:
+        return str(clock)
+    return f"{clock} ({time.replace(tzinfo=None).isoformat(sep=' ', timespec='milliseconds')} UTC)"
 
 
 def _text(value: Any) -> str:

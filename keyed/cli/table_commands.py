@@ -7,17 +7,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from stat import S_IROTH, S_IWGRP, S_IWOTH, filemode
 from typing import Any
 
 import attrs
 
-from keyed.cli.command import CHANGELOG, KAFKA, Command, add_settings, changelog_of
-from keyed.cli.shown_rows import print_rows
+from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of, check_tables_folder
+from keyed.cli.places import CHANGELOGS, Place, check_place
+from keyed.cli.shown_rows import clock_text, print_rows
+from keyed.cli.stdout import check_reader
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
-from keyed.views import StateTable, StateTables, open_tables, read_tables
-from keyed.views.json_values import as_json, batch_or_time, bounds_of, key_of
-from keyed.views.state_table import NOT_GIVEN
+from keyed.tables import StateTable, StateTables, open_tables, read_tables
+from keyed.tables.json_values import as_json, batch_or_time, bounds_of, key_of, namespace_of
+from keyed.tables.state_table import NOT_GIVEN, Version
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +41,22 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "key", metavar="KEY", help="the key: text, or JSON if keys are not text; null in broadcast states"
     )
     parser.add_argument("--entry", help="which entry: the map key, or the other key columns of a table as JSON")
+    parser.add_argument("--namespace", help="the namespace beside the key, such as a window: JSON or text")
 
 
 def _add_as_of(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--as-of", help="a past state: number of a batch, or a time such as 2026-01-31T12:00:00Z")
+    parser.add_argument("--as-of", help="a past state: id of a batch, or a time such as 2026-01-31T12:00:00Z")
 
 
 @contextmanager
 def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
     """Open the tables that the command line names, level with their changelog."""
-    path = Path(arguments.source)
-    if not arguments.source.startswith(KAFKA) and path.is_dir() and not (path / "header").is_file():
-        with read_tables(path) as tables:
+    wanted = f"a changelog ({CHANGELOG}) or a folder of tables"
+    place = check_place(arguments.source, CHANGELOGS | {Place.TABLES}, "SOURCE", wanted)
+    if arguments.tables is not None:
+        check_tables_folder(arguments.tables, "--tables")
+    if place is Place.TABLES:
+        with read_tables(arguments.source) as tables:
             yield tables
         return
     changelog = changelog_of(arguments.source, arguments)
@@ -60,10 +67,17 @@ def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
         yield tables
 
 
-def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any]:
+def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Return the key, entry and namespace that the command line names."""
     first = table.first()
     key = key_of(arguments.key, first and first.key, "KEY")
-    return key, NOT_GIVEN if arguments.entry is None else key_of(arguments.entry, first and first.entry, "--entry")
+    entry = NOT_GIVEN if arguments.entry is None else key_of(arguments.entry, first and first.entry, "--entry")
+    # Beside the state itself, whose namespace is none, there may be others of this key.
+    named = arguments.namespace is not None
+    example = (
+        next((found.namespace for found in table.scan(key=key) if found.namespace is not None), None) if named else None
+    )
+    return key, entry, namespace_of(arguments.namespace, example, "--namespace")
 
 
 def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
@@ -99,11 +113,11 @@ def _tables(arguments: argparse.Namespace) -> int:
 def _get(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables[arguments.table]
-        key, entry = _place(table, arguments)
-        answer = table.query(key, entry, as_of=batch_or_time(arguments.as_of, "--as-of"))
+        key, entry, namespace = _place(table, arguments)
+        answer = table.query(key, entry, namespace=namespace, as_of=batch_or_time(arguments.as_of, "--as-of"))
         _print(arguments, [{"key": key, "value": answer.value, "batch": answer.position.batch}])
     # As grep does: nothing found is not success.
-    return int(answer.value is None)
+    return int(not answer.found)
 
 
 def _scan(arguments: argparse.Namespace) -> int:
@@ -119,9 +133,18 @@ def _scan(arguments: argparse.Namespace) -> int:
 def _history(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables[arguments.table]
-        key, entry = _place(table, arguments)
-        _print(arguments, (attrs.asdict(version, recurse=False) for version in table.history(key, entry)))
+        key, entry, namespace = _place(table, arguments)
+        versions = table.history(key, entry, namespace=namespace)
+        _print(arguments, (_version(version, arguments.json) for version in versions))
     return 0
+
+
+def _version(version: Version, is_json: bool) -> dict[str, Any]:
+    """Return a version as a row; for people its clocks are texts."""
+    row = attrs.asdict(version, recurse=False)
+    if not is_json:
+        row |= {name: clock_text(row[name]) for name in ("processing_time", "watermark")}
+    return row
 
 
 def _sql(arguments: argparse.Namespace) -> int:
@@ -147,13 +170,14 @@ def _tail(arguments: argparse.Namespace) -> int:
                 changes = subscription.take(1.0)[:left]
                 _print(arguments, (attrs.asdict(change, recurse=False) for change in changes))
                 left = None if left is None else left - len(changes)
+                check_reader()
         except KeyboardInterrupt:
             pass
     return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from keyed.views.server import Access, serve
+    from keyed.tables.server import Access, serve
 
     tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
     hosts = (*Access().hosts, *arguments.host_name)
@@ -173,6 +197,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _tokens(path: Path) -> dict[str, list[str]]:
     """Read tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
     try:
+        mode = path.stat().st_mode
+        if mode & (S_IROTH | S_IWOTH | S_IWGRP):
+            raise DefinitionError(
+                f"--token-file {str(path)!r} has mode {filemode(mode)}: others can read or change the tokens; "
+                f"chmod o=,g-w {path}"
+            )
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"--token-file {str(path)!r} cannot be read: {error}") from error
@@ -222,7 +252,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=float, default=1.0, help="seconds from one look at the changelog to the next (1)"
     )
-    parser.add_argument("--token-file", help="file with lines TOKEN TABLE [TABLE ...], or TOKEN *; needed off loopback")
+    parser.add_argument(
+        "--token-file",
+        help="file with lines TOKEN TABLE [TABLE ...], or TOKEN * (mode 0600); needed off loopback",
+    )
     parser.add_argument(
         "--page",
         nargs="?",
@@ -257,6 +290,7 @@ COMMANDS: Sequence[Command] = (
         _get,
         "job-log sold 'Die Hard'",
         "job-log sold 'Die Hard' --as-of 2026-01-31T12:00:00Z",
+        "job-log panes 'Die Hard' --namespace '[1769860800000, 1769864400000]'",
     ),
     _command("scan", "Print the entries of a range of keys.", _add_scan, _scan, "job-log sold --prefix D --limit 10"),
     _command("history", "Print what became of an entry.", _add_place, _history, "job-log sold 'Die Hard'"),

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from decimal import Decimal
 from inspect import getattr_static
-from types import MemberDescriptorType
+from types import MemberDescriptorType, MethodType
 from typing import Any
 from uuid import UUID
 
@@ -102,6 +102,8 @@ def _dict(value: Any) -> Any:
 
 
 def _anything(value: Any) -> Any:
+    if isinstance(value, MethodType):
+        raise EncodingError(f"{value.__name__} is a method that was not called; call it: {value.__name__}()")
     try:
         return copy.deepcopy(value)
     except Exception as error:

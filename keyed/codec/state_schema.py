@@ -73,7 +73,7 @@ class StateSchema:
 
     @classmethod
     def of_table(cls, name: str, key: list[str], columns: Any, ttl: Any = None) -> Self:
-        """Describe a table: its key columns, and the fingerprint of its columns (`keyed.tables.layout.Layout`)."""
+        """Describe a table: its key columns, and the fingerprint of its columns (`keyed.table_state.layout.Layout`)."""
         return cls(name, "table", key, columns, _describe_ttl(ttl))
 
     def to_json(self) -> dict[str, Any]:

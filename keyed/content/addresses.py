@@ -101,6 +101,21 @@ def list_sub(commit: int, index: int) -> bytes:
     return _LIST_SUB.pack(commit, index)
 
 
+def place_sub(batch: int, index: int) -> bytes:
+    """Build the sub of the list element that was the ``index``-th to be added in a batch, given by its id."""
+    return list_sub(batch + 1, index)
+
+
+def decode_place(sub: bytes) -> tuple[int, int]:
+    """Decode the batch, by its id, and the index of a list element.
+
+    Raises:
+        CorruptionError: It is no place in a list.
+    """
+    commit, index = decode_list_sub(sub)
+    return commit - 1, index
+
+
 def decode_list_sub(sub: bytes) -> tuple[int, int]:
     """Decode the commit and the index of a list element.
 
@@ -200,6 +215,6 @@ def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
     if kind == "versioned":
         return f"{where}, version of {decode_version_sub(sub)}"
     if kind == "list":
-        batch, index = decode_list_sub(sub)
+        batch, index = decode_place(sub)
         return f"{where}, element {index} of batch {batch}"
     return where

@@ -77,7 +77,7 @@ class TableDelta:
 
 @attrs.frozen
 class TableBlock:
-    """Changed rows of a table state (`keyed.TableState`).
+    """Changed rows of a table state (`keyed.vectorized.TableState`).
 
     Attributes:
         state_id: Id of the state in the operator.

@@ -44,7 +44,7 @@ class Batch:
             the event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), the
             elements, and the side of each (or ``None`` if all are of the first).
         table: For a vectorized function, in place of ``chunks``: the rows in the order in which they are handed over,
-            with `keyed.TIMESTAMP_COLUMN` if the stream has event time.
+            with `keyed.vectorized.TIMESTAMP_COLUMN` if the stream has event time.
         table2: The same for the second side of a function of two.
         broadcast: The broadcast elements, the same for all key groups and in the order in which they run; as
             ``chunks``, but their keys say nothing.
@@ -56,9 +56,10 @@ class Batch:
         end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
         key_type: Type of the keys of all key groups (`keyed.codec.keys.key_type`); empty while none is known.
         rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
-        rows_combined: How many fewer rows `keyed.VectorizedFunction.combine` made of those of all key groups,
-            counted in one of them.
+        rows_combined: How many fewer rows `keyed.vectorized.VectorizedFunction.combine` made of those of all key
+            groups, counted in one of them.
         taker: Takes the main output in parts; without it all of it is in the result.
+        id: Id of the batch, where the runtime numbers batches in which no key group ran as well.
         initial: What a key group without state starts with, if it is given something; others do not look at it.
     """
 
@@ -77,6 +78,7 @@ class Batch:
     rows_combined: int = 0
     taker: OutputTaker | None = None
     initial: Callable[[], Iterable[InitialEntry]] | None = None
+    id: int | None = None
 
 
 class Emitted:
@@ -125,7 +127,7 @@ class Emitted:
 
 
 class EmittedTables:
-    """Rows emitted to one output as tables, in order; their timestamps are in `keyed.TIMESTAMP_COLUMN`, if at all.
+    """Tables emitted to one output, in order; timestamps, if any, are in `keyed.vectorized.TIMESTAMP_COLUMN`.
 
     Attributes:
         tables: The tables, none of them empty.

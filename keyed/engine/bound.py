@@ -11,7 +11,7 @@ from keyed.content.addresses import NULL, PLAIN, TTL_EVENT, TTL_PROCESSING, deco
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.scope import Outside, Scope
 from keyed.errors import EncodingError, StateAccessError
-from keyed.shown import shown
+from keyed.shown import mistaken, shown
 from keyed.state import State
 from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 
@@ -91,7 +91,7 @@ class BoundState:
         try:
             return self.holding.take(value)
         except EncodingError as error:
-            raise EncodingError(f"{self.kind} state {self.name!r}: {error}") from error
+            raise EncodingError(f"{self.kind} state {self.name!r}: {mistaken(value) or error}") from error
         except RecursionError as error:
             raise EncodingError(
                 f"{self.kind} state {self.name!r}: a value is nested too deep, or contains itself; flatten it"

@@ -88,6 +88,14 @@ class BoundBroadcastState(BoundMapState):
         self._change()
         super().put(key, value)
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        self._change()
+        return super().setdefault(key, default)
+
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        self._change()
+        return super().pop(key, default)
+
     def remove(self, key: Any) -> None:
         self._change()
         super().remove(key)

@@ -116,6 +116,22 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         for key, value in dict(entries).items():
             self.put(key, value)
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        held = self._find(key)
+        if held is not MISSING:
+            return self._given(held)
+        self.put(key, default)
+        return self._given(self._find(key))
+
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        held = self._find(key)
+        if held is not MISSING:
+            self.remove(key)
+            return self._given(held)
+        if default is MISSING:
+            raise KeyError(key)
+        return default
+
     def remove(self, key: Any) -> None:
         self._cell().written[self._sub(key)] = REMOVED
 

@@ -1,6 +1,6 @@
 """`TableState` in a key group.
 
-pyarrow is imported with `keyed.tables`, so only where there are tables.
+pyarrow is imported with `keyed.table_state`, so only where there are tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import kind_of
 from keyed.engine.scope import Outside, Scope
 from keyed.errors import StateAccessError, StateDefinitionError
-from keyed.table_state import MergeHow, Predicate, TableState
+from keyed.table_declaration import MergeHow, Predicate, TableState
 from keyed.ttl import StateVisibility, TimeDomain
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from keyed.engine.changes import Changes
-    from keyed.tables.overlay import Overlay
+    from keyed.table_state.overlay import Overlay
 
 
 def check_key(state: TableState, keys: Sequence[str], operator: str) -> None:
@@ -40,7 +40,7 @@ class BoundTableState(TableState):
     """`TableState` in a key group."""
 
     def __init__(self, declaration: TableState, scope: Scope, state_id: int) -> None:
-        from keyed.tables.layout import Layout
+        from keyed.table_state.layout import Layout
 
         self.declaration = declaration
         self.name = declaration.name
@@ -60,8 +60,8 @@ class BoundTableState(TableState):
 
     def activate(self) -> None:
         """Allow access: a batch runs."""
-        from keyed.tables.chunks import ChunkedTable
-        from keyed.tables.overlay import Overlay
+        from keyed.table_state.chunks import ChunkedTable
+        from keyed.table_state.overlay import Overlay
 
         stored = self._scope.store.table(self._state_id)
         self._open = Overlay(self.layout, stored if stored is not None else ChunkedTable(self.key))
@@ -80,7 +80,7 @@ class BoundTableState(TableState):
         return overlay
 
     def merge(self, delta: pa.Table, how: Mapping[str, MergeHow]) -> None:
-        from keyed.tables.merging import check_how
+        from keyed.table_state.merging import check_how
 
         check_how(self.layout, how)
         self._merge(delta, dict(how))
@@ -119,7 +119,7 @@ class BoundTableState(TableState):
         changes.expired += self._expired
 
     def _merge(self, table: pa.Table, how: dict[str, str]) -> None:
-        from keyed.tables.layout import DUE_COLUMN
+        from keyed.table_state.layout import DUE_COLUMN
 
         columns = [name for name in self.layout.schema.names if name != DUE_COLUMN]
         rows = self.layout.conform(table, columns)
@@ -131,7 +131,7 @@ class BoundTableState(TableState):
             overlay.merge(rows, how)
 
     def _parsed(self, predicate: Predicate) -> Any:
-        from keyed.tables.ranges import parse
+        from keyed.table_state.ranges import parse
 
         return parse(predicate, self.layout.schema, self._where)
 
@@ -151,7 +151,7 @@ class BoundTableState(TableState):
         if TIMESTAMP_COLUMN not in table.column_names:
             raise StateAccessError(
                 f"{self._where} has a time to live in event time: rows that are written need the column "
-                f"{TIMESTAMP_COLUMN} (keyed.TIMESTAMP_COLUMN), the time of the update in milliseconds"
+                f"{TIMESTAMP_COLUMN} (keyed.vectorized.TIMESTAMP_COLUMN), the time of the update in milliseconds"
             )
         column = event_times(table.column(TIMESTAMP_COLUMN), TIMESTAMP_COLUMN)
         times = column.fill_null(MIN_TIMESTAMP).to_numpy()
@@ -159,7 +159,7 @@ class BoundTableState(TableState):
         return pa.array(np.minimum(np.maximum(times, clock), latest) + self.ttl.milliseconds)
 
     def _expire(self, overlay: Overlay) -> None:
-        from keyed.tables.layout import DUE_COLUMN
+        from keyed.table_state.layout import DUE_COLUMN
 
         clock = self._scope.clock(self._clock_kind)
         self._expired += overlay.take([(DUE_COLUMN, MIN_TIMESTAMP, clock)]).num_rows

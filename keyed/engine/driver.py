@@ -8,6 +8,7 @@ can be per batch is outside of it.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 from keyed.codec.snapshots import UNCHANGING
+from keyed.context import Context, TimerService
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.engine.broadcasting import Broadcasting
@@ -26,10 +28,14 @@ from keyed.functions import KeyedProcessFunction, element_methods
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
 from keyed.shown import shown
+from keyed.state import MapState, State
 from keyed.ttl import TimeDomain
 
 #: Main outputs after which they are handed over.
 _HAND_OVER = 8192
+
+#: Of a tuple that is indexed with a name.
+_TEXT_INDEX = "tuple indices must be integers or slices, not str"
 
 
 class Driver:
@@ -282,7 +288,7 @@ class Driver:
             named = f" {shown(context.name)}" if context.name is not None else ""
             call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"
         where = f"operator {self._spec.name!r}, {call}, key {shown(scope.key)}"
-        raise_at(where, error, _not_called(error))
+        raise_at(where, error, _remedy(error, self._function, self._element))
 
 
 def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
@@ -294,15 +300,63 @@ def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
     raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{remedy}") from error
 
 
-def _not_called(error: Exception) -> str:
-    """Return the remedy where a method of ours was used without calling it: ``ctx.timer_service.register_...``."""
-    if not isinstance(error, AttributeError):
-        return ""
-    # A method looks its attributes up in its function.
-    method = error.obj
-    if not inspect.isfunction(method) or not method.__module__.startswith("keyed."):
-        return ""
-    return f"; {method.__name__} is a method, so call it: {method.__name__}().{error.name}"
+def _remedy(error: Exception, function: object, element: object) -> str:
+    """Return the remedy where a state was used for its value, a method without calling it, or a name that is not there.
+
+    Where there is none, it is empty.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    frame = last.tb_frame if last is not None else None
+    if isinstance(error, KeyError):
+        state = frame.f_locals.get("self") if frame is not None else None
+        if isinstance(state, MapState):
+            return f"; map state {state.name!r} has no such key: read it with .get(key, default)"
+    elif isinstance(error, TypeError):
+        text = str(error)
+        if frame is not None and frame.f_globals is globals():
+            return "; a call returns outputs: yield each of them, or return a list"
+        # The class alone is named: "object of type 'BoundValueState' has no len()".
+        for name, state in vars(function).items():
+            if isinstance(state, State) and type(state).__name__ in text:
+                return f"; self.{name} is a state and not its value: read that with self.{name}{state.reading}"
+        if text == _TEXT_INDEX and type(element) is not tuple and hasattr(element, "_fields"):
+            return f"; {_fields_of(element)}, and are read as attributes: value.{element._fields[0]}"
+        if "'method'" in text:
+            return "; a method was not called: call it, as in self.count.value() or ctx.timestamp()"
+    elif isinstance(error, AttributeError):
+        if isinstance(error.obj, State):
+            return error.obj.no_attribute(str(error.name))
+        if isinstance(error.obj, EngineContext | EngineTimerService):
+            return _of_context(error.obj, str(error.name))
+        if error.obj is element and hasattr(element, "_fields"):
+            return f"; {_fields_of(element)}" + _near(str(error.name), element._fields)
+        if error.obj is function:
+            return _near(str(error.name), [attribute for attribute in dir(function) if attribute[0] != "_"])
+        # A method looks its attributes up in its function.
+        method = error.obj
+        if inspect.isfunction(method) and method.__module__.startswith("keyed."):
+            return f"; {method.__name__} is a method, so call it: {method.__name__}().{error.name}"
+    return ""
+
+
+def _fields_of(element: Any) -> str:
+    return f"the fields of {type(element).__name__} are {', '.join(element._fields)}"
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    return "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(name, names, n=1))
+
+
+def _of_context(given: object, name: str) -> str:
+    """Return the remedy for an attribute that the context or the timer service does not have."""
+    if isinstance(given, EngineContext) and hasattr(EngineTimerService, name):
+        return f"; timers are set with ctx.timer_service().{name}(...)"
+    declared = Context if isinstance(given, EngineContext) else TimerService
+    public = [each for each in dir(declared) if each[0] != "_"]
+    near = [each for each in public if name.strip("_") in each] or difflib.get_close_matches(name, public, n=1)
+    return f"; did you mean {near[0]}()?" if near else f"; there are {', '.join(public)}"
 
 
 def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:

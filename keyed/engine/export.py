@@ -11,6 +11,9 @@ The meta record names the attempt whose batch the group's log ends with (`GroupM
 - It ends with the last attempt: there is nothing to do. A batch that is run again comes here.
 - It is empty: it starts with a snapshot of the state, whether the job is new or got a changelog later.
 
+Batches that reached no key group have a number as well. They are exported as commits without changes, with the next
+commit; if there are more of them than a few, that one is a snapshot, which may leave a gap.
+
 Batches that were run without the changelog would be missing in it, so a changelog that ends earlier is refused too.
 """
 
@@ -18,7 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from keyed.changelog.model import ChangelogWriter, Commit, StagingWriter
+import attrs
+
+from keyed.changelog.model import ChangelogWriter, Commit, StagingWriter, batch_id
 from keyed.content.blocks import Block, LogBlock
 from keyed.content.contents import content_blocks, contents_hash
 from keyed.content.delta import exported
@@ -29,6 +34,9 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import decode_row
 from keyed.errors import ChangelogDiverged, CorruptionError
+
+#: How many batches in a row that reached no key group are exported as commits of their own, at most.
+MOST_EMPTY = 64
 
 
 def export(
@@ -64,6 +72,12 @@ def export(
         check_course(last, meta, where)
     if not meta.hash:
         meta.hash = hash_text(contents_hash(store(), meta.states).value)
+    if last is not None and meta.commit - last.sequence <= MOST_EMPTY:
+        for number in range(last.sequence + 1, meta.commit):
+            empty = attrs.evolve(last, sequence=number, previous=last.attempt, snapshot=False, records=0)
+            last = writer.append(empty, ())
+    elif last is not None:
+        last = None
     if last is None:
         return writer.append(_marker(meta, snapshot=True), content_blocks(store(), meta.states))
     return writer.append(_marker(meta, snapshot=False), _committed(log, meta, where) if blocks is None else blocks)
@@ -119,7 +133,7 @@ def check_new(writer: ChangelogWriter, where: str) -> None:
     last = writer.last()
     if last is not None:
         raise ChangelogDiverged(
-            f"{where}: its checkpoint is new, and its changelog {last.log_id} ends with commit {last.sequence} of an "
+            f"{where}: its checkpoint is new, and its changelog {last.log_id} ends with batch {last.batch} of an "
             "earlier run; run from the checkpoint= that belongs to it, or give changelog= (or tables=, where it is "
             "kept) a new folder, and restore_from= this one to take its state over"
         )
@@ -131,14 +145,15 @@ def check_course(last: Commit, meta: GroupMeta, where: str) -> None:
     Raises:
         ChangelogDiverged: It does not.
     """
+    newest = batch_id(meta.commit)
     if last.source_log != meta.log_id:
         why = "was written from another checkpoint"
     elif last.sequence >= meta.commit:
-        why = f"goes on to commit {last.sequence}, the checkpoint ends with {meta.commit}: it was set back, or copied"
-    elif last.sequence < meta.commit - 1:
-        why = f"ends with commit {last.sequence}, the checkpoint with {meta.commit}: batches were run without it"
+        why = f"goes on to batch {last.batch}, the checkpoint ends with {newest}: it was set back, or copied"
+    elif last.sequence < meta.commit - 1 - meta.skipped:
+        why = f"ends with batch {last.batch}, the checkpoint with {newest}: batches were run without it"
     elif last.attempt != meta.previous:
-        why = f"has another commit {last.sequence} than the checkpoint, which was set back, or copied"
+        why = f"has another batch {last.batch} than the checkpoint, which was set back, or copied"
     else:
         return
     raise ChangelogDiverged(

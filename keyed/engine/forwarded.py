@@ -41,7 +41,7 @@ def check_table(table: pa.Table, spec: OperatorSpec, upstream: str, group: int) 
     import pyarrow.compute as pc
 
     from keyed.arrow.read import column_values, table_rows
-    from keyed.tables.batches import check_keys
+    from keyed.table_state.batches import check_keys
 
     check_keys(table, spec.keys, spec.name)
     if spec.parallelism == 1:

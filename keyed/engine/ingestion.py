@@ -37,7 +37,7 @@ def stamped(batch: Batch, spec: OperatorSpec, processing_time: int) -> Batch:
         function: Any = spec.function
         if not combines(function) or not rows.num_rows:
             return rows
-        from keyed.tables.batches import combined
+        from keyed.table_state.batches import combined
 
         made = combined(function, rows, spec.keys, spec.name)
         timed.rows_combined += rows.num_rows - made.num_rows

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import gc
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-from keyed.changelog.model import ChangelogWriter
+from keyed.changelog.model import ChangelogWriter, sequence_of
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.content.contents import contents_hash, stored_key
@@ -63,11 +62,17 @@ def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
             f"the checkpoint belongs to operator {meta.operator!r}, the query has {spec.name!r}; give "
             f"name={meta.operator!r} to keep its state, or start from a new checkpoint"
         )
-    if (meta.parallelism, meta.group) != (spec.parallelism, index):
+    if meta.parallelism != spec.parallelism:
         raise ParallelismChanged(
-            f"operator {spec.name!r}: the checkpoint has {meta.parallelism} key groups (this is group "
-            f"{meta.group}), the query {spec.parallelism} (group {index}); set parallelism="
-            f"{meta.parallelism}, or start from a new checkpoint, with restore_from= its changelog"
+            f"operator {spec.name!r}: the checkpoint has {meta.parallelism} key groups, the query {spec.parallelism}; "
+            f"set parallelism={meta.parallelism}, or start from a new checkpoint, with "
+            "restore_from= the operator's changelog"
+        )
+    if meta.group != index:
+        raise ParallelismChanged(
+            f"operator {spec.name!r}: key group {index} found the state of key group {meta.group} in its place; the "
+            "checkpoint's files were moved or mixed, so restore it from a copy, or start from a new checkpoint, with "
+            "restore_from= the operator's changelog"
         )
 
 
@@ -123,21 +128,15 @@ class KeyGroup:
             CorruptionError: The log is damaged.
             KeyedError: What the function or its use of the API raised. Nothing is committed then.
         """
-        collects = gc.isenabled()
-        gc.disable()
         try:
-            try:
-                return self._run(batch, clock)
-            except LocalStoreError:
-                # The store is a cache: once more, from the log.
-                self.close()
-                self._replica.store.reset()
-                if batch.taker is not None:
-                    batch.taker.restart()
-                return self._run(batch, clock)
-        finally:
-            if collects:
-                gc.enable()
+            return self._run(batch, clock)
+        except LocalStoreError:
+            # The store is a cache: once more, from the log.
+            self.close()
+            self._replica.store.reset()
+            if batch.taker is not None:
+                batch.taker.restart()
+            return self._run(batch, clock)
 
     def committed(self) -> tuple[GroupMeta | None, LocalStore]:
         """Return the meta record and the local store, level with what is committed.
@@ -169,6 +168,11 @@ class KeyGroup:
         """Return the counters as they are committed; none before the first commit."""
         meta = self._log.meta(self._where)
         return {} if meta is None else meta.counters
+
+    def key_type(self) -> str:
+        """Return the type of the keys as it is committed; empty while none is known."""
+        meta = self._log.meta(self._where)
+        return "" if meta is None else meta.key_type
 
     def declarations(self) -> dict[str, State]:
         """Return the declarations of the states by name; none before the function is opened."""
@@ -236,6 +240,7 @@ class KeyGroup:
         changes = Changes(self._replica.store, spells_out=self._writer is not None)
         reached, idle_at, idle = self._batch_watermark(meta, before, batch)
         done = work.run(batch, reached, changes)
+        registry.check_attributes(self._function)
         counters = meta.counters
         for name, amount in {
             **done.counters,
@@ -327,7 +332,9 @@ class KeyGroup:
             meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism)
         else:
             meta = attrs.evolve(old, counters=dict(old.counters))
-        meta.commit += 1
+        # A batch that reached no key group has an id all the same.
+        number = meta.commit + 1 if batch.id is None else max(meta.commit + 1, sequence_of(batch.id))
+        meta.skipped, meta.commit = number - meta.commit - 1, number
         meta.previous, meta.attempt = meta.attempt, random_id()
         meta.ended = meta.ended or batch.end_of_input
         return meta
@@ -347,7 +354,7 @@ class KeyGroup:
             return max(watermark, batch.watermark), None, False
         if batch.upstream or counts_channels(strategies):
             now = self._scope.processing_time
-            elapsed = 0 if batch.starts_run or meta.commit == 1 else now - before
+            elapsed = 0 if batch.starts_run or not meta.previous else now - before
             after = advance(strategies, meta.channels, batch.highest, watermark, elapsed, batch.upstream)
             meta.channels = after.channels
             return after.watermark, None if after.idle_in_ms is None else now + after.idle_in_ms, after.idle
@@ -364,6 +371,7 @@ class KeyGroup:
             registry.bind_declared(function)
             self._call("open", lambda: function.open(registry))
             registry.check()
+            registry.watch(function)
             self._function, self._registry = function, registry
             if isinstance(function, VectorizedFunction):
                 self._work = VectorizedWork(spec, function, registry, scope, self._where)
@@ -398,7 +406,7 @@ class KeyGroup:
         if not meta.key_type:
             known = stored_key(self._replica.store, meta.states) if batch.key_type else None
             meta.key_type = batch.key_type if known is None else key_type(known)
-        if meta.key_columns is None and meta.commit > 1 and meta.states:
+        if meta.key_columns is None and meta.previous and meta.states:
             if self.index == 0:
                 _log.warning(
                     "%s: an earlier version wrote the state, and did not record that it is keyed by %s; it is now",

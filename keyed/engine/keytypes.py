@@ -55,6 +55,21 @@ class KeyTypes:
         self._seen, self.name = kind, key_type(key)
         return key
 
+    def misfit(self, key: Any, committed: str) -> str | None:
+        """Return why a key, which can be stored, is not of the type of those before it; ``None`` if it is.
+
+        Args:
+            key: The key. The first one decides, if nothing is committed yet.
+            committed: Type of the keys of the state; empty while it has none.
+        """
+        name = key_type(normalised(key))
+        expected = self.name or committed
+        if expected and name != expected:
+            return f"key: it is of type {name}, those before it of type {expected}"
+        if not expected:
+            self.check(key, None)
+        return None
+
     def _stored(self, key: Any, element: Any) -> Any:
         try:
             if self._seen is None:

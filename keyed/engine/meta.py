@@ -41,6 +41,7 @@ class GroupMeta:
         key_columns: Columns of the key, none where it is a function of the element; ``None`` if they were not recorded.
         key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key, or if it was not recorded.
         channels: The sources and partitions that the operator reads, where there are several.
+        skipped: How many numbers the last commit left out: those of batches that reached no key group.
     """
 
     log_id: str
@@ -64,6 +65,11 @@ class GroupMeta:
     key_columns: list[str] | None = None
     key_type: str = ""
     channels: list[Channel] = attrs.field(factory=list)
+    skipped: int = 0
+
+    def follows(self, sequence: int, attempt: str) -> bool:
+        """Whether the last commit is the next one after a commit, or after an empty one in place of a skipped one."""
+        return attempt == self.previous and self.commit - 1 - self.skipped <= sequence < self.commit
 
     @property
     def live(self) -> int:

@@ -16,8 +16,9 @@ from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
 from keyed.functions import Function, declared_states
 from keyed.operators import OperatorSpec
+from keyed.shown import shown
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState
-from keyed.table_state import TableState
+from keyed.table_declaration import TableState
 
 _BOUND: dict[str, Any] = {
     "table": BoundTableState,
@@ -52,6 +53,7 @@ class Registry:
         self.broadcast: dict[str, BoundBroadcastState] = {}
         self._schemas: dict[str, StateSchema] = {}
         self._checked = False
+        self._attributes: dict[str, State] = {}
 
     def __repr__(self) -> str:
         return f"OpenContext(operator {self._spec.name!r}, key group {self._group} of {self._spec.parallelism})"
@@ -84,6 +86,27 @@ class Registry:
         old = [StateSchema.from_json(state["schema"]) for state in self._stored.values()]
         check_compatible(old, list(self._schemas.values()))
         self._checked = True
+
+    def watch(self, function: Function) -> None:
+        """Remember the states that are attributes of the opened function, for `check_attributes`."""
+        self._attributes = {name: state for name, state in vars(function).items() if isinstance(state, State)}
+
+    def check_attributes(self, function: Function) -> None:
+        """Check that a call has not replaced a state by a value.
+
+        Declarations on the class refuse that when it happens. This finds it for states that the function got in
+        ``open``, or declares on the object, before anything of the batch is committed.
+
+        Raises:
+            StateAccessError: It has.
+        """
+        attributes = vars(function)
+        for name, state in self._attributes.items():
+            if not isinstance(attributes.get(name), State):
+                what = f"self.{name} = {shown(attributes[name])}" if name in attributes else f"del self.{name}"
+                raise StateAccessError(
+                    f"operator {self._spec.name!r}, key group {self._group}: {state.replaced(function, name, what)}"
+                )
 
     def activate(self) -> None:
         """Allow access to the states."""

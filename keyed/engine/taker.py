@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from keyed.codec.snapshots import UNCHANGING, snapshot
+from keyed.errors import EncodingError
 from keyed.outputs import Schema
+from keyed.shown import mistaken
 
 
 class Taker:
@@ -33,4 +35,10 @@ class Taker:
         """
         if value.__class__ in self.as_they_are or (self._is_flat and isinstance(value, tuple)):
             return value
-        return snapshot(value)
+        try:
+            return snapshot(value)
+        except EncodingError:
+            wrong = mistaken(value)
+            if wrong:
+                raise EncodingError(f"an output cannot be taken: {wrong}") from None
+            raise

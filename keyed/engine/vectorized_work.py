@@ -1,4 +1,4 @@
-"""Runs a `keyed.VectorizedFunction`: all rows of the batch at once, then the watermark."""
+"""Runs a `keyed.vectorized.VectorizedFunction`: all rows of the batch at once, then the watermark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EngineBatchContext:
-    """The `keyed.BatchContext` of one batch.
+    """The `keyed.vectorized.BatchContext` of one batch.
 
     Attributes:
         dropped: Rows that the function counted as dropped.
@@ -84,7 +84,7 @@ class EngineBatchContext:
         self.dropped += int(rows)
 
     def _emit(self, emitted: EmittedTables, table: pa.Table, schema: Schema | None, what: str) -> None:
-        from keyed.tables.batches import shaped
+        from keyed.table_state.batches import shaped
 
         table = shaped(table, schema, f"{self._where}, {what}")
         if table.num_rows:
@@ -170,7 +170,7 @@ class VectorizedWork:
 
     def _normalised(self, table: pa.Table | None, keys: tuple[str, ...]) -> pa.Table | None:
         """Return the rows of a side with their keys as they are stored; ``None`` if there is none."""
-        from keyed.tables.batches import normalised_keys
+        from keyed.table_state.batches import normalised_keys
 
         return None if table is None or not table.num_rows else normalised_keys(table, keys)
 

@@ -8,17 +8,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
-from keyed import (
-    Context,
-    ListState,
-    MapState,
-    OnTimerContext,
-    OutputTag,
-    VectorizedFunction,
-    milliseconds_of,
-)
+from keyed import Context, ListState, MapState, OnTimerContext, OutputTag
+from keyed.extending import milliseconds_of
 from keyed.joins.join_path import JoinPlan, Path
 from keyed.joins.pairs import Join, Pairing, TimedJoin, time_of
+from keyed.vectorized import VectorizedFunction
 
 
 class AsOfJoin(TimedJoin):

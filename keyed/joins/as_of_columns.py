@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from keyed import BatchContext
 from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.matching import Ordered, codes_of
 from keyed.joins.pairs import Pairing
+from keyed.vectorized import BatchContext
 
 
 class AsOfColumns(ColumnJoin):

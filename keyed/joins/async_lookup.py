@@ -3,29 +3,148 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
+import logging
+import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from keyed import DefinitionError, milliseconds_of
+from keyed.errors import DefinitionError, StateAccessError
+from keyed.extending import milliseconds_of
 
 K = TypeVar("K")
 V = TypeVar("V")
+_log = logging.getLogger(__name__)
+
+
+class _Loop:
+    """The event loop of this process, in a thread of its own: a program may be running one already (a notebook does).
+
+    It is there from the first call on, and all look-ups of the process share it, however many copies of them Spark's
+    tasks have made. It ends with the process; a forked one starts its own.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        # Done when the loop has ended.
+        self._ended: Future[None] = Future()
+
+    def run(self, calls: Coroutine[Any, Any, V]) -> V:
+        """Run a coroutine to its end. It is cancelled if the wait for it is broken off.
+
+        Raises:
+            DefinitionError: It is called in the thread of the loop, which would wait for itself.
+            StateAccessError: The loop ended meanwhile; its cause is the error that it ended with.
+        """
+        with self._lock:
+            if threading.current_thread() is self._thread:
+                calls.close()
+                raise DefinitionError(
+                    "an AsyncLookup was called in the function of an AsyncLookup, whose event loop would wait for "
+                    "itself; await the other function there"
+                )
+            if self._loop is None:
+                try:
+                    self._start()
+                except BaseException:
+                    calls.close()
+                    raise
+            assert self._loop is not None
+            running, ended = asyncio.run_coroutine_threadsafe(calls, self._loop), self._ended
+        try:
+            either: list[Future[Any]] = [running, ended]
+            wait(either, return_when=FIRST_COMPLETED)
+            if ended.done() and not _has_result(running):
+                raise StateAccessError("the event loop of AsyncLookup ended within the call") from ended.exception()
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def _start(self) -> None:
+        loop, ended = asyncio.new_event_loop(), Future[None]()
+        thread = threading.Thread(target=self._serve, args=(loop, ended), name="keyed-async-lookup", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            loop.close()
+            raise
+        self._loop, self._thread, self._ended = loop, thread, ended
+
+    def _serve(self, loop: asyncio.AbstractEventLoop, ended: Future[None]) -> None:
+        """Run the loop until `close` stops it, or a function does: by ``loop.stop()``, or by leaving the program."""
+        error: BaseException | None = None
+        try:
+            loop.run_forever()
+        except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
+            error = raised
+        with self._lock:
+            is_wanted = self._loop is not loop
+            if not is_wanted:
+                self._loop = self._thread = None
+        if not is_wanted:
+            _log.error("the event loop of AsyncLookup ended; the next call starts another one", exc_info=error)
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        # A task of the function may raise anything once more.
+        with suppress(BaseException):
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        for task in left:
+            if task.done() and not task.cancelled():
+                # It is logged otherwise, beside the error above.
+                task.exception()
+        loop.close()
+
+    def close(self) -> None:
+        """End the loop and its thread. The next call starts another one."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            with suppress(RuntimeError):
+                # It may have ended by itself, and be closed.
+                loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+
+def _has_result(call: Future[Any]) -> bool:
+    """Whether a call gave something, or failed by itself."""
+    return call.done() and not call.cancelled() and isinstance(call.exception(), Exception | None)
+
+
+_LOOP = _Loop()
 
 
 class AsyncLookup(Generic[K, V]):
     """Looks keys up with a coroutine, many at a time: what Flink has as ``AsyncDataStream.orderedWait``.
 
     Make it once, in the program, and call it where a function has the keys of a batch: in ``process_batch`` of a
-    `keyed.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all are there, so nothing is
-    under way when a batch is committed: a batch that fails is run again whole, with all its look-ups. What the function
-    changes elsewhere is therefore done once or more often, and what it gives may differ from the first time. Results
-    that are kept in state, as `lookup_join` does, are not asked for again once their batch is committed.
+    `keyed.vectorized.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all are there, so
+    nothing is under way when a batch is committed: a batch that fails is run again whole, with all its look-ups. What
+    the function changes elsewhere is therefore done once or more often, and what it gives may differ from the first
+    time. Results that are kept in state, as `lookup_join` does, are not asked for again once their batch is committed.
 
     Args:
-        function: ``async def function(key)``, gives what belongs to the key. All its calls run in one event loop, so
-            clients may be kept; make them in the first call, because the object is sent to workers before that.
+        function: ``async def function(key)``, gives what belongs to the key. All calls of a process run in one event
+            loop, which all copies of the object share, so clients may be kept. Make a client in the first call, because
+            the object is sent to workers before that; and in a module that the function imports, because on Spark each
+            task gets a copy of the function itself and of what it holds.
         concurrency: Calls that run at a time, at most.
         timeout: How long one call may take, in milliseconds or as a `timedelta`; ``None`` for ever.
         retries: How often a call that failed, or took too long, is made again.
@@ -55,14 +174,9 @@ class AsyncLookup(Generic[K, V]):
         self._seconds = None if timeout is None else milliseconds_of(timeout, "timeout") / 1000
         self._retries = retries
         self._pause = milliseconds_of(pause, "pause") / 1000
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"AsyncLookup({getattr(self._function, '__name__', self._function)!s}, concurrency={self._concurrency})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A worker has an event loop of its own.
-        return {**self.__dict__, "_loop": None}
 
     def __call__(self, keys: Iterable[K]) -> dict[K, V]:
         """Look keys up, each once however often it is there, and return what was found, in their order.
@@ -74,12 +188,7 @@ class AsyncLookup(Generic[K, V]):
         wanted = list(dict.fromkeys(keys))
         if not wanted:
             return {}
-        if self._loop is None:
-            # A loop of its own, because the program may be running one already (a notebook does).
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="keyed-async-lookup", daemon=True).start()
-        found = asyncio.run_coroutine_threadsafe(self._all(wanted), self._loop).result()
-        return dict(zip(wanted, found, strict=True))
+        return dict(zip(wanted, _LOOP.run(self._all(wanted)), strict=True))
 
     async def _all(self, keys: list[K]) -> list[V]:
         """Look all keys up; the first failure cancels the rest."""

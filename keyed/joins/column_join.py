@@ -9,19 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed import (
-    TIMESTAMP_COLUMN,
-    BatchContext,
-    Schema,
-    TableState,
-    TimestampError,
-    UserFunctionError,
-    VectorizedCoFunction,
-    table_of,
-    table_rows,
-)
+from keyed.errors import TimestampError, UserFunctionError
+from keyed.extending import Schema, table_of, table_rows
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
 
 TIME, NUMBER = f"{OWN}time", f"{OWN}number"
 #: Outputs that are Python objects at a time.

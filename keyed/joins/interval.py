@@ -13,21 +13,12 @@ from typing import Any, Unpack
 
 import attrs
 
-from keyed import (
-    MAX_TIMESTAMP,
-    Context,
-    DefinitionError,
-    MapState,
-    OnTimerContext,
-    OpenContext,
-    OutputDefinitionError,
-    OutputTag,
-    VectorizedFunction,
-    milliseconds_of,
-    shows_options,
-)
+from keyed import MAX_TIMESTAMP, Context, MapState, OnTimerContext, OpenContext, OutputTag
+from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.extending import milliseconds_of, shows_options
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.pairs import How, Join, JoinOptions, Pairing, TimedJoin, time_of
+from keyed.vectorized import VectorizedFunction
 
 Kept = MapState[tuple[int, int], tuple[Any, bool]]
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed import BatchContext
 from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, joined, numbered
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers, Ordered, codes_of
 from keyed.joins.pairs import Pairing
+from keyed.vectorized import BatchContext
 
 _PAIRED = f"{OWN}paired"
 

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import attrs
 
-from keyed import DefinitionError, KeyedStream, Output, OutputTag, Schema
+from keyed import KeyedStream, Output, OutputTag
+from keyed.errors import DefinitionError
+from keyed.extending import Schema
 
 Path = Literal["auto", "row", "vectorized"]
 

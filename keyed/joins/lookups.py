@@ -6,25 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from keyed import (
-    BatchContext,
-    DefinitionError,
-    KeyedError,
-    KeyedStream,
-    OperatorOptions,
-    Output,
-    OutputDefinitionError,
-    Schema,
-    StateAccessError,
-    StateTtl,
-    TableState,
-    UserFunctionError,
-    VectorizedFunction,
-    schema_of,
-    shows_options,
-    table_of,
-    table_rows,
-)
+from keyed import KeyedError, KeyedStream, Output, StateTtl
+from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError, UserFunctionError
+from keyed.extending import OperatorOptions, Schema, schema_of, shows_options, table_of, table_rows
+from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +49,7 @@ def lookup_join(
         lookup: Takes a list of keys (tuples where there are several key columns) and returns a mapping from those that
             it found to the values of ``columns``: a dictionary, a tuple in their order, or an object with these
             attributes. An `AsyncLookup` is one.
-        columns: The columns that are added, as in `keyed.schema_of`: ``"name string, tier bigint"``.
+        columns: The columns that are added, as in `keyed.extending.schema_of`: ``"name string, tier bigint"``.
         how: ``"left"`` keeps rows for which nothing was found, with nulls; ``"inner"`` leaves them out.
         ttl: How long what was found is taken from state, in milliseconds or as a `timedelta`, in processing time; by
             default for ever.

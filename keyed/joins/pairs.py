@@ -6,17 +6,11 @@ import copy
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Literal, TypedDict
 
-from keyed import (
-    Context,
-    DefinitionError,
-    KeyedCoProcessFunction,
-    KeyedStream,
-    OutputTag,
-    TimestampError,
-    VectorizedFunction,
-    schema_of,
-)
+from keyed import Context, KeyedCoProcessFunction, KeyedStream, OutputTag
+from keyed.errors import DefinitionError, TimestampError
+from keyed.extending import schema_of
 from keyed.joins.join_path import MOST_SPAN, JoinPlan, Path, check_path, row_reason, sides_of
+from keyed.vectorized import VectorizedFunction
 
 How = Literal["inner", "left", "right", "full"]
 Join = Callable[[Any, Any], Any]

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from keyed import (
     MIN_TIMESTAMP,
     Context,
-    DefinitionError,
     KeyedCoProcessFunction,
     ListState,
     OnTimerContext,
@@ -19,8 +18,9 @@ from keyed import (
     StateTtl,
     TimeDomain,
     ValueState,
-    milliseconds_of,
 )
+from keyed.errors import DefinitionError
+from keyed.extending import milliseconds_of
 from keyed.joins.pairs import Join, Pairing, time_of
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import BatchContext
 from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import codes_of
+from keyed.vectorized import BatchContext
 
 _START, _CODE = f"{OWN}start", f"{OWN}code"
 

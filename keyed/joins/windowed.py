@@ -8,20 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Unpack
 
-from keyed import (
-    MAX_TIMESTAMP,
-    Context,
-    DefinitionError,
-    ListState,
-    MapState,
-    OnTimerContext,
-    TimerService,
-    VectorizedFunction,
-    milliseconds_of,
-    shows_options,
-)
+from keyed import MAX_TIMESTAMP, Context, ListState, MapState, OnTimerContext, TimerService
+from keyed.errors import DefinitionError
+from keyed.extending import milliseconds_of, shows_options
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.pairs import How, Join, JoinOptions, Pairing, TimedJoin, time_of
+from keyed.vectorized import VectorizedFunction
 
 #: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
 CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None]
@@ -58,8 +50,9 @@ class WindowCoGroup(TimedJoin):
     the time ``end - 1``. An element is late for a window whose end the watermark has passed; one that is late for all
     its windows is dropped.
 
-    With ``gap`` windows are sessions of both sides together: elements of a key, whatever their side, that are no
-    further apart than the gap.
+    With ``gap`` windows are sessions of both sides together: elements of a key, whatever their side, that are less
+    than the gap apart. Elements exactly a gap apart are in one session unless the watermark, the least of both sides,
+    has reached the last millisecond of the first one's session before: with any delay it has not.
 
     Args:
         cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty,

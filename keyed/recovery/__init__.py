@@ -1,14 +1,40 @@
-"""What is done with a changelog beside writing it: restore, verify, flush, and read its changes."""
+"""Recovery, for operators of jobs: flush, verify and restore checkpoints, and read changelogs.
 
-from keyed.recovery.local_checkpoint import flush
+One function each, for the checkpoints of both runtimes and for every kind of changelog. A query that is restored at its
+start takes ``restore_from=`` (`keyed.RestorePoint`) instead.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from keyed.recovery.reading import StateChange, read_changelog
-from keyed.recovery.verify import Verified, verify_changelog, verify_checkpoint
+from keyed.recovery.verification import Verified
+
+if TYPE_CHECKING:
+    from keyed.runtimes.local.restored_checkpoint import restore
+    from keyed.runtimes.recovering import flush, verify
+    from keyed.runtimes.spark.query.metrics import spark_metrics
+
+#: Names that need a runtime, by its module.
+_ON_DEMAND = {
+    "flush": "recovering",
+    "restore": "local.restored_checkpoint",
+    "spark_metrics": "spark.query.metrics",
+    "verify": "recovering",
+}
 
 __all__ = [
     "StateChange",
     "Verified",
     "flush",
     "read_changelog",
-    "verify_changelog",
-    "verify_checkpoint",
+    "restore",
+    "spark_metrics",
+    "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(f"keyed.runtimes.{_ON_DEMAND[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

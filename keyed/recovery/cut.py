@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import attrs
 
-from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader
+from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader, batch_id, sequence_of
 from keyed.durations import instant_ms
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.restoring import RestorePoint
@@ -33,7 +33,7 @@ class Restoration:
 
     @property
     def sequence(self) -> int:
-        """Number of the batch after which the state is restored."""
+        """Number of the commit after which the state is restored."""
         return self.markers[0].sequence
 
 
@@ -42,7 +42,7 @@ class Cut:
     """Where a restored query takes up.
 
     Attributes:
-        sequence: Number of the batch after which the state is restored.
+        sequence: Number of the commit after which the state is restored.
         position: What the earlier query's runner kept of its sources after that batch; ``None`` if it kept nothing.
         operators: What each operator is restored from, by name.
     """
@@ -105,9 +105,11 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
     if isinstance(first.until, datetime):
         sequence = _batch_at(first.changelog, sequence, first.until)
     elif first.until is not None:
-        if first.until > sequence:
-            raise ChangelogError(f"until={first.until}: the newest batch that all key groups have is {sequence}")
-        sequence = first.until
+        if sequence_of(first.until) > sequence:
+            raise ChangelogError(
+                f"until={first.until}: the newest batch that all key groups have is {batch_id(sequence)}"
+            )
+        sequence = sequence_of(first.until)
     operators = {}
     for operator, point in points.items():
         groups = range(headers[operator].parallelism)
@@ -117,7 +119,7 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
 
 
 def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | None:
-    """Return the position after a batch; ``None`` if the job kept none.
+    """Return the position after a commit; ``None`` if the job kept none.
 
     Raises:
         CorruptionError: It is lost.
@@ -130,9 +132,9 @@ def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | N
         before = max((number for number, _ in point.changelog.positions() if number < sequence), default=None)
         if before is not None:
             raise CorruptionError(
-                f"there is a position of the sources after batch {before} and none after batch {sequence}, which is to "
-                "be restored: the sources would be read again over its state; restore the file of the position, or "
-                f"give until={before}",
+                f"there is a position of the sources after batch {batch_id(before)} and none after batch "
+                f"{batch_id(sequence)}, which is to be restored: the sources would be read again over its state; "
+                f"restore the file of the position, or give until={batch_id(before)}",
                 where=str(point.changelog),
             )
     return None
@@ -192,12 +194,12 @@ def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
         # It may be the snapshot itself that compaction left.
         found = next(reader.commits(0, sequence), None)
     if found is None or found[0].sequence != sequence:
-        raise HistoryCompacted(f"the changelog no longer has batch {sequence}; it goes back to a later one")
+        raise HistoryCompacted(f"the changelog no longer has batch {batch_id(sequence)}; it goes back to a later one")
     return found[0]
 
 
 def _batch_at(changelog: Changelog, newest: int, time: datetime) -> int:
-    """Return the newest batch whose processing time is not after ``time``: the same in all key groups of a query."""
+    """Return the newest commit whose processing time is not after ``time``: the same in all key groups of a query."""
     limit = instant_ms(time)
     found = None
     for commit, _ in changelog.reader(0).commits(0, newest):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter
+from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id
 from keyed.content.local_store import ReadStore
 from keyed.engine.export import check_course, export
 from keyed.engine.group_log import GroupLog
@@ -93,7 +93,7 @@ def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, w
         check_course(last, meta, where)
 
 
-def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:
+def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:
     """Export what a checkpoint of the local runtime has committed and changelogs lack.
 
     Args:
@@ -101,7 +101,7 @@ def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog
         changelogs: Changelogs by name of operator. An empty one starts with a snapshot.
 
     Returns:
-        Number of the last commit by operator, which its changelog now has.
+        Id of the last batch by operator, which its changelog now has.
 
     Raises:
         CheckpointError: There is no checkpoint, or a run is using it.
@@ -116,9 +116,10 @@ def flush(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog
             changelog.prepare(operator, len(groups))
             for meta, _ in groups:
                 check_changelog(changelog.reader(meta.group), meta, f"checkpoint {opened.path}, operator {operator!r}")
-            done[operator] = groups[0][0].commit
+            sequence = groups[0][0].commit
+            done[operator] = batch_id(sequence)
             if position is not None:
-                changelog.put_position(done[operator], position)
+                changelog.put_position(sequence, position)
             for meta, log in groups:
                 where = f"checkpoint {opened.path}, operator {operator!r}, key group {meta.group}"
                 writer = changelog.writer(meta.group)

@@ -1,7 +1,8 @@
 """Which changelog the job of a changelog was restored from: what lets those who follow it go on where they are.
 
 A changelog keeps, under the name ``origin``, the JSON array ``[log id, sequence]``: after batch ``sequence`` of that
-changelog the course goes on in this one.
+changelog the course goes on in this one. Under the name ``ancestors`` it keeps the JSON array of the log ids of that
+changelog, of the one that its job was restored from, and so on, the newest first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from keyed.changelog.model import Changelog
 from keyed.errors import CorruptionError
 from keyed.recovery.cut import Restoration, header_of
 
-_NAME = "origin"
+_NAME, _ANCESTORS = "origin", "ancestors"
+#: Ancestors that are kept.
+_GENERATIONS = 1_000
 
 
 def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
@@ -21,8 +24,11 @@ def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
     if any(changelog.reader(group).last() is not None for group in range(header.parallelism)):
         return
     # A try before this one may have begun with another batch.
-    changelog.forget([_NAME])
-    changelog.keep(_NAME, json.dumps([restoration.header.log_id, restoration.sequence]).encode())
+    changelog.forget([_NAME, _ANCESTORS])
+    log_id = restoration.header.log_id
+    ancestors = [log_id, *ancestors_of(restoration.point.changelog)][:_GENERATIONS]
+    changelog.keep(_ANCESTORS, json.dumps(ancestors).encode())
+    changelog.keep(_NAME, json.dumps([log_id, restoration.sequence]).encode())
 
 
 def origin_of(changelog: Changelog) -> tuple[str, int] | None:
@@ -39,3 +45,22 @@ def origin_of(changelog: Changelog) -> tuple[str, int] | None:
             except (ValueError, TypeError) as error:
                 raise CorruptionError(f"the record {_NAME!r} is malformed: {error}", where=str(changelog)) from error
     return None
+
+
+def ancestors_of(changelog: Changelog) -> list[str]:
+    """Return the log ids of the changelogs that the job was restored from, one after the other, the newest first.
+
+    Of a changelog of an earlier version there is the newest one alone.
+
+    Raises:
+        CorruptionError: What is kept of them is damaged.
+    """
+    for name, data in changelog.kept():
+        if name == _ANCESTORS:
+            try:
+                return [str(log_id) for log_id in json.loads(data)]
+            except (ValueError, TypeError) as error:
+                where = str(changelog)
+                raise CorruptionError(f"the record {_ANCESTORS!r} is malformed: {error}", where=where) from error
+    origin = origin_of(changelog)
+    return [] if origin is None else [origin[0]]

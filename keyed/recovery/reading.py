@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.model import Blocks, Changelog, Commit
+from keyed.changelog.model import Blocks, Changelog, Commit, sequence_of
 from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key
 from keyed.codec.map_keys import map_key_codec
@@ -18,7 +18,7 @@ from keyed.codec.state_schema import KINDS, MAPS, StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.addresses import (
     NULL,
-    decode_list_sub,
+    decode_place,
     decode_version_sub,
     expiry,
     key_of,
@@ -35,7 +35,7 @@ _DUE_COLUMN = "__keyed_due"
 _SUBS: dict[str, Callable[[bytes], Any]] = {
     "map": decode_key,
     "broadcast": decode_key,
-    "list": decode_list_sub,
+    "list": decode_place,
     "versioned": decode_version_sub,
 }
 
@@ -45,7 +45,7 @@ class StateChange:
     """One entry of a state as a commit left it.
 
     Attributes:
-        commit: The marker of the commit: its number in `sequence`, its key group, its clocks. If it is a `snapshot`
+        commit: The marker of the commit: its `batch`, its key group, its clocks. If it is a `snapshot`
             the change is no change, but a part of the group's whole state, beside which there is nothing.
         state: Name of the state.
         key: The key, as it was given to ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
@@ -80,13 +80,13 @@ def read_changelog(
     """Read what was committed, batch after batch, as far as all key groups have committed it.
 
     It ends with what there is, behind a whole batch. To go on later, give ``from_`` the number after that of the last
-    change.
+    change's batch.
 
     Args:
         changelog: The changelog.
         state: Name of the one state to read; all by default. Timers are left out.
-        from_: Number of the batch to begin with. By default the beginning: a snapshot, if there is one.
-        until: Number of the batch to end with.
+        from_: Id of the batch to begin with. By default the beginning: a snapshot, if there is one.
+        until: Id of the batch to end with.
         value_type: Type of the state's values, elements, map values or accumulators. By default plain values have their
             types, and in place of a class comes a `msgspec.Struct` with its fields.
         map_key_type: Type of the keys of a map state.
@@ -102,11 +102,12 @@ def read_changelog(
     header = header_of(changelog)
     readers = [changelog.reader(group) for group in range(header.parallelism)]
     newest = newest_sequence(readers)
-    end = newest if until is None else min(until, newest)
+    end = newest if until is None else min(sequence_of(until), newest)
     commits = merge(
-        *(reader.commits(max(from_ - 1, 0), end) for reader in readers), key=lambda found: found[0].sequence
+        *(reader.commits(max(sequence_of(from_) - 1, 0), end) for reader in readers),
+        key=lambda found: found[0].sequence,
     )
-    return _changes(commits, _Decoders(state, value_type, map_key_type)) if end else iter(())
+    return _changes(commits, _Decoders(state, value_type, map_key_type)) if end > 0 else iter(())
 
 
 def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> Iterator[StateChange]:
@@ -171,9 +172,7 @@ class _Decoders:
             return
         if self._only is not None and self._only not in described:
             names = ", ".join(sorted(described)) or "none"
-            raise ChangelogError(
-                f"there is no state {self._only!r} in commit {commit.sequence}; its states are: {names}"
-            )
+            raise ChangelogError(f"there is no state {self._only!r} in batch {commit.batch}; its states are: {names}")
         self._described, self._states = described, {}
         for name, state in described.items():
             if self._only in (None, name):

@@ -91,7 +91,7 @@ def cut(table: pa.Table, keys: tuple[str, ...], operator: str, parallelism: int)
     import numpy as np
     import pyarrow as pa
 
-    from keyed.tables.batches import group_indices
+    from keyed.table_state.batches import group_indices
 
     table = flattened(table, keys)
     columns = key_columns(table.column_names, keys, operator)

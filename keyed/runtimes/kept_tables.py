@@ -9,7 +9,7 @@ from functools import partial
 from keyed.errors import DefinitionError
 from keyed.graph import Stage
 from keyed.options import Options
-from keyed.views.state_tables import StateTables, keep_tables, read_kept_tables
+from keyed.tables.state_tables import StateTables, keep_tables, read_kept_tables
 
 #: Seconds from one look at the changelogs to the next.
 _EVERY = 0.05
@@ -34,7 +34,7 @@ class KeptTables:
         if options.tables is not None:
             types = {stage.name: stage.function for stage in last.chain}
             changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
-            self._tables = keep_tables(options.tables, changelogs, types).start(every=_EVERY)
+            self._tables = keep_tables(options.tables, changelogs, types).start(every=_EVERY, wait=False)
             self.read = partial(read_kept_tables, options.tables, types)
 
     @property

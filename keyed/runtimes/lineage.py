@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from keyed.changelog.model import batch_id
 from keyed.codec.frames import RecordFormat
 from keyed.recovery.cut import Cut
 
@@ -32,4 +33,4 @@ def lineage(cut: Cut) -> list[str]:
     position = cut.position
     if cut.is_past or position is None or position[:4] not in _FORMATS:
         return []
-    return _FORMATS[position[:4]].decode(position, f"position of batch {cut.sequence} in a changelog").queries
+    return _FORMATS[position[:4]].decode(position, f"position of batch {batch_id(cut.sequence)} in a changelog").queries

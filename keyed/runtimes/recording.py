@@ -182,7 +182,7 @@ def with_timestamps(table: pa.Table, timestamps: Any) -> pa.Table:
     """Return a table with the column of timestamps; with those that it has, or null, where they are not given."""
     import pyarrow as pa
 
-    from keyed.tables.batches import timestamped
+    from keyed.table_state.batches import timestamped
 
     if timestamps is None:
         return timestamped(table)

@@ -13,12 +13,11 @@ with ``_``.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -27,9 +26,12 @@ import attrs
 from keyed.codec.frames import RecordFormat
 from keyed.errors import SinkError
 from keyed.sinks import ParquetSink
+from keyed.stores.lease import NO_LOCKS, Lease
 
 MARK = "_keyed-query"
 
+#: Types of columns that had no values.
+_NO_TYPE = {"null", "void"}
 _log = logging.getLogger(__name__)
 _OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
 
@@ -125,19 +127,18 @@ def held(path: str) -> Iterator[None]:
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
-        folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise _unusable(path, error) from error
-    try:
-        # Some file systems have no locks on folders.
-        with suppress(OSError):
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _in_use(path) from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(Lease(path))
+        except BlockingIOError:
+            raise _in_use(path) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise _unusable(path, error) from error
+            # The file system has no locks on folders.
         yield
-    finally:
-        os.close(folder)
 
 
 def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str) -> None:
@@ -161,6 +162,39 @@ def batch_of(file: str) -> int | None:
     """Return the id of the batch that a file in a sink's folder is of; ``None`` if it is not a sink's."""
     match = _OURS.fullmatch(file)
     return None if match is None else int(match[1])
+
+
+def last_file(files: Sequence[str]) -> str | None:
+    """Return the file of the newest batch, ``None`` if there is none."""
+    return max(
+        (name for name in files if batch_of(name) is not None), key=lambda name: batch_of(name) or 0, default=None
+    )
+
+
+def check_columns(path: str, file: str, there: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Check that files with new columns are one table with those that are there. Columns may be added.
+
+    Args:
+        path: The sink's folder.
+        file: The newest file in it.
+        there: Its columns with the names of their types.
+        new: Those of what is written next.
+
+    Raises:
+        SinkError: A column is gone, or has another type.
+    """
+    wrong = [
+        name if name not in new else f"{name} ({type_} there, {new[name]} now)"
+        for name, type_ in there.items()
+        if name not in new or (type_ != new[name] and not {type_, new[name]} & _NO_TYPE)
+    ]
+    if wrong:
+        columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (there, new)]
+        raise SinkError(
+            f"Parquet sink {path!r}: the output has other columns than the files that are there, so readers would lose "
+            f"{', '.join(wrong)}: the file {file} has {columns[0]}, the output has {columns[1]}; give the output a new "
+            "folder, or keep these columns (columns may be added)"
+        )
 
 
 def encode_mark(queries: Sequence[str]) -> bytes:

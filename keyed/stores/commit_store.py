@@ -23,6 +23,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from struct import Struct
 from typing import TypeVar
@@ -30,8 +31,9 @@ from typing import TypeVar
 from keyed.codec.frames import RecordFormat, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
-from keyed.private_files import folder_path
+from keyed.private_files import folder_path, make_private
 from keyed.stores.database import Database, is_locked
+from keyed.stores.lease import Lease
 
 COMMITS_FOLDER = "keyed-commits-1"
 """The folder in a checkpoint that makes it one of the local runtime."""
@@ -174,19 +176,33 @@ class CommitStore(BufferedCommits):
                 f"the checkpoint {self.path} was written by Spark, and the local runtime cannot go on from it; give "
                 "checkpoint= a new folder, and restore_from= the changelog of the query on Spark to take over its state"
             )
-        try:
-            self._database = Database(folder, self._failure, wal=True, sync=True, blobs=True, group=group_access)
-        except KeyedError as error:
-            if is_locked(error):
-                raise CheckpointError(
-                    f"the checkpoint {self.path} is in use by another run; stop that one, or choose another folder"
-                ) from error
-            raise
-        try:
+        with ExitStack() as stack:
+            self._lease(folder, stack, group_access=group_access)
+            try:
+                self._database = Database(folder, self._failure, wal=True, sync=True, blobs=True, group=group_access)
+            except KeyedError as error:
+                if is_locked(error):
+                    raise self._in_use() from error
+                raise
+            stack.callback(self._database.close)
             self._check_format()
-        except BaseException:
-            self._database.close()
-            raise
+            self._closing = stack.pop_all()
+
+    def _lease(self, folder: Path, stack: ExitStack, *, group_access: bool) -> None:
+        """Keep others out before anything is looked at: RocksDB takes its lock after it has renamed files."""
+        try:
+            make_private(folder, group=group_access)
+            stack.enter_context(Lease(folder))
+        except BlockingIOError as error:
+            raise self._in_use() from error
+        except OSError:
+            # The folder cannot be made, which the database reports; or its file system has no locks on folders.
+            return
+
+    def _in_use(self) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint {self.path} is in use by another run; stop that one, or choose another folder"
+        )
 
     def _failure(self, message: str) -> KeyedError:
         folder = str(self.path / COMMITS_FOLDER)
@@ -232,7 +248,7 @@ class CommitStore(BufferedCommits):
 
     def close(self) -> None:
         self.rollback()
-        self._database.close()
+        self._closing.close()
 
 
 class MemoryCommitStore(BufferedCommits):

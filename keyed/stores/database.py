@@ -19,6 +19,8 @@ blocks share, and one budget for write buffers.
 from __future__ import annotations
 
 import os
+import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -49,6 +51,8 @@ _RECORD = Struct("<4xHB")
 _RECORD_TYPES = range(5)
 
 
+#: There has to be so much room before a database is opened again after a refused write.
+_ROOM = 4 << 20
 _AGAIN = "Writer has previous error"
 _FULL = "No space left on device"
 #: What is behind an error, and what to do, by what the operating system calls it.
@@ -137,6 +141,15 @@ def _check_records(path: Path) -> None:
             at += _RECORD.size + length
 
 
+class _Interrupted(Exception):
+    """The database was closed while it was read."""
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Whether `Database` raised ``error`` because it was closed or opened again meanwhile, so nothing is damaged."""
+    return isinstance(error.__cause__, _Interrupted)
+
+
 def is_refused(error: BaseException) -> bool:
     """Tell whether `Database` raised ``error`` because the file system takes no writes, so that nothing is damaged."""
     return any(text in str(error.__cause__) for text in _CAUSES)
@@ -186,35 +199,88 @@ class Database:
         group: bool = False,
         reader: Path | None = None,
     ) -> None:
-        from rocksdict import AccessType, Rdict, WriteOptions
+        from rocksdict import WriteOptions
 
         self.path = path
         self._failure = failure
-        self._said = ""
+        self._blobs = blobs
+        self._reader = reader
+        self._wal = wal
+        self._lock = threading.Lock()
         self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
+        self._write_options = WriteOptions()
+        self._write_options.sync = sync
+        self._write_options.disable_wal = not wal  # type: ignore[method-assign,assignment]
         try:
             if reader is None:
                 make_private(path, group=group)
         except OSError as error:
             raise failure(f"{path} cannot be created: {error}") from error
+        self._open()
+
+    def _open(self) -> None:
+        from rocksdict import AccessType, Rdict
+
+        self._said = ""
+        #: Whether RocksDB takes no writes any more, because one failed.
+        self.refuses = False
         try:
-            options = _options(blobs=blobs)
-            if reader is None:
-                for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
+            options = _options(blobs=self._blobs)
+            given, families = str(self.path), {"default": options}
+            if self._reader is None:
+                for file in (*self.path.glob("MANIFEST-*"), *self.path.glob("*.log")):
                     _check_records(file)
-                self._rocks = Rdict(str(path), options, column_families={"default": options})
+                self._rocks = Rdict(given, options, column_families=families)
+                self._identity = self._lock_file()
             else:
                 # All files are opened at once and stay so: the writer may delete them.
                 options.set_max_open_files(-1)
-                secondary = AccessType.secondary(str(reader))
-                self._rocks = Rdict(str(path), options, column_families={"default": options}, access_type=secondary)
+                secondary = AccessType.secondary(str(self._reader))
+                self._rocks = Rdict(given, options, column_families=families, access_type=secondary)
         except Exception as error:
             raise self.failed("cannot be opened", error) from error
+        self._opening = object()
         self._closed = False
         self.get: Callable[..., Any] = self._rocks.get
-        self._write_options = WriteOptions()
-        self._write_options.sync = sync
-        self._write_options.disable_wal = not wal  # type: ignore[method-assign,assignment]
+
+    def reopen(self) -> None:
+        """Open it again once the file system takes writes again: RocksDB takes none after one that failed.
+
+        Look-ups wait meanwhile; ranges that are being read end with an error (see `is_interrupted`).
+
+        Raises:
+            KeyedError: It takes none yet. The database can be read as before, unless opening it failed.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path.parent) as file:
+                file.write(b"\0" * _ROOM)
+        except OSError as error:
+            raise self.failed("cannot be written", error) from error
+        with self._lock:
+            self.get = self._get_later
+            self._close()
+            try:
+                self._open()
+            except BaseException:
+                self.get = self._refuse
+                self.refuses = True
+                raise
+
+    def _get_later(self, *keys: Any) -> Any:
+        with self._lock:
+            return self.get(*keys)
+
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was opened, of a database that is written."""
+        return self._lock_file() == self._identity
+
+    def _lock_file(self) -> tuple[int, int, int] | None:
+        # RocksDB makes it when it opens a database, and leaves it alone.
+        try:
+            found = (self.path / "LOCK").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
         """Return the exception for a vendor error; raise it from ``error``."""
@@ -228,9 +294,14 @@ class Database:
 
     def look_up(self, key: Any) -> Any:
         """Return what `get` does; vendor errors are passed to `failed` already."""
+        opening = self._opening
         try:
             return self.get(key)
+        except KeyedError:
+            raise
         except Exception as error:
+            if self._closed or self._opening is not opening:
+                raise self._failure(f"{self.path} was closed while it was read") from _Interrupted
             raise self.failed("cannot be read", error) from error
 
     def write(self, batch: WriteBatch) -> None:
@@ -238,10 +309,11 @@ class Database:
         try:
             self._rocks.write(batch, self._write_options)
         except Exception as error:
+            self.refuses = True
             raise self.failed("cannot be written", error) from error
 
     def _refuse(self, *_: object) -> Any:
-        raise self._failure(f"{self.path} is closed")
+        raise self._failure(f"{self.path} is closed") from _Interrupted
 
     def refresh(self) -> None:
         """Take in what the program that writes the database has written since (of a reader)."""
@@ -258,30 +330,35 @@ class Database:
             end: The key before which the range ends.
             reverse: Whether the greatest key comes first.
         """
-        cursor = self._range(first, end, reverse=reverse)
-        self._cursors.add(cursor)
-        return self._whole(cursor)
+        with self._lock:
+            opening = self._opening
+            cursor = self._range(first, end, opening, reverse=reverse)
+            self._cursors.add(cursor)
+        return self._whole(cursor, opening)
 
-    def _whole(self, cursor: Generator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def _whole(self, cursor: Generator[tuple[bytes, bytes]], opening: object) -> Iterator[tuple[bytes, bytes]]:
         yield from cursor
-        if self._closed:
+        if self._closed or self._opening is not opening:
             # Another thread has ended the cursor, and there may have been more.
-            raise self._failure(f"{self.path} was closed while it was read")
+            raise self._failure(f"{self.path} was closed while it was read") from _Interrupted
 
-    def _range(self, first: bytes, end: bytes, *, reverse: bool) -> Generator[tuple[bytes, bytes]]:
+    def _range(self, first: bytes, end: bytes, opening: object, *, reverse: bool) -> Generator[tuple[bytes, bytes]]:
         from rocksdict import ReadOptions
 
         try:
             options = ReadOptions()
             options.set_iterate_upper_bound(end)
-            cursor = self._rocks.iter(options)
+            with self._lock:
+                if self._closed or self._opening is not opening:
+                    return
+                cursor = self._rocks.iter(options)
             if reverse:
                 cursor.seek_to_last()
             else:
                 cursor.seek(first)
             valid, key, value = cursor.valid, cursor.key, cursor.value
             step = cursor.prev if reverse else cursor.next
-            while valid() and not self._closed:
+            while valid() and not self._closed and self._opening is opening:
                 at = key()
                 if at < first:
                     break
@@ -293,6 +370,10 @@ class Database:
 
     def close(self) -> None:
         """Write what is buffered to files and let go of the folder. Closing again does nothing."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -303,7 +384,10 @@ class Database:
         try:
             self._rocks.close()
         except Exception as error:
-            raise self.failed("cannot be closed", error) from error
+            # A refused write was raised then, and the others are in the write-ahead log; or the folder was deleted.
+            if not self._wal or not (self.refuses or (self._reader is None and not self.is_there())):
+                raise self.failed("cannot be closed", error) from error
         finally:
             del self._rocks
-            self.get = self._refuse
+            if self.get != self._get_later:
+                self.get = self._refuse

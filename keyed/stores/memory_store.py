@@ -20,7 +20,7 @@ from keyed.content.blocks import Change, TableDelta
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
-    from keyed.tables.chunks import ChunkedTable
+    from keyed.table_state.chunks import ChunkedTable
 
 _Address = tuple[bytes, bytes]
 _prefix = itemgetter(0)
@@ -240,7 +240,7 @@ class MemoryStore:
 
     def _open_table(self, delta: TableDelta) -> ChunkedTable:
         """Return the table that changes; a new one if it is not there."""
-        from keyed.tables.chunks import ChunkedTable
+        from keyed.table_state.chunks import ChunkedTable
 
         table = self._tables.get(delta.state_id)
         if table is None:

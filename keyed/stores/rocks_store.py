@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
     from keyed.stores.rocks_tables import ChunkCache, RocksTable
-    from keyed.tables.chunks import ChunkedTable
+    from keyed.table_state.chunks import ChunkedTable
 
 _SUBFOLDER = "keyed-store-1"
 _POSITION = b"M"

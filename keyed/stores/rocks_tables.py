@@ -26,8 +26,8 @@ from keyed.codec.frames import RecordFormat
 from keyed.content.row_hash import HASH_VERSION
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database
-from keyed.tables.chunks import Chunk, ChunkedTable, Sorted
-from keyed.tables.ranges import Mask
+from keyed.table_state.chunks import Chunk, ChunkedTable, Sorted
+from keyed.table_state.ranges import Mask
 
 if TYPE_CHECKING:
     from rocksdict import WriteBatch

@@ -6,7 +6,6 @@ that was killed, and whoever makes the next one removes it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -15,10 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from keyed.stores.lease import Lease
+
 #: A folder without a lock is of a version that had none, or is being made.
 _OLD_SECONDS = 24 * 60 * 60.0
 #: What folders are made for; it is in their names.
-_KINDS = ("local", "harness", "flush", "reader", "tables")
+_KINDS = ("local", "harness", "flush", "reader", "tables", "spark")
 
 
 class ScratchFolder:
@@ -36,19 +37,19 @@ class ScratchFolder:
         _sweep(Path(tempfile.gettempdir()))
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"keyed-{kind}-"))
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            if (self.path / "lock").exists():
-                return
+            with suppress(FileNotFoundError):
+                (self.path / "lock").touch(mode=0o600)
+                self._lease = Lease(self.path / "lock", waits=True)
+                if (self.path / "lock").exists():
+                    return
+                self._lease.close()
             # Another program has swept it just before it was locked.
-            os.close(self._lock)
 
     def close(self) -> None:
-        """Remove it. Closing again does nothing."""
-        if self._lock >= 0:
+        """Remove it. Closing again does nothing, and so does closing it in a forked process."""
+        if self._lease.is_held:
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
+            self._lease.close()
 
     def __enter__(self) -> Self:
         return self
@@ -62,19 +63,21 @@ def _sweep(parent: Path) -> None:
     for kind in _KINDS:
         for folder in parent.glob(f"keyed-{kind}-*"):
             with suppress(OSError):
-                if folder.lstat().st_uid == os.getuid() and _is_left(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
+                if folder.lstat().st_uid == os.getuid():
+                    _remove_if_left(folder)
 
 
-def _is_left(folder: Path) -> bool:
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder whose program is gone. The lock is held until it is removed: a program may be making the folder.
+
+    Raises:
+        OSError: The program lives, or the folder cannot be removed.
+    """
     try:
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        lease = Lease(folder / "lock")
     except FileNotFoundError:
-        return folder.stat().st_mtime < time.time() - _OLD_SECONDS
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return True
+        if folder.stat().st_mtime < time.time() - _OLD_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    with lease:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -85,7 +85,7 @@ class VersionedBatch:
 
     Attributes:
         commit: Number of the commit.
-        batch: Number of the batch in the changelog.
+        batch: Number of the commit in the changelog, from 1, whose batch has one less as its id.
         log_id: Identity of the changelog.
         follows: Whether the commit has what this batch changed, and nothing of batches before that were missed.
         watermark: The least watermark of the key groups after it, milliseconds.
@@ -94,6 +94,7 @@ class VersionedBatch:
         entries: Number of live entries after it.
         ended: Whether the input has ended.
         states: Descriptions of the states, by name (`GroupMeta.states`).
+        key_columns: Columns of the key (`GroupMeta.key_columns`); ``None`` if they were not recorded.
     """
 
     commit: int
@@ -106,6 +107,7 @@ class VersionedBatch:
     entries: int
     ended: bool = False
     states: dict[str, Any] = attrs.field(factory=dict)
+    key_columns: list[str] | None = None
 
 
 _BATCH_RECORD: RecordFormat[VersionedBatch] = RecordFormat(b"KVCO", _VERSION, VersionedBatch)
@@ -247,9 +249,32 @@ class VersionStore:
         Args:
             delete: Whether the store is not needed any more.
         """
-        self._database.close()
-        if delete:
-            shutil.rmtree(self._database.path, ignore_errors=True)
+        try:
+            self._database.close()
+        finally:
+            if delete:
+                shutil.rmtree(self._database.path, ignore_errors=True)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a write failed: until `reopen` all others do."""
+        return self._database.refuses
+
+    def reopen(self) -> None:
+        """Go on after a failed write, with what was written before it. Snapshots stay.
+
+        Raises:
+            LocalStoreError: The file system takes no writes yet.
+        """
+        self._database.reopen()
+        self._parts, self._sweep_at = 0, None
+        self._batches.clear()
+        self._read_extent()
+        self.undo()
+
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was opened."""
+        return self._database.is_there()
 
     # Reading ----------------------------------------------------------------------------------------------------
 
@@ -386,15 +411,16 @@ class VersionStore:
 
     def _read_extent(self) -> None:
         where = str(self._database.path)
-        self.extent: Extent | None = None
-        self._passed = self.buckets = 0
         record = self._database.look_up(_POSITION)
         if record is None:
+            self.extent: Extent | None = None
+            self._passed = self.buckets = 0
             return
         try:
             eras, self.buckets, oldest, newest, self._passed = _POSITION_RECORD.decode(record, where)
         except CorruptionError as error:
             raise LocalStoreError(f"{where}: damaged position record: {error}") from error
+        # At once: other threads read it.
         self.extent = Extent(tuple(Era(*era) for era in eras), self.buckets, oldest, newest)
 
     # Writing ----------------------------------------------------------------------------------------------------
@@ -590,6 +616,11 @@ def _new_batch() -> WriteBatch:
     from rocksdict import WriteBatch
 
     return WriteBatch(raw_mode=True)
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a store."""
+    return bool(_numbers(Path(path)))
 
 
 def _numbers(path: Path) -> list[int]:

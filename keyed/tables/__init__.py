@@ -1,5 +1,26 @@
-"""Tables as keyed state: hashing, merging, the chunks of a stored table, and what a batch changes in them.
+"""State tables: what a job's functions keep, as tables that any program may ask while the job runs."""
 
-Everything here is on Arrow tables and numpy arrays, without clocks and I/O; `keyed.engine` runs it and `keyed.stores`
-keeps it. The modules import pyarrow and numpy, so they are imported where they are used.
-"""
+from keyed.tables.entries import Entry
+from keyed.tables.follower import Lag
+from keyed.tables.operator_view import Position
+from keyed.tables.state_table import History, QueryResult, Scan, StateTable, TimersTable, Version
+from keyed.tables.state_tables import Snapshot, StateTables, open_tables, read_tables
+from keyed.tables.subscription import Change, Subscription
+
+__all__ = [
+    "Change",
+    "Entry",
+    "History",
+    "Lag",
+    "Position",
+    "QueryResult",
+    "Scan",
+    "Snapshot",
+    "StateTable",
+    "StateTables",
+    "Subscription",
+    "TimersTable",
+    "Version",
+    "open_tables",
+    "read_tables",
+]

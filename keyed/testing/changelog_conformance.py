@@ -343,7 +343,7 @@ class ChangelogConformance:
         for sequence in (1, 2, 3):
             changelog.put_position(sequence, b"at %d" % sequence)
         changelog.put_position(2, b"at 2")
-        _refused(lambda: changelog.put_position(2, b"elsewhere"), ChangelogDiverged, "2")
+        _refused(lambda: changelog.put_position(2, b"elsewhere"), ChangelogDiverged, "1")
         assert list(changelog.positions()) == [(1, b"at 1"), (2, b"at 2"), (3, b"at 3")]
         assert list(copy.deepcopy(changelog).positions(1)) == [(2, b"at 2"), (3, b"at 3")]
 

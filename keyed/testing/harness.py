@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypedDict, Unpack
 
@@ -43,7 +43,7 @@ from keyed.global_tables import GlobalTable
 from keyed.operators import OperatorSpec, Order, check_order, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
-from keyed.recovery.restore import load
+from keyed.recovery.loading import load
 from keyed.restoring import RestorePoint
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
@@ -56,7 +56,7 @@ from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.states import namespaces, of_keys, state_by_key
 from keyed.ttl import TimeDomain
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction, combines
-from keyed.watermarks import WatermarkStrategy
+from keyed.watermarks import WatermarkStrategy, strategy_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +163,7 @@ class KeyedTestHarness(Shown):
         changelog: Changelog | None = None,
         restore_from: Changelog | RestorePoint | None = None,
         initial_state: Any = None,
-        watermark: WatermarkStrategy | None = None,
+        watermark: WatermarkStrategy | timedelta | None = None,
         order: Order = "event_time",
         broadcast: Sequence[MapState[Any, Any]] = (),
         ingestion_time: bool = False,
@@ -174,8 +174,7 @@ class KeyedTestHarness(Shown):
         if backend not in ("memory", "rocksdb"):
             raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
-        if not isinstance(watermark, WatermarkStrategy | None):
-            raise DefinitionError(f"watermark={watermark!r} is no strategy; give keyed.bounded_out_of_orderness(...)")
+        watermark = strategy_of(watermark)
         delay = 0 if ingestion_time else None
         delay = delay if watermark is None else watermark.delay_ms
         key2 = key if key2 is None else key2
@@ -200,7 +199,7 @@ class KeyedTestHarness(Shown):
             ingestion_delay_ms=delay if ingestion_time else None,
         )
         self._global_tables = list(global_tables)
-        self._keys = [_key_of(function, each) for each in (key, key2)]
+        self._keys = [key_by(function, each) for each in (key, key2)]
         self._backend = backend
         # A row without a timestamp leaves those of its batch as they came, so the engine is not told of an order.
         self._by_time = order == "event_time"
@@ -329,7 +328,7 @@ class KeyedTestHarness(Shown):
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
-        from keyed.tables.batches import with_times
+        from keyed.table_state.batches import with_times
 
         function = self._spec.function
         if not isinstance(function, VectorizedFunction) or takes_two(function):
@@ -344,7 +343,7 @@ class KeyedTestHarness(Shown):
         timestamps: str | None = None,
         timestamps2: str | None = None,
     ) -> None:
-        """Process rows with a `keyed.VectorizedCoFunction` as one micro-batch and commit.
+        """Process rows with a `keyed.vectorized.VectorizedCoFunction` as one micro-batch and commit.
 
         Args:
             first: The rows of the first side, ``None`` for none.
@@ -357,7 +356,7 @@ class KeyedTestHarness(Shown):
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
-        from keyed.tables.batches import with_times
+        from keyed.table_state.batches import with_times
 
         function = self._spec.function
         if not isinstance(function, VectorizedCoFunction):
@@ -366,7 +365,7 @@ class KeyedTestHarness(Shown):
         self._process_tables([table if table is None else with_times(table, times) for table, times in sides])
 
     def _process_tables(self, tables: list[pa.Table | None]) -> None:
-        from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order
+        from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order
 
         function, name = self._spec.function, self._spec.name
         batches = [self._batch([]) for _ in self._groups]
@@ -635,7 +634,7 @@ class KeyedTestHarness(Shown):
         Args:
             changelog: The job's changelog.
             function: The job's function, or a changed one.
-            as_of: Number of the batch, or a time; the newest batch by default.
+            as_of: Id of the batch, or a time; the newest batch by default.
             keys: The keys whose state and timers are taken, as they were given to ``key_by``; all by default.
             options: As in the constructor.
 
@@ -920,7 +919,8 @@ def _itself(table: pa.Table) -> pa.Table:
     return table
 
 
-def _key_of(function: Function, key: Any) -> Callable[[Any], Any]:
+def key_by(function: Function, key: Key) -> Callable[[Any], Any]:
+    """Return a function that gives the key of an element, as `KeyedTestHarness` has it for ``key``."""
     return key if callable(key) else key_getter(_key_columns(function, key)) if key else (lambda value: value)
 
 

@@ -7,7 +7,7 @@ from typing import Self
 
 import attrs
 
-from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
+from keyed.changelog.model import Blocks, Commit, LogHeader, batch_id, why_not_next
 from keyed.content.blocks import Block, records_of
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.ids import random_id
@@ -71,7 +71,9 @@ class MemoryChangelog:
     def put_position(self, sequence: int, data: bytes) -> None:
         """See `Changelog.put_position`."""
         if self._positions.setdefault(sequence, data) != data:
-            raise ChangelogDiverged(f"the changelog has another position of batch {sequence}; give an empty one")
+            raise ChangelogDiverged(
+                f"the changelog has another position of batch {batch_id(sequence)}; give an empty one"
+            )
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
         """See `Changelog.positions`."""

@@ -24,9 +24,10 @@ _KNOWN = {
     "OutputTag": "keyed",
     "bounded_out_of_orderness": "keyed",
     "WatermarkStrategy": "keyed",
+    "assert_deterministic": "keyed.testing",
 }
 #: Names that are modules.
-_MODULES = {"datetime": "datetime", "keyed": "keyed", "pa": "pyarrow as pa"}
+_MODULES = {"datetime": "datetime", "keyed": "keyed", "pa": "pyarrow as pa", "st": "hypothesis.strategies as st"}
 
 
 def code_of(value: Any) -> str:

@@ -71,6 +71,22 @@ class _Place:
                 self.put(content)
 
 
+class _Globals:
+    """The global names of functions, as attributes."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        object.__setattr__(self, "_names", names)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, "_names")[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__getattribute__(self, "_names")[name] = value
+
+
 class ProcessMemory:
     """The memory of a process that a function uses, as it is now, to be put back.
 
@@ -138,20 +154,23 @@ class ProcessMemory:
     def _new(self) -> list[tuple[str, Any, str]]:
         """Return the attributes of classes and objects that there were not at first, with the code of these."""
         known = {place.code for place in self._places}
-        return [
+        of_classes: list[tuple[str, Any, str]] = [
             (cls.__name__, cls, name)
             for cls in self._classes
             for name, value in vars(cls).items()
             if not name.startswith("__") and _is_data(value) and f"{cls.__name__}.{name}" not in known
-        ] + [(code, thing, name) for code, thing, names in self._objects for name in _attributes(thing).keys() - names]
+        ]
+        return of_classes + [
+            (code, thing, name) for code, thing, names in self._objects for name in attributes_of(thing).keys() - names
+        ]
 
     def _keep(self, code: str, holder: Any, name: str, value: Any) -> None:
         """Keep an attribute with plain values, and those of an object in it."""
         if any(place.code == code for place in self._places):
             return
-        if _is_own(value) and all(value is not thing for _, thing, _ in self._objects):
-            self._objects.append((code, value, set(_attributes(value))))
-            for each, held in _attributes(value).items():
+        if is_own(value) and all(value is not thing for _, thing, _ in self._objects):
+            self._objects.append((code, value, set(attributes_of(value))))
+            for each, held in attributes_of(value).items():
                 self._keep(f"{code}.{each}", value, each, held)
             for cls in type(value).__mro__:
                 for each, method in list(vars(cls).items()) if _is_users(cls.__module__) else ():
@@ -179,12 +198,16 @@ class ProcessMemory:
         self._seen.add(value)
         self._keep(f"{name}.__defaults__", value, "__defaults__", value.__defaults__)
         self._keep(f"{name}.__kwdefaults__", value, "__kwdefaults__", value.__kwdefaults__)
-        module = sys.modules.get(value.__module__)
+        module, names = sys.modules.get(value.__module__), value.__globals__
+        # Those of a function that came from elsewhere, or from a text, are not those of a module.
+        known = module is not None and vars(module) is names
         for used in sorted(_names(value.__code__)):
-            if module is not None and used in vars(module) and not used.startswith("__"):
-                code = f"import {module.__name__}; {module.__name__}.{used}"
-                self._keep(code, module, used, vars(module)[used])
-                self._follow(vars(module)[used], code)
+            if used in names and not used.startswith("__"):
+                code = f"{name}.__globals__[{used!r}]"
+                if known:
+                    code = f"import {value.__module__}; {value.__module__}.{used}"
+                self._keep(code, module if known else _Globals(names), used, names[used])
+                self._follow(names[used], code)
         for index, cell in enumerate(value.__closure__ or ()):
             try:
                 held = cell.cell_contents
@@ -198,10 +221,10 @@ class ProcessMemory:
 
 def _is_users(module: str) -> bool:
     root = module.partition(".")[0]
-    return root not in ("keyed", "windows") and root not in sys.stdlib_module_names
+    return root != "keyed" and root not in sys.stdlib_module_names
 
 
-def _is_own(value: Any) -> bool:
+def is_own(value: Any) -> bool:
     """Tell whether a value is an object of a class that the user has written, and not of a library."""
     cls = type(value)
     if isinstance(value, State | Function | Enum | type | ModuleType) or not _is_users(cls.__module__):
@@ -210,7 +233,7 @@ def _is_own(value: Any) -> bool:
     return not isinstance(value, _PLAIN) and not file.startswith(_LIBRARIES)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes_of(value: Any) -> dict[str, Any]:
     """Return what an object holds, in its dictionary or in slots."""
     slots = [name for cls in type(value).__mro__ for name in _listed(vars(cls).get("__slots__", ()))]
     found = {name: getattr(value, name, _MISSING) for name in slots if not name.startswith("__")}
@@ -227,7 +250,7 @@ def _form(value: Any) -> Any:
         return {key: _form(each) for key, each in value.items()}
     if isinstance(value, list | tuple | deque):
         return [type(value), *map(_form, value)]
-    return (type(value), _form(_attributes(value))) if _is_own(value) else value
+    return (type(value), _form(attributes_of(value))) if is_own(value) else value
 
 
 def _is_data(value: Any) -> bool:

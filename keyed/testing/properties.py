@@ -8,8 +8,9 @@ extra ``keyed[testing]``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
@@ -20,16 +21,32 @@ from hypothesis.strategies import SearchStrategy
 
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.functions import Function, KeyedCoProcessFunction
+from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.operators import check_parallelism
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
 from keyed.testing import chosen
+from keyed.testing.chance import draw_next
 from keyed.testing.harness import FunctionOptions, KeyedTestHarness, Record
+from keyed.testing.other_process import NotThere, OtherProcess, luck_of, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Script, Watermark, difference
-from keyed.testing.strategies import batches, steps
+from keyed.testing.scripts import (
+    Crash,
+    End,
+    Outcome,
+    ProcessingTime,
+    Rescale,
+    Rows,
+    Script,
+    Watermark,
+    difference,
+    outcome,
+    text_of,
+)
+from keyed.testing.strategies import batches, other_arrivals, steps
+from keyed.testing.tally import Tally, defines_on_timer
+from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -53,6 +70,8 @@ class PropertyOptions(FunctionOptions, total=False):
 
 
 _shows = shows_options(PropertyOptions, broadcast=())
+#: How far the processing time moves at a time, at most.
+_DAY = 86_400_000
 
 
 class Falsified(AssertionError):
@@ -83,7 +102,15 @@ class _Failure(Exception):
 
 
 def _prove(
-    name: str, proved: str, function: Function, example: SearchStrategy[Any], check: Callable[[Any], None], options: Any
+    name: str,
+    proved: str,
+    function: Function,
+    example: SearchStrategy[Any],
+    check: Callable[[Any, Tally], None],
+    options: Any,
+    *needs: str,
+    seed_: int | None = None,
+    finish: Callable[[int], str] | None = None,
 ) -> str:
     """Try examples, and return the sentence that says what they have shown.
 
@@ -92,25 +119,21 @@ def _prove(
         proved: The sentence.
         function: The function; what the process remembers of it is as it was at first before each example.
         example: What is drawn.
-        check: Raises a `_Failure`.
+        check: Raises a `_Failure`, and counts in the tally.
         options: `PropertyOptions`.
+        needs: What has to have come up in the examples, as `Tally` has it.
+        seed_: What chooses the examples, where that is known.
+        finish: Called with the seed when all examples have passed; what it returns ends the sentence.
 
     Raises:
         Falsified: An example failed.
     """
     __tracebackhide__ = True
-    for option, least in (("seed", 0), ("examples", 1)):
-        given_value = options.get(option)
-        if given_value is not None and (type(given_value) is not int or given_value < least):
-            raise DefinitionError(f"{option}={given_value!r} must be an int of at least {least}")
-    number = options.get("seed")
-    if number is None:
-        number = chosen.number("KEYED_SEED")
-    if number is None:
-        number = random.getrandbits(32)
+    number = _seed(options) if seed_ is None else seed_
     examples = options.get("examples") or settings().max_examples
     found: list[_Failure] = []
     memory = ProcessMemory(function)
+    tally = Tally(function, options, needs)
 
     @seed(number)
     @settings(
@@ -127,7 +150,7 @@ def _prove(
     def tried(drawn: Any) -> None:
         with memory.as_at_first():
             try:
-                check(drawn)
+                check(drawn, tally)
             except _Failure as failure:
                 found.append(failure)
                 raise
@@ -136,10 +159,39 @@ def _prove(
         tried()
     except (_Failure, Flaky):
         # What failed once and not again is no less a fault: the least example that failed is shown.
-        last = min(reversed(found), key=lambda failure: (len(failure.rows), len(failure.lines)))
-        test = as_test(name, last.lines, function, last.rows, options, last.values)
-        raise Falsified(last.why, last.rows, test, number) from None
-    return f"{type(function).__name__}: {proved}, in {examples} examples (--keyed-seed={number})"
+        raise _falsified(name, function, found, options, number) from None
+    finished = finish(number) if finish is not None else ""
+    if seed_ is None:
+        tally.warn(stack_level=5)
+    return f"{type(function).__name__}: {proved}{finished}, in {tally.sentence()} (--keyed-seed={number})"
+
+
+def _falsified(name: str, function: Function, failures: Sequence[_Failure], options: Any, number: int) -> Falsified:
+    """Return the error with the smallest of the examples that failed."""
+    last = min(reversed(failures), key=_size)
+    return Falsified(last.why, last.rows, as_test(name, last.lines, function, last.rows, options, last.values), number)
+
+
+def _size(failure: _Failure) -> tuple[int, ...]:
+    """Return how large what fails is: first its rows, then its steps, then its times, then its values."""
+    times = sum(abs(row.timestamp or 0) for row in failure.rows)
+    return len(failure.rows), len(failure.lines), times, len(repr(failure.rows))
+
+
+def _seed(options: Any) -> int:
+    """Return what chooses the examples.
+
+    Raises:
+        DefinitionError: An option is not what it can be.
+    """
+    for option, least in (("seed", 0), ("examples", 1)):
+        given_value = options.get(option)
+        if given_value is not None and (type(given_value) is not int or given_value < least):
+            raise DefinitionError(f"{option}={given_value!r} must be an int of at least {least}")
+    number = options.get("seed")
+    if number is None:
+        number = chosen.number("KEYED_SEED")
+    return random.SystemRandom().getrandbits(32) if number is None else int(number)
 
 
 def _script(function: Function, done: Iterable[Any], options: Any, *, afresh: bool = False, **more: Any) -> Script:
@@ -183,25 +235,49 @@ def _check_backend(backend: Any) -> None:
         raise DefinitionError(f"backends: {backend!r} must be 'memory' or 'rocksdb'")
 
 
-def _compare(why: str, one: Script, other: Script, seen: str = "") -> None:
-    """Run two scripts.
+def _compare(why: str, one: Script, other: Script, tally: Tally, seen: str = "") -> Outcome:
+    """Run two scripts, and return what the first has left.
 
     Raises:
         _Failure: They leave something else.
     """
-    first = one.run()
-    if "error" in first:
-        _fails(one, first["error"])
-    second = other.run()
+    first = _ran(one, tally)
+    _differ(why, one, first, other, other.run(), seen)
+    return first
+
+
+def _ran(script: Script, tally: Tally) -> Outcome:
+    """Run a script, and count what came up.
+
+    Raises:
+        _Failure: The function fails.
+    """
+    outcome = script.run(watch=tally.look)
+    if "error" in outcome:
+        _fails(script, outcome["error"])
+    tally.outcome(outcome)
+    return outcome
+
+
+def _differ(why: str, one: Script, first: Outcome, other: Script, second: Outcome, seen: str) -> None:
+    """Compare what two scripts have left.
+
+    Raises:
+        _Failure: It is something else.
+    """
     where = difference(first, second)
     if where is not None:
-        what = where.replace("{}.", "").removeprefix("sorted(").partition(", key")[0]
+        what = _shown_place(where)
         told = f"{why}: {what} is {first.get(where)!r:.300} {seen}, and {second.get(where)!r:.300} otherwise"
         if where == "error":
             told, check = f"{why}: it fails then with {second['error']:.500}", []
         else:
             check = [f"assert {where.format('other')} == {where.format('one')}"]
         raise _Failure(told, one.rows, [*one.lines("one"), *other.lines("other"), *check])
+
+
+def _shown_place(expression: str) -> str:
+    return expression.replace("{}.", "").removeprefix("sorted(").partition(", key")[0]
 
 
 def _fails(script: Script, error: str) -> None:
@@ -225,12 +301,14 @@ def assert_batch_split_invariant(
     """
     __tracebackhide__ = True
 
-    def check(cut: list[Rows]) -> None:
+    def check(cut: list[Rows], tally: Tally) -> None:
+        tally.steps(cut)
         whole = [Rows([row for batch in cut for row in batch.rows])] if cut else []
         _compare(
             f"{type(function).__name__} depends on where the input is cut into batches",
             _script(function, whole, options),
             _script(function, cut, options),
+            tally,
             "in one batch",
         )
 
@@ -241,6 +319,8 @@ def assert_batch_split_invariant(
         _stream(rows).flatmap(batches),
         check,
         options,
+        "cut",
+        "left",
     )
 
 
@@ -268,19 +348,23 @@ def assert_recovery_invisible(
     """
     __tracebackhide__ = True
 
-    def check(drawn: Any) -> None:
+    def check(drawn: Any, tally: Tally) -> None:
         done, backend = drawn
+        tally.steps(done)
+        # RocksDB takes long to open and has to do with crashes alone.
         _compare(
             f"a crash of {type(function).__name__} can be seen",
-            _script(function, [step for step in done if not isinstance(step, Crash)], options, backend=backend),
+            _script(function, [step for step in done if not isinstance(step, Crash)], options, backend=backends[0]),
             _script(function, done, options, backend=backend, afresh=True),
+            tally,
             "without a crash",
         )
 
     backends = _choices(backends, "backends", _check_backend)
     chosen_backend = st.sampled_from([*[backends[0]] * 12, *backends[1:]])
-    example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True)), chosen_backend)
-    return _prove("crash", "crashes after any step change nothing", function, example, check, options)
+    example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True, move=_DAY)), chosen_backend)
+    proved = "crashes after any step change nothing"
+    return _prove("crash", proved, function, example, check, options, "restarts", "left", "clock")
 
 
 @_shows
@@ -307,40 +391,234 @@ def assert_rescale_invisible(
     """
     __tracebackhide__ = True
 
-    def check(done: list[Any]) -> None:
+    def check(done: list[Any], tally: Tally) -> None:
+        tally.steps(done)
         _compare(
             f"rescaling {type(function).__name__} can be seen",
             _script(function, [step for step in done if not isinstance(step, Rescale)], options),
             _script(function, done, options, afresh=True),
+            tally,
             "with one key group",
         )
 
     tried = _choices(parallelisms, "parallelisms", check_parallelism)
-    example = _stream(rows).flatmap(lambda stream: steps(stream, parallelisms=tried))
-    return _prove("rescale", "another number of key groups changes nothing", function, example, check, options)
+    example = _stream(rows).flatmap(lambda stream: steps(stream, parallelisms=tried, move=_DAY))
+    proved = "another number of key groups changes nothing"
+    return _prove("rescale", proved, function, example, check, options, "restarts", "left", "clock")
 
 
 @_shows
-def assert_deterministic(function: Function, rows: SearchStrategy[Any], **options: Unpack[PropertyOptions]) -> str:
-    """Show that the same input gives the same again, in the same process and with the same clocks.
+def assert_deterministic(
+    function: Function, rows: SearchStrategy[Any], *, same_order: bool = False, **options: Unpack[PropertyOptions]
+) -> str:
+    """Show that the same rows give the same again.
 
-    What fails it: chance, the machine's clock, the order of a set, and what outlives a run, as a mutable attribute of
-    the class does, which all keys share.
+    Each example runs four times:
+
+    - twice in this process, in which `random` draws the lowest numbers first and then the highest. What fails it:
+      chance, the machine's clock, and what outlives a run, as a mutable attribute of the class does.
+    - in another process, of which there is one for all examples, with another hash seed, another time and other
+      chance. What fails it: the order of a set, ``hash``, a date.
+    - with rows in another order of arrival: those of equal times, and those within the delay of the watermark. What
+      fails it: the last row wins, sums of floats, a timer that reads what a later row wrote. Outputs between the rows
+      may differ, as those of a running total do: a key's last output, its state and its timers may not.
+
+    Args:
+        function: The function.
+        rows: The streams.
+        same_order: Whether rows of equal times, and those within the delay, always arrive in the same order. No other
+            order is tried then.
+        options: As all properties have them.
 
     Returns:
-        What was proved, in a sentence.
+        What was proved, in a sentence. It has the reason where the function cannot be sent to another process.
 
     Raises:
-        Falsified: A second run differs.
+        Falsified: Another run differs.
+    """
+    __tracebackhide__ = True
+    tried: list[tuple[Script, dict[str, str]]] = []
+    called = _call_again(function, same_order, options)
+    delay = getattr(options.get("watermark"), "delay_ms", 0)
+    sides = [1] if isinstance(function, KeyedBroadcastProcessFunction) else [1, 2]
+
+    def check(drawn: Any, tally: Tally) -> None:
+        done, arrived = drawn
+        tally.steps(done)
+        script = _script(function, [*done, End()], options)
+        draw_next("low", luck_of(script.steps))
+        first = _ran(script, tally)
+        draw_next("high", luck_of(script.steps))
+        second = script.run()
+        if difference(first, second) is not None:
+            _not_deterministic(script, first, second, called)
+        if arrived != done:
+            tally.orders()
+            _compare_arrivals(function, first, done, arrived, options)
+        tried.append((script, text_of(first)))
+
+    def example(stream: list[Record]) -> SearchStrategy[Any]:
+        done = steps(stream, move=_DAY)
+        if same_order:
+            return done.map(lambda each: (each, each))
+        return done.flatmap(
+            lambda each: st.tuples(st.just(each), other_arrivals(each, delay=max(delay, 0), sides=sides))
+        )
+
+    def elsewhere(number: int) -> str:
+        return _in_other_process(function, tried, _stream(rows).flatmap(example), called, number, options)
+
+    proved = "the same rows give the same again"
+    examples = _stream(rows).flatmap(example)
+    return _prove("same_again", proved, function, examples, check, options, "left", "clock", "end", finish=elsewhere)
+
+
+def _call_again(function: Function, same_order: bool, options: Any) -> str:
+    """Return the code of `assert_deterministic` for ``rows``."""
+    more = ["same_order=True"] if same_order else []
+    for name, value in options.items():
+        if isinstance(value, WatermarkStrategy):
+            more.append(f"{name}=bounded_out_of_orderness({value.delay_ms})")
+        elif name not in ("seed", "examples") and value is not None:
+            more.append(f"{name}={code_of(value)}")
+    return f"assert_deterministic({', '.join([code_of(function), 'st.just(rows)', *more])})"
+
+
+def _not_deterministic(script: Script, first: Outcome, second: Outcome, called: str) -> None:
+    """Raise what two runs in this process show, of which `random` drew the lowest numbers in the first.
+
+    Raises:
+        _Failure: Always.
+    """
+    why = f"{type(script.function).__name__} is not deterministic"
+    draw_next("low", luck_of(script.steps))
+    again = script.run()
+    try:
+        _differ(why, script, first, script, second, "in one run")
+    except _Failure as failure:
+        if difference(first, again) is not None:
+            raise
+        # With the same chance it is the same: a test that leaves it to chance would pass mostly.
+        lines = [f"rows = {code_of(script.rows)}", called]
+        raise _Failure(f"{failure.why}, with other chance", failure.rows, lines) from None
+
+
+def _compare_arrivals(
+    function: Function, first: Outcome, done: Sequence[Any], arrived: Sequence[Any], options: Any
+) -> None:
+    """Compare two orders of arrival: all that comes out, or else what each key comes to.
+
+    Raises:
+        _Failure: A key comes to something else.
+    """
+    one, other = (_script(function, [*order, End()], options) for order in (done, arrived))
+    second = other.run()
+    if difference(first, second) is None:
+        return
+    left, right = _come_to(one), _come_to(other)
+    if "error" in left:
+        _fails(one, left["error"])
+    if difference(left, right) is not None:
+        _differ(
+            f"{type(function).__name__} depends on the order in which rows of equal times, or within the delay of the "
+            "watermark, arrive (if they always arrive in one order: same_order=True)",
+            one,
+            left,
+            other,
+            right,
+            "in one order",
+        )
+
+
+def _come_to(script: Script) -> Outcome:
+    """Return what a run leaves at last: of the outputs for rows the last one of each key, and all those of timers.
+
+    A function that collects outputs, and yields none, is told by its states and timers alone.
+    """
+    last: dict[str, Any] = {}
+    fired: list[Any] = []
+
+    def record(function: Any) -> None:
+        cls = type(function)
+        names = ["process_element", "process_element1", "process_element2"]
+        names = [name for name in names if hasattr(cls, name)] + (["on_timer"] if defines_on_timer(cls) else [])
+        # Of its class, as the engine runs copies of the function.
+        recording = type(
+            cls.__name__, (cls,), {name: recorded(getattr(cls, name)) for name in names} | {"__slots__": ()}
+        )
+        object.__setattr__(function, "__class__", recording)
+
+    def recorded(call: Any) -> Any:
+        def each(outputs: Iterable[Any], key: Any, value: Any) -> Iterator[Any]:
+            for output in outputs:
+                if call.__name__ == "on_timer":
+                    fired.append((key, value, deepcopy(output)))
+                else:
+                    last[repr(key)] = deepcopy(output)
+                yield output
+
+        @wraps(call)
+        def called(self: Any, value: Any, ctx: Any) -> Iterator[Any] | None:
+            outputs = call(self, value, ctx)
+            return None if outputs is None else each(outputs, ctx.get_current_key(), value)
+
+        return called
+
+    def look(harness: KeyedTestHarness) -> Outcome:
+        found = outcome(harness)
+        kept = {expression: value for expression, value in found.items() if not expression.startswith("sorted(")}
+        return kept | {"sorted({}.take_output(), key=repr)": [*fired, *last.values()]}
+
+    return script.run(look, prepare=None if isinstance(script.function, VectorizedFunction) else record)
+
+
+def _in_other_process(
+    function: Function,
+    tried: Sequence[tuple[Script, dict[str, str]]],
+    example: SearchStrategy[Any],
+    called: str,
+    number: int,
+    options: Any,
+) -> str:
+    """Run again in another process what was tried, with what it left here, and return what there is to add.
+
+    Raises:
+        Falsified: A run differs there.
     """
     __tracebackhide__ = True
 
-    def check(done: list[Any]) -> None:
-        script = _script(function, [*done, End()], options)
-        _compare(f"{type(function).__name__} is not deterministic", script, script, "in one run")
+    def failure(script: Script, here: dict[str, str], there: dict[str, str]) -> _Failure | None:
+        where = next((each for each in here | there if here.get(each) != there.get(each)), None)
+        if where is None:
+            return None
+        what = _shown_place(where)
+        return _Failure(
+            f"{type(function).__name__} is not deterministic: {what} is {here.get(where, 'empty'):.300}, and "
+            f"{there.get(where, 'empty'):.300} in a process with another hash seed, which orders sets in another way, "
+            "at another time and with other chance",
+            script.rows,
+            [f"rows = {code_of(script.rows)}", called],
+        )
 
-    example = _stream(rows).flatmap(steps)
-    return _prove("same_again", "the same input gives the same again", function, example, check, options)
+    def check(drawn: Any, tally: Tally) -> None:
+        script = _script(function, [*drawn[0], End()], options)
+        draw_next("low", luck_of(script.steps))
+        here = _ran(script, tally)
+        if (failed := failure(script, text_of(here), other.run([script])[0])) is not None:
+            raise failed
+
+    try:
+        texts = [texts_of([row.value for row in script.rows]) for script, _ in tried]
+        with OtherProcess(texts, texts_in(type(function))) as other:
+            outcomes = other.run([script for script, _ in tried])
+            failures = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
+            if not any(failures):
+                return ""
+            # The same examples again, so that what fails there gets smaller.
+            _prove("same_again", "", function, example, check, options, seed_=number)
+            raise _falsified("same_again", function, [each for each in failures if each is not None], options, number)
+    except NotThere as error:
+        return f" in this process (in no other one, to which it cannot be sent: {error})"
 
 
 @_shows
@@ -376,7 +654,8 @@ def assert_matches(
     if not callable(model):
         raise DefinitionError(f"model={model!r:.200} is no function; give it before the rows")
 
-    def check(done: list[Any]) -> None:
+    def check(done: list[Any], tally: Tally) -> None:
+        tally.steps(done)
         script = _script(function, [*done, End()], options)
         happened = [each for step in done for each in (step.rows if isinstance(step, Rows) else [step])]
         try:
@@ -386,10 +665,8 @@ def assert_matches(
                 f"the model fails: {type(error).__name__}: {error}; it was given {happened!r}"
             ) from error
         timed = any(isinstance(value, Record) for value in expected)
-        found = script.run()
-        if "error" in found:
-            _fails(script, found["error"])
-        outputs = found["sorted({}.take_output(), key=repr)"]
+        outputs = _ran(script, tally)["sorted({}.take_output(), key=repr)"]
+        tally.left += bool(outputs or expected)
         given = sorted(outputs if timed else [record.value for record in outputs], key=repr)
         expected.sort(key=repr)
         if given != expected and repr(given) != repr(expected):
@@ -410,7 +687,7 @@ def assert_matches(
     example: SearchStrategy[Any] = _stream(rows).flatmap(
         (lambda stream: steps(stream, move=move)) if clocks else batches
     )
-    return _prove("model", proved, function, example, check, options)
+    return _prove("model", proved, function, example, check, options, "left", "end", *(["clock"] if clocks else []))
 
 
 @_shows
@@ -440,14 +717,17 @@ def assert_state_bounded(
     __tracebackhide__ = True
     silence_ms = milliseconds_of(silence, "silence")
 
-    def check(cut: list[Rows]) -> None:
+    def check(cut: list[Rows], tally: Tally) -> None:
         assume(cut)
+        tally.steps(cut)
+        if not tally.held:
+            tally.held += bool(_script(function, cut, options).run(_held).get("by key"))
         times = [row.timestamp for batch in cut for row in batch.rows if row.timestamp is not None]
         silent = [ProcessingTime(silence_ms), *([Watermark(max(times) + silence_ms)] if times else [])]
         for what, last in ((f"{silence_ms} ms after its last row", silent), ("after the end of the input", [End()])):
             # Work that clocks have made due is done, and what it made due in turn.
             script = _script(function, [*cut, *last], options)
-            held = script.run(_held)
+            held = script.run(_held, None if last == [End()] else tally.look)
             if "error" in held:
                 _fails(script, held["error"])
             for key, (many, entries) in held["by key"].items():
@@ -466,7 +746,9 @@ def assert_state_bounded(
                     )
 
     proved = f"a key keeps at most {keeps} entries of state and timers when it is silent for {silence_ms} ms"
-    return _prove("state_is_bounded", proved, function, _stream(rows).flatmap(batches), check, options)
+    return _prove(
+        "state_is_bounded", proved, function, _stream(rows).flatmap(batches), check, options, "held", "clock", "end"
+    )
 
 
 def _held(harness: KeyedTestHarness) -> dict[str, Any]:
@@ -561,17 +843,16 @@ def assert_runtimes_agree(
     if descriptors:
         into.append(f"broadcast({', '.join(map(repr, descriptors))})")
 
-    def check(drawn: Any) -> None:
+    def check(drawn: Any, tally: Tally) -> None:
         stream, size = drawn
         assume(stream)
         # A batch of the local runtime has so many rows of each side.
         parts = _by_side(stream, sides)
         starts = range(0, max(map(len, parts)), size)
         cut = [Rows([row for part in parts for row in part[start : start + size]]) for start in starts]
+        tally.steps(cut)
         script = _script(function, [*cut, End()], options)
-        found = script.run()
-        if "error" in found:
-            _fails(script, found["error"])
+        found = _ran(script, tally)
         names = schema_of(output).names if output is not None else ()
         others: dict[str, Callable[[], list[Any]]] = {"the local runtime": lambda: local(stream, size)}
         if spark is not None:
@@ -605,7 +886,7 @@ def assert_runtimes_agree(
 
     example = st.tuples(_stream(rows), st.integers(1, 4))
     agreeing = "the harness, the local runtime and Spark" if spark is not None else "the harness and the local runtime"
-    return _prove("runtimes", f"{agreeing} give the same outputs", function, example, check, options)
+    return _prove("runtimes", f"{agreeing} give the same outputs", function, example, check, options, "left")
 
 
 def _by_side(stream: list[Record], sides: int) -> list[list[Record]]:

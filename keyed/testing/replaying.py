@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, batch_id, sequence_of
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.functions import Function
 from keyed.kafka_source import KafkaSource
@@ -39,8 +39,8 @@ class Replayed:
     """What a replay has shown.
 
     Attributes:
-        first: Number of the first batch.
-        last: Number of the last one.
+        first: Id of the first batch.
+        last: Id of the last one.
         rows: How many rows they had.
         lines: What differs, as a diff: ``-`` as it was, ``+`` as it would have been. Outputs first, those to side
             outputs too, then states by key, then timers.
@@ -64,7 +64,7 @@ def replay(
     watermark: WatermarkStrategy | None = None,
     order: Order = "event_time",
     broadcast: Sequence[MapState[Any, Any]] = (),
-    first: int = 1,
+    first: int = 0,
     last: int | None = None,
 ) -> Replayed:
     """Run the batches of a job again, with its function and with a changed one.
@@ -82,8 +82,8 @@ def replay(
         watermark: As the job has it.
         order: As the job has it.
         broadcast: Descriptors of its broadcast states, as the job has them.
-        first: Number of the first batch; the state before it is taken from the changelog.
-        last: Number of the last one; the newest by default.
+        first: Id of the first batch; the state before it is taken from the changelog.
+        last: Id of the last one; the newest by default.
 
     Raises:
         DefinitionError: There are no such batches, or the rows are not those of the job.
@@ -91,17 +91,18 @@ def replay(
         HistoryCompacted: It does not go back so far.
     """
     header = header_of(changelog)
-    newest = newest_sequence(changelog.reader(group) for group in range(header.parallelism))
+    newest = batch_id(newest_sequence(changelog.reader(group) for group in range(header.parallelism)))
     last = newest if last is None else last
-    if not 1 <= first <= last <= newest:
-        raise DefinitionError(f"batches {first} to {last}: the changelog has batches 1 to {newest}")
+    if not 0 <= first <= last <= newest:
+        raise DefinitionError(f"batches {first} to {last}: the changelog has batches 0 to {newest}")
     if isinstance(rows, Recording) and rows.operator != header.operator:
         raise DefinitionError(
             f"{rows!r} has the rows of operator {rows.operator!r}, and the changelog is that of {header.operator!r}: "
             "give the changelog of the first operator, whose input was recorded"
         )
     positions = _positions(changelog, first, last)
-    commits = {commit.sequence: commit for commit, _ in changelog.reader(0).commits(first - 1, last)}
+    found = changelog.reader(0).commits(sequence_of(first) - 1, sequence_of(last))
+    commits = {commit.batch: commit for commit, _ in found}
     batches = _batches(changelog, rows, positions, range(first, last + 1), timestamp)
     options: dict[str, Any] = {"key": key, "key2": key2, "watermark": watermark or WatermarkStrategy(0)}
     options |= {"order": order, "broadcast": broadcast, "ingestion_time": isinstance(timestamp, IngestionTime)}
@@ -160,11 +161,12 @@ def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Positi
         ChangelogError: It says nothing of it.
     """
     found: dict[int, _Position] = {}
-    for number, record in changelog.positions(max(first - 2, 0)):
-        if number <= last:
-            where = f"position of batch {number} in {changelog}"
-            found[number] = decode_spark(record) or decode_position(record, where)
-    missing = [batch for batch in range(max(first - 1, 1), last + 1) if batch not in found]
+    for sequence, record in changelog.positions(max(sequence_of(first) - 2, 0)):
+        batch = batch_id(sequence)
+        if batch <= last:
+            where = f"position of batch {batch} in {changelog}"
+            found[batch] = decode_spark(record) or decode_position(record, where)
+    missing = [batch for batch in range(max(first - 1, 0), last + 1) if batch not in found]
     if missing:
         raise ChangelogError(f"{changelog} has no position of batch {missing[0]}: its rows are not known; begin later")
     return found
@@ -293,7 +295,7 @@ def _read(source: SeekableSource, before: Any, after: Any) -> list[Any]:
 
 
 def _begin(changelog: Changelog, function: Function, batch: int, options: dict[str, Any]) -> KeyedTestHarness:
-    if not batch:
+    if batch < 0:
         return KeyedTestHarness(function, **options)
     return KeyedTestHarness.from_changelog(changelog, function, as_of=batch, **options)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +14,7 @@ from keyed.errors import KeyedError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.testing.harness import HarnessOptions, KeyedTestHarness, Record
 from keyed.testing.printing import code_of
-from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.process_memory import ProcessMemory, attributes_of, is_own
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
@@ -188,9 +190,22 @@ class Script:
         """The rows of all steps."""
         return [row for step in self.steps if isinstance(step, Rows) for row in step.rows]
 
-    def run(self, look: Callable[[KeyedTestHarness], Outcome] | None = None) -> Outcome:
-        """Run it and return what can be seen afterwards, by default all of `outcome`; or the error."""
+    def run(
+        self,
+        look: Callable[[KeyedTestHarness], Outcome] | None = None,
+        watch: Callable[[KeyedTestHarness], object] | None = None,
+        prepare: Callable[[Any], object] | None = None,
+    ) -> Outcome:
+        """Run it and return what can be seen afterwards, by default all of `outcome`; or the error.
+
+        Args:
+            look: Gives what can be seen.
+            watch: Called with the harness after the last step.
+            prepare: Called with the copy of the function that is run.
+        """
         function = copied(self.function)
+        if prepare is not None:
+            prepare(function)
         if self.afresh:
             self._memory.put_back()
         with KeyedTestHarness(function, **self.options) as harness:
@@ -199,6 +214,8 @@ class Script:
                     if isinstance(step, Crash | Rescale):
                         self._memory.put_back()
                     step.do(harness, self.function)
+                if watch is not None:
+                    watch(harness)
                 return (look or outcome)(harness)
             except KeyedError as error:
                 return {"error": f"{type(error).__name__}: {error}"}
@@ -239,10 +256,44 @@ def difference(one: Outcome, other: Outcome) -> str | None:
     """Return the expression in which two outcomes differ, ``None`` if they are the same."""
     for expression in one | other:
         left, right = one.get(expression), other.get(expression)
-        # What is not there is as good as empty; and a NaN is not equal to itself, but shown the same.
-        if (left or right) and left != right and repr(left) != repr(right):
+        # What is not there is as good as empty; and a NaN is not equal to itself, but has the same text.
+        if (left or right) and left != right and _text(expression, left) != _text(expression, right):
             return expression
     return None
+
+
+def text_of(outcome: Outcome) -> dict[str, str]:
+    """Return the text of an outcome's values, which is the same for equal ones in any process; none of what is empty.
+
+    Sets and dictionaries are in the order of their elements' texts, and so are outputs: the `repr` of a set, by which
+    these are sorted, is another one in another process.
+    """
+    return {expression: _text(expression, value) for expression, value in outcome.items() if value}
+
+
+def _text(expression: str, value: Any) -> str:
+    if expression.startswith("sorted(") and value:
+        return f"[{', '.join(sorted(map(form_of, value)))}]"
+    return form_of(value)
+
+
+def form_of(value: Any) -> str:
+    """Return the text of a value, which is the same for equal ones of a type in any process."""
+    kind = type(value)
+    if kind is float:
+        # Zero has two signs and is one.
+        return repr(value + 0.0)
+    if kind in (int, str, bool, type(None)):
+        return repr(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{form_of(key)}: {form_of(each)}' for key, each in value.items()))}}}"
+    if isinstance(value, set | frozenset):
+        return f"{kind.__name__}({', '.join(sorted(map(form_of, value)))})"
+    if isinstance(value, list | tuple | deque):
+        return f"{'' if kind is list else kind.__name__}[{', '.join(map(form_of, value))}]"
+    if is_own(value) or attrs.has(kind):
+        return f"{kind.__qualname__}{form_of(attributes_of(value))}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def copied(function: Function) -> Function:

@@ -33,7 +33,7 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogError, ChangelogFenced, CheckpointError, DefinitionError, KeyedError, LocalStoreError
 from keyed.functions import Function
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.shown import shows_options
 from keyed.state import MapState
@@ -388,7 +388,7 @@ class _World(KeyedTestHarness):
                 if index in worker.groups and sorted(worker.groups[index].committed()[1].items()) != whole:
                     return f"the local store of worker {worker.number}, key group {index}, is not what the log holds"
         if self._number:
-            for verified in verify_changelog(changelog):
+            for verified in verify(changelog):
                 if verified.problem:
                     return f"the changelog is wrong: {verified.problem}"
         return None

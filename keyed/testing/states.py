@@ -11,8 +11,8 @@ from keyed.content.addresses import key_of
 from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
 from keyed.state import State
-from keyed.table_state import TableState
-from keyed.views.entries import EntryReader
+from keyed.table_declaration import TableState
+from keyed.tables.entries import EntryReader
 
 
 def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | None, namespace: Any) -> dict[Any, Any]:

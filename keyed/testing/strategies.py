@@ -13,6 +13,7 @@ import types
 from collections.abc import Sequence
 from decimal import Decimal
 from heapq import merge
+from itertools import groupby, islice
 from types import NoneType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -30,6 +31,10 @@ from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Ste
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 32}
+#: A second, minute, hour and day.
+_ROUND_TIMES = (1_000, 60_000, 3_600_000, 86_400_000)
+#: How far clocks mostly move at a time.
+_MOST_OFTEN = 10_000
 _PARAMETERS = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
 
 
@@ -38,7 +43,7 @@ _times = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lamb
 
 
 def values(type_: str) -> SearchStrategy[Any]:
-    """Return values of a column type.
+    """Return values of a column type. Three of four are one of a few simple ones, so that they repeat.
 
     Whole numbers of ``bigint`` stay within 32 bits, so that sums of them stay within 64; floating-point numbers are
     finite.
@@ -51,7 +56,7 @@ def values(type_: str) -> SearchStrategy[Any]:
     """
     if type_ in _BITS:
         half = 2 ** (_BITS[type_] - 1)
-        return st.integers(0, 9) | st.integers(-half, half - 1)
+        return _repeating([0, 1, 2], st.integers(0, 9) | st.integers(-half, half - 1))
     if nested := _PARAMETERS.match(type_):
         kind, inner = nested.groups()
         if kind == "struct":
@@ -66,24 +71,38 @@ def values(type_: str) -> SearchStrategy[Any]:
     if decimal := re.fullmatch(r"decimal(?:\((\d+),\s*(\d+)\))?", type_):
         precision, scale = (int(part) for part in decimal.groups(default="0"))
         limit = Decimal((0, (9,) * min(precision or 10, scale + 9), -scale))
-        return st.decimals(limit.copy_negate(), limit, places=scale)
+        few = [Decimal(each).scaleb(-scale) for each in (0, 1)]
+        return _repeating(few, st.decimals(limit.copy_negate(), limit, places=scale))
+    days = [dt.date(1970, 1, 1), dt.date(1970, 1, 2)]
+    times = [dt.datetime(1970, 1, 1), dt.datetime(1970, 1, 2)]  # noqa: DTZ001
+    in_utc = [time.replace(tzinfo=dt.UTC) for time in times]
     simple: dict[str, SearchStrategy[Any]] = {
-        "string": st.text(max_size=8),
-        "binary": st.binary(max_size=8),
+        "string": _repeating(["a", "b", ""], st.text(max_size=8)),
+        "binary": _repeating([b"a", b"b", b""], st.binary(max_size=8)),
         "boolean": st.booleans(),
-        "double": st.floats(allow_nan=False, allow_infinity=False),
-        "float": st.floats(allow_nan=False, allow_infinity=False, width=32),
-        "date": st.dates(dt.date(1970, 1, 1), dt.date(2100, 1, 1)),
-        "timestamp": _times.map(lambda time: time.replace(tzinfo=dt.UTC)),
-        "timestamp_ntz": _times,
+        "double": _repeating([0.0, 1.0, 0.1, 0.2, 0.7, 1.1], st.floats(allow_nan=False, allow_infinity=False)),
+        "float": _repeating([0.0, 1.0, 0.5, -1.5], st.floats(allow_nan=False, allow_infinity=False, width=32)),
+        "date": _repeating(days, st.dates(dt.date(1970, 1, 1), dt.date(2100, 1, 1))),
+        "timestamp": _repeating(in_utc, _times.map(lambda time: time.replace(tzinfo=dt.UTC))),
+        "timestamp_ntz": _repeating(times, _times),
     }
     if type_ not in simple:
         raise DefinitionError(f"column type {type_!r}: there are no values for it; give the column a strategy")
     return simple[type_]
 
 
+def _repeating(few: list[Any], others: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    """Return values of which three of four are among a few, and the simplest of all is the first."""
+    return st.sampled_from([*few, *few[:1] * max(0, 5 - len(few)), None, *[None] * (len(few) // 6)]).flatmap(
+        lambda value: others if value is None else st.just(value)
+    )
+
+
 #: Types of which the column's values would be others.
-_OF_PYTHON: dict[Any, SearchStrategy[Any]] = {UUID: st.uuids(), Decimal: values("decimal(10,2)")}
+_OF_PYTHON: dict[Any, SearchStrategy[Any]] = {
+    UUID: _repeating([UUID(int=0), UUID(int=1)], st.uuids()),
+    Decimal: values("decimal(10,2)"),
+}
 
 
 def _records(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str, Any]]:
@@ -101,7 +120,8 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
 
     Columns in DDL are never null; fields of a class are ``None`` now and then if their type says ``| None``.
-    Any value of a type may come: give the key's columns few values, or hardly a key comes twice.
+    Any value of a type may come, and a few come often, so that keys come twice. A key of several columns, and one
+    with a strategy of your own, wants few values: ``user=skewed("ann", "bob")``.
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
@@ -215,12 +235,14 @@ def streams(
         milliseconds_of(each, name)
         for each, name in ((gap, "gap"), (delay, "delay"), (late, "late"), (silence, "silence"))
     )
-    # One choice for the time and one for what becomes of the row, the first of which is that it is left out: so an
-    # example shrinks row by row, and the others stay where they are.
-    jitters = [0, 0, 0, 1, -1, gap_ms // 2, gap_ms // 3, gap_ms // 7]
-    # The first of them more often, so that many rows are near each other.
-    near = 3 * len(jitters)
-    places = st.sampled_from([*sorted([*range(near)] * 6), *range(near, max_size * len(jitters))])
+    # One choice for the time since the row before, and one for what becomes of the row, the first of which is that it
+    # is left out: so an example shrinks row by row, and the others stay where they are; and rows shrink towards time 0
+    # together. A time is after the one before it, or after the next multiples of the gap, where windows begin.
+    jitters = sorted({0, 1, gap_ms // 7, gap_ms // 3, gap_ms // 2})
+    nearby = [(0, 0)] * 12 + [(0, each) for each in (*jitters, gap_ms - 1, gap_ms, gap_ms + 1)]
+    places = st.sampled_from(
+        nearby + [(1, 0)] * 4 + [(1, each) for each in (-1, *jitters)] + [(slots, 0) for slots in range(2, 5)]
+    )
     lags = [0, 0, 0]
     if delay_ms:
         lags += [1, delay_ms // 3, delay_ms // 2, delay_ms]
@@ -234,14 +256,24 @@ def streams(
     least = draw(st.sampled_from([min_size, max(min_size, max_size * 2 // 3)]))
     drawn = draw(st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=least, max_size=max_size))
     timed = []
-    for (times, lag), place, quiet, row in drawn:
-        slot, jitter = divmod(place, len(jitters))
-        timed.append((slot * gap_ms + jitters[jitter] + (0 if silent else quiet), times, lag, row, quiet))
+    now = 0
+    # One stream of four is a burst: with few exceptions its rows have one time.
+    burst = draw(st.sampled_from([False, False, False, True]))
+    for (times, lag), (slots, jitter), quiet, row in drawn:
+        if burst and slots <= 1:
+            slots, jitter = 0, 0
+        start = (now // gap_ms + slots) * gap_ms if slots and gap_ms else now
+        now = max(now, start + jitter) + (0 if silent else quiet)
+        timed.append((now, times, lag, row, quiet))
     if silent:
         timed = _with_silences(timed, silent)
     found = []
+    # One choice moves all rows so that the first is at 0: a fault that needs rows some time apart would be lost if the
+    # first one alone came earlier.
+    leads = draw(st.sampled_from([False, True, True, True]))
+    first = 0 if leads else min((now for now, times, *_ in timed if times), default=0)
     for now, times, lag, row, _ in sorted(timed, key=lambda each: each[0]):
-        time = max(now - lag, 0)
+        time = max(now - first - lag, 0)
         record = Record(row if timestamp is None else _stamped(row, timestamp, time), time)
         found += [record] * times
     return found
@@ -290,6 +322,45 @@ def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
 
 
 @st.composite
+def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> list[Step]:
+    """Return steps whose rows arrive in another order: those of equal times, and those within the delay.
+
+    No row is late that was not, and none passes another step or a row of the other side. Rows without a time, and
+    those that are behind the highest one before them by more than the delay, stay where they are.
+
+    Args:
+        draw: Given by Hypothesis.
+        done: The steps.
+        delay: How far rows may be behind, milliseconds.
+        sides: The sides whose rows move, 1 and 2.
+    """
+    moves = st.sampled_from([0] if delay <= 0 else [0, delay, delay // 2])
+    order = draw(st.sampled_from([1, -1, -1, -1]))
+    found: list[Step] = []
+    for is_rows, group in groupby(done, key=lambda step: isinstance(step, Rows)):
+        if not is_rows:
+            found += group
+            continue
+        cut = [step.rows for step in group if isinstance(step, Rows)]
+        rows = [row for each in cut for row in each]
+        for side in sides:
+            places = [place for place, row in enumerate(rows) if row.input == side and row.timestamp is not None]
+            arriving = [(rows[place], draw(moves), order * place) for place in places]
+            highest = -1
+            for row, _, _ in arriving:
+                if row.timestamp is not None and row.timestamp < highest - max(delay, 0):
+                    break
+                highest = max(highest, row.timestamp or 0)
+            else:
+                arriving.sort(key=lambda each: ((each[0].timestamp or 0) + each[1], each[2]))
+                for place, (row, _, _) in zip(places, arriving, strict=True):
+                    rows[place] = row
+        left = iter(rows)
+        found += [Rows(list(islice(left, len(each)))) for each in cut]
+    return found
+
+
+@st.composite
 def steps(
     draw: DrawFn,
     stream: Sequence[Record],
@@ -321,7 +392,10 @@ def steps(
         kinds.append(st.sampled_from(list(parallelisms)).map(Rescale))
     # Round times too, at which timers and times to live end.
     furthest = milliseconds_of(move, "move", least=1)
-    moves = st.integers(1, furthest) | st.sampled_from([*(10**n for n in range(len(str(furthest)))), furthest])
+    round_times = [*(10**n for n in range(len(str(furthest)))), *(n for n in _ROUND_TIMES if n < furthest), furthest]
+    moves = st.integers(1, min(furthest, _MOST_OFTEN)) | st.sampled_from(sorted(set(round_times)))
+    if furthest > _MOST_OFTEN:
+        moves |= st.integers(1, furthest)
     if clocks:
         kinds.append(st.tuples(st.just(ProcessingTime), st.none(), moves, st.just(False)))
     if watermarks:

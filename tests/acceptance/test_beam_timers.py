@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed import (
-    MAX_TIMESTAMP,
-    AggregatingState,
-    DefinitionError,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    ValueState,
-)
-from keyed.errors import EncodingError
+from keyed import MAX_TIMESTAMP, AggregatingState, KeyedProcessFunction, ListState, MapState, ValueState
+from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed import KeyedBroadcastProcessFunction, ListState, MapState, OutputTag, StateAccessError, ValueState
+from keyed import KeyedBroadcastProcessFunction, ListState, MapState, OutputTag, ValueState
+from keyed.errors import StateAccessError
 from keyed.testing import KeyedTestHarness, Record
 
 STATE = MapState(str, int, name="broadcast-state")

@@ -6,10 +6,11 @@ it is idle, and the first one is active throughout.
 
 import pytest
 
-from keyed import DefinitionError, ascending_timestamps
+from keyed import ascending_timestamps
 from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.channels import advance
+from keyed.errors import DefinitionError
 
 
 class Timer:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import DefinitionError, OutputTag, TimestampError
+from keyed import OutputTag
+from keyed.errors import DefinitionError, TimestampError
 from keyed.joins import IntervalJoin, JoinContext, ProcessJoinFunction
 from keyed.testing import KeyedTestHarness, Record
 

@@ -6,24 +6,18 @@ from typing import Any
 
 import pytest
 
-from keyed import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    DefinitionError,
-    KeyedProcessFunction,
-    OutputDefinitionError,
-    OutputTag,
-    TimerDefinitionError,
-    UserFunctionError,
-    ValueState,
-)
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, OutputTag, ValueState
 from keyed.errors import (
+    DefinitionError,
     EncodingError,
     KeyTypeError,
     NullKeyError,
+    OutputDefinitionError,
     StateAccessError,
     StateDefinitionError,
+    TimerDefinitionError,
     TimestampError,
+    UserFunctionError,
 )
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends

@@ -15,17 +15,8 @@ from uuid import UUID
 import attrs
 import pytest
 
-from keyed import (
-    AggregatingState,
-    ListState,
-    MapState,
-    ReducingState,
-    StateSchemaChanged,
-    StateTtl,
-    UserFunctionError,
-    ValueState,
-)
-from keyed.errors import EncodingError, StateDefinitionError
+from keyed import AggregatingState, ListState, MapState, ReducingState, StateTtl, ValueState
+from keyed.errors import EncodingError, StateDefinitionError, StateSchemaChanged, UserFunctionError
 from tests.acceptance.support import Harness, Told, both_backends
 
 

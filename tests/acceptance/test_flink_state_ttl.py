@@ -14,16 +14,15 @@ import pytest
 from keyed import (
     MAX_TIMESTAMP,
     AggregatingState,
-    DefinitionError,
     ListState,
     MapState,
     ReducingState,
-    StateSchemaChanged,
     StateTtl,
     StateVisibility,
     UpdateType,
     ValueState,
 )
+from keyed.errors import DefinitionError, StateSchemaChanged
 from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
 
 TTL = 100

@@ -10,7 +10,8 @@ from itertools import permutations
 
 import pytest
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, DefinitionError, KeyedProcessFunction, ValueState
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, ValueState
+from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
 

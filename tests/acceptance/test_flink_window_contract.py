@@ -13,8 +13,7 @@ import pytest
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, ValueState
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING
-from windows import (
+from keyed.windows import (
     GlobalWindows,
     MergingWindowAssigner,
     ProcessWindowFunction,
@@ -24,7 +23,8 @@ from windows import (
     WindowAssigner,
     WindowOperator,
 )
-from windows.merge_plan import merge_time_windows
+from keyed.windows.merge_plan import merge_time_windows
+from tests.acceptance.support import EVENT, PROCESSING
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult
 DOMAINS = pytest.mark.parametrize("domain", [EVENT, PROCESSING])

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import OutputTag, schema_of
+from keyed import OutputTag
 from keyed.arrow.write import arrow_schema
+from keyed.extending import schema_of
 from keyed.joins import WindowCoGroup, WindowJoin
 from keyed.testing import KeyedTestHarness, Record
 

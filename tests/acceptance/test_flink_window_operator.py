@@ -14,7 +14,7 @@ import pytest
 
 from keyed import MAX_TIMESTAMP
 from keyed.testing import KeyedTestHarness
-from windows import (
+from keyed.windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountEvictor,
@@ -34,9 +34,9 @@ from windows import (
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    WindowBatchOperator,
     WindowOperator,
 )
+from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 
 WAYS = ["packed", "general", "vectorized"]
 every_way = pytest.mark.parametrize("way", WAYS)

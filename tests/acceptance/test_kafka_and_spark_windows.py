@@ -12,7 +12,7 @@ import pytest
 
 import keyed
 from keyed.testing import KeyedTestHarness
-from windows import (
+from keyed.windows import (
     Count,
     CountDistinct,
     CountTrigger,

@@ -8,10 +8,10 @@ import pytest
 
 import keyed
 from keyed import ListState, MapState, ReducingState, RestorePoint, ValueState
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
+from keyed.windows import Count, EventTimeSessionWindows, WindowOperator
 from tests.acceptance.support import Told, both_backends, key_of
-from windows import Count, EventTimeSessionWindows, WindowOperator
 
 
 class Stores(Told):
@@ -56,7 +56,7 @@ def test_what_is_logged(backend):
     """ChangeLoggingKeyValueBytesStoreTest: shouldLogChangeOnPut, shouldLogChangesOnPutAll, shouldLogKeyNullOnDelete."""
     log, _ = exported(backend)
     found: dict[int, list] = {number: [] for number in range(1, len(CALLS) + 1)}
-    for change in keyed.read_changelog(log):
+    for change in keyed.recovery.read_changelog(log):
         entry = change.entry[1] if change.state == "items" else change.entry
         assert (change.key, change.removed) == ("k", change.value is None)
         found[change.commit.sequence].append((change.state, entry, change.value))
@@ -69,13 +69,13 @@ def test_a_store_is_restored_as_it_was_after_each_commit(parallelism):
     """StoreChangelogReaderTest.shouldRestoreToLimit and RestoreIntegrationTest: removed entries do not come back."""
     log, harness = exported()
     folded: dict = {}
-    changes = list(keyed.read_changelog(log))
+    changes = list(keyed.recovery.read_changelog(log))
     for number in range(1, len(CALLS) + 1):
         for change in changes:
             if change.commit.sequence == number:
                 folded[change.state, change.entry] = change.value
         live = {name: value for name, value in folded.items() if value is not None}
-        point = RestorePoint(log, until=number)
+        point = RestorePoint(log, until=number - 1)
         with KeyedTestHarness(Stores(), key=key_of, parallelism=parallelism, restore_from=point) as restored:
             assert restored.state_entries() == len(live)
             seen: list = []
@@ -87,7 +87,7 @@ def test_a_store_is_restored_as_it_was_after_each_commit(parallelism):
                 {entry: value for (state, entry), value in live.items() if state == "entries"},
                 [value for (state, _), value in sorted(live.items(), key=repr) if state == "items"],
             ]
-    assert {checked.problem for checked in verify_changelog(log)} == {""}
+    assert {checked.problem for checked in verify(log)} == {""}
     assert harness.state_entries() == 2
 
 
@@ -105,5 +105,5 @@ def test_sessions_that_merge_are_removed_from_the_log():
         assert [tuple(record.value) for record in restored.take_output()] == [("k", 0, 28, 3)]
         assert (restored.state_entries(), restored.pending_timers()) == (0, [])
     harness.end_of_input()
-    last = {(change.state, change.entry): change.removed for change in keyed.read_changelog(log)}
+    last = {(change.state, change.entry): change.removed for change in keyed.recovery.read_changelog(log)}
     assert set(last.values()) == {True}

@@ -9,17 +9,8 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed import (
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    StateAccessError,
-    StateSchemaChanged,
-    StateTtl,
-    UserFunctionError,
-    ValueState,
-)
-from keyed.errors import EncodingError
+from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, ValueState
+from keyed.errors import EncodingError, StateAccessError, StateSchemaChanged, UserFunctionError
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.support import PROCESSING, Harness, Told, both_backends, key_of
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keyed
-from windows import Count, EventTimeSessionWindows, EventTimeTrigger, PurgingTrigger, Sum
+from keyed.windows import Count, EventTimeSessionWindows, EventTimeTrigger, PurgingTrigger, Sum
 
 _GAP_MS = 50
 

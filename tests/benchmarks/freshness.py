@@ -25,7 +25,7 @@ import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.state import ValueState
-from keyed.views.state_tables import open_tables
+from keyed.tables.state_tables import open_tables
 
 #: Seconds before events count: the first batches are slow.
 _WARM = 15.0
@@ -160,7 +160,7 @@ def _events(rate: int) -> Iterator[int]:
 def _follow(changelog: Any, folder: str, every: float, seconds: float, send: Any) -> None:
     """Subscribe to the table, and send the age of each change when it came."""
     with open_tables(changelog, folder) as tables:
-        tables.start(every=every).wait_for(1, 120)
+        tables.start(every=every).wait_for(0, 120)
         changes = tables["sent"].subscribe(after="now")
         end = time.monotonic() + seconds
         found: list[tuple[float, float, int]] = []

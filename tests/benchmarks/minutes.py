@@ -27,11 +27,11 @@ class MinuteByRows(keyed.KeyedProcessFunction):
         total.clear()
 
 
-class MinuteByColumns(keyed.VectorizedFunction):
-    totals = keyed.TableState(COLUMNS, key=("user_id", "minute"))
+class MinuteByColumns(keyed.vectorized.VectorizedFunction):
+    totals = keyed.vectorized.TableState(COLUMNS, key=("user_id", "minute"))
 
     def process_batch(self, table, ctx):
-        times = table[keyed.TIMESTAMP_COLUMN].to_numpy()
+        times = table[keyed.vectorized.TIMESTAMP_COLUMN].to_numpy()
         ones = np.ones(table.num_rows, dtype="int64")
         keys = {"user_id": table["user_id"], "minute": times // 60_000 * 60_000}
         rows = pa.table(keys | {"count": ones, "amount": table["amount"]})

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from tests.benchmarks.functions import J1, J2, OUTPUT
 
 ROWS, KEYS, ROWS_PER_BATCH, ROUNDS = 1_000_000, 100_000, 200_000, 3
@@ -54,7 +54,7 @@ def main(keys: int = KEYS) -> None:
                     _run, J1(), table, checkpoint=checkpoint, parallelism=parallelism, restore_from=log, store=store
                 )
                 _print(f"restore 2 -> {parallelism}, {store}, records/s of CPU", f"{records / seconds:,.0f}")
-        _print("verify, records/s of CPU", f"{records / _cpu(verify_changelog, log):,.0f}")
+        _print("verify, records/s of CPU", f"{records / _cpu(verify, log):,.0f}")
 
 
 def _run(

@@ -12,23 +12,25 @@ that it can be seen whether files stay few, it is told to keep ten and to clear 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from tests.support.waiting import until
 
 KEYS = 1000
@@ -58,13 +60,21 @@ class Count(KeyedProcessFunction):
 
 
 class Numbers:
-    """Rows on and on."""
+    """Rows on and on.
 
-    def __init__(self) -> None:
+    Args:
+        rate: Rows a second at most; 0 is as many as the job takes.
+    """
+
+    def __init__(self, rate: int) -> None:
         self.at = 0
+        self._rate = rate
 
     def __iter__(self) -> Iterator[dict[str, int]]:
+        first, begin = self.at, time.monotonic()
         while True:
+            if self._rate and self.at % ROWS_A_BATCH == 0:
+                time.sleep(max(0.0, begin + (self.at - first) / self._rate - time.monotonic()))
             number = self.at
             self.at += 1
             yield {"k": number % KEYS, "ts": number}
@@ -78,15 +88,18 @@ class Numbers:
         self.at = position
 
 
-def job(folder: Path, runtime: str) -> None:
+def job(folder: Path, runtime: str, rate: int) -> None:
     """Run until it is killed."""
-    changelog = DirectoryChangelog(folder / "changelog", compaction_lag=0, history_bytes=1 << 20)
-    source: Any = Numbers()
+    # Readers that wait for nothing need no more; those beside the job need a minute, in which it may be down.
+    changelog = DirectoryChangelog(
+        folder / "changelog", compaction_lag=60_000 if rate else 0, history_bytes=(1 << 20) * (64 if rate else 1)
+    )
+    source: Any = Numbers(rate)
     options: dict[str, Any] = {"rows_per_batch": ROWS_A_BATCH}
     if runtime == "spark":
         session = keyed.spark_session("soak", master="local[2]", parallelism=2, config=SPARK)
-        rate = session.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_A_BATCH)
-        source = rate.load().selectExpr(f"value % {KEYS} AS k", "value AS ts")
+        batches = session.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_A_BATCH)
+        source = batches.load().selectExpr(f"value % {KEYS} AS k", "value AS ts")
         options = {"trigger": "200 milliseconds"}
     counts = keyed.stream(source, timestamp="ts").key_by("k")
     output = counts.process(Count(), "k bigint, n bigint", store="rocksdb", changelog=changelog)
@@ -100,24 +113,120 @@ def main() -> None:
     parser.add_argument("--runtime", choices=["local", "spark"], default="local")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--life", type=float, default=20, help="seconds that a life lasts on average")
+    parser.add_argument("--clients", type=int, default=0, help="clients of a server beside the job")
+    parser.add_argument(
+        "--rate", type=int, default=0, help="rows a second at most, on the local runtime (as many as it can)"
+    )
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
-        job(arguments.job, arguments.runtime)
+        job(arguments.job, arguments.runtime, arguments.rate)
         return
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
         (folder / "tmp").mkdir()
         chance, end = random.Random(1), time.monotonic() + arguments.minutes * 60
         say("   sink  memory MB  descriptors  files: changelog  checkpoint  stores  temporary")
-        while time.monotonic() < end:
-            live(folder, arguments.runtime, arguments.life * chance.uniform(0.5, 1.5))
+        with ExitStack() as stack:
+            beside: Beside | None = None
+            while time.monotonic() < end:
+                live(folder, arguments, arguments.life * chance.uniform(0.5, 1.5))
+                if beside is None and arguments.clients:
+                    beside = stack.enter_context(Beside(folder, arguments.clients))
+                elif beside is not None:
+                    beside.look()
+            if beside is not None:
+                beside.end()
         check(folder)
 
 
-def live(folder: Path, runtime: str, seconds: float) -> None:
+class Beside:
+    """A server, its clients and a standby, which live as long as the soak.
+
+    Args:
+        folder: The soak's folder.
+        clients: How many clients.
+    """
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        self._folder = folder
+        self._seen: dict[str, list[tuple[int, int, int, int]]] = {"server": [], "standby": []}
+        command = [sys.executable, "-m", "keyed.cli"]
+        log = str(folder / "changelog")
+        served, copied = str(folder / "served"), str(folder / "standby")
+        environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+        self._errors = (folder / "beside.log").open("ab")
+        self._processes = {
+            "server": subprocess.Popen(
+                [*command, "serve", log, "--tables", served, "--port", "0"],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+            ),
+            "standby": subprocess.Popen(
+                [*command, "standby", log, copied], env=environment, stdout=self._errors, stderr=self._errors
+            ),
+        }
+        answers = self._processes["server"].stdout
+        assert answers is not None
+        port = answers.readline().decode().strip().removesuffix("/tables").rpartition(":")[2]
+        parts = [sys.executable, "-m", "tests.benchmarks.soak_clients", "127.0.0.1", port, "n", str(KEYS), str(clients)]
+        self._clients = subprocess.Popen(parts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self._processes.values(), self._clients):
+            process.terminate()
+            process.wait()
+        self._errors.close()
+
+    def look(self) -> None:
+        """Print memory, threads, descriptors and files of the server and the standby."""
+        line = []
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise SystemExit(f"the {name} has ended: {self._log()}")
+            memory = threads = descriptors = 0
+            for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+                with suppress(psutil.Error):
+                    memory += each.memory_info().rss >> 20
+                    threads += each.num_threads()
+                    descriptors += each.num_fds()
+            files = count(self._folder / ("served" if name == "server" else "standby"))
+            self._seen[name].append((memory, threads, descriptors, files))
+            line.append(f"{name}: {memory} MB, {threads} threads, {descriptors} descriptors, {files} files")
+        say("        " + "; ".join(line))
+
+    def end(self) -> None:
+        """End the clients, and print what they saw and the medians of the second and the last quarter."""
+        out, _ = self._clients.communicate(b"", timeout=300)
+        if not out:
+            raise SystemExit(f"the clients have ended: {self._log()}")
+        found = json.loads(out)
+        say(f"clients: {found['counts']}")
+        for problem in found["problems"]:
+            say(f"problem: {problem}")
+        for name, seen in self._seen.items():
+            quarter = max(1, len(seen) // 4)
+            for what, values in zip(("MB", "threads", "descriptors", "files"), zip(*seen, strict=True), strict=True):
+                early, late = values[quarter : 2 * quarter] or values, values[-quarter:]
+                medians = f"{statistics.median(early):g} in the second quarter, {statistics.median(late):g} in the last"
+                say(f"{name}: {what} {medians}")
+        said = (self._folder / "beside.log").stat().st_size
+        say(f"the server, the standby and the clients logged {said} bytes: {self._log()}")
+        assert not found["problems"], "see above"
+
+    def _log(self) -> str:
+        self._errors.flush()
+        return (self._folder / "beside.log").read_text()[-2000:]
+
+
+def live(folder: Path, arguments: argparse.Namespace, seconds: float) -> None:
     """Let the job live for some seconds, kill it, and say what there is."""
-    command = [sys.executable, "-m", "tests.benchmarks.soak", "--runtime", runtime, "--job", str(folder)]
+    command = [sys.executable, "-m", "tests.benchmarks.soak", "--runtime", arguments.runtime]
+    command += ["--rate", str(arguments.rate), "--job", str(folder)]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -165,7 +274,7 @@ def check(folder: Path) -> None:
     for key in {key for key, _ in pairs}:
         counts = [n for k, n in pairs if k == key]
         assert counts == list(range(100, counts[-1] + 1, 100)), f"key {key} lacks a row"
-    problems = [group.problem for group in verify_changelog(DirectoryChangelog(folder / "changelog")) if group.problem]
+    problems = [group.problem for group in verify(DirectoryChangelog(folder / "changelog")) if group.problem]
     assert not problems, problems
     say(f"{len(pairs)} rows, each once; the changelog is sound")
 

@@ -31,16 +31,16 @@ _LOAD = 1_000_000
 _START = 1_700_000_000_000
 
 
-class Open(keyed.VectorizedFunction):
+class Open(keyed.vectorized.VectorizedFunction):
     """Counts and sums of windows; looks for those that end, of which there are none."""
 
-    windows = keyed.TableState("user bigint, start bigint, n bigint, total bigint", key=("user", "start"))
+    windows = keyed.vectorized.TableState("user bigint, start bigint, n bigint, total bigint", key=("user", "start"))
 
-    def process_batch(self, table: Any, ctx: keyed.BatchContext) -> None:
+    def process_batch(self, table: Any, ctx: keyed.vectorized.BatchContext) -> None:
         """Merge the rows."""
         self.windows.merge(table, {"n": "sum", "total": "sum"})
 
-    def on_watermark(self, watermark: int, ctx: keyed.BatchContext) -> None:
+    def on_watermark(self, watermark: int, ctx: keyed.vectorized.BatchContext) -> None:
         """Take what has ended."""
         ctx.emit(self.windows.take(("start", "<", _START)))
 

@@ -25,8 +25,8 @@ import keyed
 from keyed.changelog.model import Commit
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, state_prefix
+from keyed.tables import StateTables, open_tables
 from keyed.testing import KeyedTestHarness
-from keyed.views import StateTables, open_tables
 
 _BLOCK = 10_000
 #: Connections over which requests come.
@@ -172,7 +172,7 @@ def _get_many(tables: StateTables, options: argparse.Namespace, write: _Write) -
 def _as_of(tables: StateTables, options: argparse.Namespace, write: _Write) -> None:
     table = tables["count"]
     keys = _keys(options, 5_000)
-    times = _times(lambda key: table.get(key, as_of=1), keys, time.thread_time)
+    times = _times(lambda key: table.get(key, as_of=0), keys, time.thread_time)
     _percentiles(f"get as of {options.batches:,} batches ago", times, "50")
 
 
@@ -190,7 +190,7 @@ def _scan(tables: StateTables, options: argparse.Namespace, write: _Write) -> No
 
 def _serving(path: str, log: str, ready: Any) -> None:
     """Serve the tables in a process of their own."""
-    from keyed.views.server import serve
+    from keyed.tables.server import serve
 
     with open_tables(keyed.DirectoryChangelog(log, auto_compact=False), path) as tables:
         tables.poll()

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from tests.benchmarks.variants import WINDOW_JOBS
-from windows import (
+from keyed.windows import (
     Count,
     EventTimeSessionWindows,
     HoppingEventTimeWindows,
@@ -28,6 +27,7 @@ from windows import (
     WindowAssigner,
     aggregate,
 )
+from tests.benchmarks.variants import WINDOW_JOBS
 
 CONTINUOUS = "continuous"
 WINDOWS: dict[str, WindowAssigner] = {

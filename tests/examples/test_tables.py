@@ -52,7 +52,7 @@ def test_payments_on_spark(spark, tmp_path):
     source = spark.readStream.schema("customer string, amount decimal(10,2), paid_at timestamp").parquet(str(folder))
     log = keyed.DirectoryChangelog(tmp_path / "log")
     payments.per_customer(source, log).run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
-    with keyed.open_tables(log, tmp_path / "tables") as tables:
+    with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
         found = {entry.key: entry.value for entry in tables["customers"]}
     local = payments.per_customer(payments.PAYMENTS, keyed.DirectoryChangelog(tmp_path / "local"))

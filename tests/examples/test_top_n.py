@@ -20,9 +20,9 @@ import pytest
 import keyed
 from examples.top_n.__main__ import main
 from examples.top_n.functions import LATE, Ranked, RankPerWindow
+from keyed.windows import Count, TopN, TumblingEventTimeWindows
 from tests.support.terminal import Job
 from tests.support.waiting import until
-from windows import Count, TopN, TumblingEventTimeWindows
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL, DEPARTED = 336_776, 328_521

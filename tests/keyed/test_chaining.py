@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import CheckpointError, DefinitionError, KeyedProcessFunction, OperatorChanged, OutputTag, explain
+from keyed import KeyedProcessFunction, OutputTag, explain
 from keyed.chaining import lines
+from keyed.errors import CheckpointError, DefinitionError, OperatorChanged
 
 ROW = "user string, item string, v bigint"
 

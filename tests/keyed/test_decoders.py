@@ -55,8 +55,8 @@ from keyed.runtimes.local import local_position
 from keyed.runtimes.sink_folder import decode_mark, encode_mark
 from keyed.runtimes.spark.checkpoint import spark_position
 from keyed.stores.commit_store import MemoryCommitStore
-from keyed.table_state import TableState
-from keyed.tables.layout import Layout
+from keyed.table_declaration import TableState
+from keyed.table_state.layout import Layout
 from tests.keyed.codec.support import PICKLES
 
 COUNT = int(os.environ.get("KEYED_FUZZ", "100000"))

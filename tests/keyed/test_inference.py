@@ -96,9 +96,9 @@ def test_methods_that_are_not_annotated_say_nothing():
 def test_methods_that_disagree_are_refused_unless_the_output_is_given():
     stream = keyed.stream([]).key_by("word")
     disagreeing = function("Iterator[Count]", "Iterator[Total]")
-    with pytest.raises(keyed.OutputDefinitionError, match="process_element yields Count and on_timer Total"):
+    with pytest.raises(keyed.errors.OutputDefinitionError, match="process_element yields Count and on_timer Total"):
         stream.process(disagreeing)
-    assert stream.process(disagreeing, "word string").schema == keyed.schema_of("word string")
+    assert stream.process(disagreeing, "word string").schema == keyed.extending.schema_of("word string")
 
 
 def test_what_is_inferred_is_what_parquet_and_the_next_operator_get(tmp_path):
@@ -112,7 +112,7 @@ def test_what_is_inferred_is_what_parquet_and_the_next_operator_get(tmp_path):
     import pyarrow.parquet as pq
 
     assert pq.read_table(tmp_path / "out").to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
-    with pytest.raises(keyed.DefinitionError, match="'missing' is not in the output of 'Words': word, n"):
+    with pytest.raises(keyed.errors.DefinitionError, match="'missing' is not in the output of 'Words': word, n"):
         output.key_by("missing").process(Words(), name="again")
 
 

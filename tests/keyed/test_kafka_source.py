@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 import keyed
-from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
+from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState, kafka_source
+from keyed.changelog.kafka.client import Cluster
 from keyed.errors import CheckpointError, DefinitionError, SourceError
 from tests.keyed.changelog.kafka import topics
 from tests.support.waiting import until
@@ -188,3 +191,41 @@ def test_a_silent_partition_is_waited_for_until_it_is_idle_and_over_restarts(kaf
     until(lambda: seen[-1] == 39 or not query.is_active)
     query.stop()
     assert seen[-1] == 39
+
+
+def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topic, monkeypatch):
+    """Its leader may be down: rows of the other partitions come all the same, and its own when it is back."""
+    write(kafka, topic, 0, 1)
+    consumers: list[Any] = []
+    make = Cluster.consumer
+
+    class Deaf:
+        """A consumer that fetches nothing of one partition."""
+
+        def __init__(self, consumer):
+            self._consumer = consumer
+            consumers.append(consumer)
+
+        def __getattr__(self, name):
+            return getattr(self._consumer, name)
+
+        def assign(self, partitions):
+            self._consumer.assign(partitions)
+            self._consumer.pause([each for each in partitions if each.partition == 1])
+
+    monkeypatch.setattr(Cluster, "consumer", lambda cluster: Deaf(make(cluster)))
+    assert kafka_source._PATIENCE <= 1
+    sink = keyed.collect_sink()
+    query = counts(source(kafka, topic, bounded=False)).start(sink)
+    seen = lambda: sorted(value.v for value in sink.values)  # noqa: E731 - asked again and again
+    until(lambda: seen() == [0] or not query.is_active)
+    # From now on a wait would have no end.
+    monkeypatch.setattr(kafka_source, "_PATIENCE", 1e9)
+    for value in (2, 4):
+        write(kafka, topic, value)
+        until(lambda: value in seen() or not query.is_active)  # noqa: B023 - asked before the next one
+    assert seen() == [0, 2, 4]
+    consumers[-1].resume([TopicPartition(topic, 1)])
+    until(lambda: 1 in seen() or not query.is_active)
+    query.stop()
+    assert seen() == [0, 1, 2, 4]

@@ -16,7 +16,7 @@ import pytest
 
 import keyed
 import keyed.pyflink as flink
-from keyed import DefinitionError
+from keyed.errors import DefinitionError
 from keyed.pyflink import (
     AggregateFunction,
     CountTrigger,
@@ -111,7 +111,7 @@ def test_count_with_timeout():
     )
     with counted.execute_and_collect() as results:
         assert list(results) == [("b", 1), ("a", 2), ("a", 3)]
-    assert counted.output.schema == keyed.schema_of("f0 string, f1 bigint")
+    assert counted.output.schema == keyed.extending.schema_of("f0 string, f1 bigint")
 
 
 # Fraud detector: docs/try-flink/datastream.md -------------------------------------------------------------------------
@@ -422,8 +422,10 @@ def test_the_old_names_of_descriptors_lead_to_the_new_ones():
 
 def test_types_are_those_of_states_and_columns():
     row = Types.ROW_NAMED(["name", "at", "parts"], [Types.STRING(), Types.INSTANT(), Types.LIST(Types.LONG())])
-    assert row.schema == keyed.schema_of("name string, at timestamp, parts array<bigint>")
-    assert Types.MAP(Types.STRING(), Types.BIG_DEC()).schema == keyed.schema_of("f0 map<string,decimal(38,18)>")
+    assert row.schema == keyed.extending.schema_of("name string, at timestamp, parts array<bigint>")
+    assert Types.MAP(Types.STRING(), Types.BIG_DEC()).schema == keyed.extending.schema_of(
+        "f0 map<string,decimal(38,18)>"
+    )
     assert Types.TUPLE([Types.STRING(), Types.PICKLED_BYTE_ARRAY()]).schema is None
     assert Types.PRIMITIVE_ARRAY(Types.BYTE()).python is bytes
     descriptor = MapStateDescriptor("m", Types.STRING(), Types.TUPLE([Types.INT(), Types.DOUBLE()]))

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import DefinitionError, StateDefinitionError
+from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
-from windows import (
+from keyed.windows import (
     Count,
     EventTimeSessionWindows,
     Mean,
@@ -28,8 +28,8 @@ class Outages(keyed.KeyedProcessFunction):
         yield value.k, repr(self.readings)
 
 
-class Columns(keyed.VectorizedFunction):
-    counts = keyed.TableState("k string, n bigint", key="k")
+class Columns(keyed.vectorized.VectorizedFunction):
+    counts = keyed.vectorized.TableState("k string, n bigint", key="k")
 
     def process_batch(self, table, ctx): ...
 
@@ -80,7 +80,7 @@ def test_results_queries_and_harnesses_are_shown():
     assert RESULT.values[0].shown == "ValueState(int, name='readings') of the current key"
     query = OUTPUT.start(keyed.collect_sink())
     query.await_termination()
-    assert repr(query) == "Query('Outages', batch 1)"
+    assert repr(query) == "Query('Outages', batch 1, closed)"
     with KeyedTestHarness(Outages(), key=len) as harness:
         assert repr(harness) == f"KeyedTestHarness(Outages(), watermark {-(2**63)}, processing time 0)"
 
@@ -97,7 +97,7 @@ class Contexts(keyed.KeyedProcessFunction):
         yield [*self.seen, repr(ctx)]
 
 
-class BatchContexts(keyed.VectorizedFunction):
+class BatchContexts(keyed.vectorized.VectorizedFunction):
     def process_batch(self, table, ctx):
         ctx.output("shown", pa.table({"context": [repr(ctx)]}))
 
@@ -160,7 +160,7 @@ class Forgetful(keyed.KeyedProcessFunction):
 
 
 def test_forgotten_parentheses_are_named():
-    said = pytest.raises(keyed.UserFunctionError, match=r"call it: timer_service\(\)\.register_event_time_timer")
+    said = pytest.raises(keyed.errors.UserFunctionError, match=r"call it: timer_service\(\)\.register_event_time_timer")
     with KeyedTestHarness(Forgetful(), key=len) as harness, said:
         harness.process("a")
 

@@ -21,7 +21,7 @@ def count(source=(), **options):
 
 @pytest.mark.parametrize("name", [3, "", "a b", b"a"])
 def test_a_name_that_is_none_is_refused(name):
-    with pytest.raises(keyed.DefinitionError, match=r"operator name .* must match"):
+    with pytest.raises(keyed.errors.DefinitionError, match=r"operator name .* must match"):
         count(name=name)
 
 
@@ -44,7 +44,7 @@ def test_looking_at_an_output_on_spark_builds_nothing(spark, tmp_path):
 
 @pytest.mark.parametrize(("option", "value"), [("trigger", "1 second"), ("query_name", "q")])
 def test_options_of_spark_are_refused_by_the_local_runtime(option, value):
-    with pytest.raises(keyed.DefinitionError, match=rf"{option}={value!r} is for Spark"):
+    with pytest.raises(keyed.errors.DefinitionError, match=rf"{option}={value!r} is for Spark"):
         count().start(keyed.collect_sink(), **{option: value})
 
 

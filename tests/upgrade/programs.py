@@ -21,9 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import keyed
-import windows as w
 from keyed import (
-    TIMESTAMP_COLUMN,
     AggregatingState,
     KeyedProcessFunction,
     ListState,
@@ -31,11 +29,11 @@ from keyed import (
     OutputTag,
     ReducingState,
     StateTtl,
-    TableState,
     TimeDomain,
     ValueState,
-    VectorizedFunction,
 )
+from keyed import windows as w
+from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedFunction
 
 HALF, ROWS, ROWS_PER_BATCH = 160, 320, 40
 FILES = 6

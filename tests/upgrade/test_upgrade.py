@@ -20,7 +20,7 @@ from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.records import decode_kept, encode_kept
 from keyed.errors import KeysChanged
-from keyed.recovery import verify_changelog, verify_checkpoint
+from keyed.recovery import verify
 from tests.keyed.changelog.kafka import topics
 from tests.upgrade import programs
 from tests.upgrade.make_fixtures import FIXTURES, SPARK_FOLDER, final_state
@@ -68,12 +68,12 @@ def assert_state(name, changelog, expected):
 def test_a_checkpoint_of_the_local_runtime_goes_on(tmp_path, name):
     folder, expected = unpacked(name, tmp_path)
     changelog = changelog_in(folder)
-    assert problems(verify_changelog(changelog)) == []
-    assert problems(verify_checkpoint(folder / "checkpoint", programs.JOBS[name][0], changelog)) == []
+    assert problems(verify(changelog)) == []
+    assert problems(verify(folder / "checkpoint", changelog)) == []
     programs.run(name, folder, changelog, rows=programs.ROWS)
     assert programs.written(folder) == expected["whole"]
     assert_state(name, changelog, expected)
-    assert problems(verify_changelog(changelog)) == []
+    assert problems(verify(changelog)) == []
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -84,7 +84,7 @@ def test_a_directory_changelog_is_restored(tmp_path, name):
     assert result.restored.with_position
     assert programs.written(folder, "after") == rest(expected)
     assert_state(name, new, expected)
-    assert problems(verify_changelog(new)) == []
+    assert problems(verify(new)) == []
 
 
 def test_keys_that_were_one_key_all_along_are_refused_by_name(tmp_path):
@@ -106,7 +106,7 @@ def test_a_topic_goes_on_and_is_restored(kafka, tmp_path, name):
     for partition, records in enumerate(dump["partitions"]):
         topics.produce_all(kafka, topic, partition, [tuple(map(_bytes, record)) for record in records])
     old = KafkaChangelog(topic, bootstrap=kafka, compaction_lag=0)
-    assert problems(verify_changelog(old)) == []
+    assert problems(verify(old)) == []
     new = changelog_in(folder, "new")
     programs.run(name, folder, new, rows=programs.ROWS, restore_from=old, **RESTORED)
     assert programs.written(folder, "after") == rest(expected)
@@ -114,7 +114,7 @@ def test_a_topic_goes_on_and_is_restored(kafka, tmp_path, name):
     programs.run(name, folder, old, rows=programs.ROWS)
     assert programs.written(folder) == expected["whole"]
     assert final_state(old) == expected["state"]
-    assert problems(verify_changelog(old)) == []
+    assert problems(verify(old)) == []
 
 
 def _bytes(part):
@@ -149,11 +149,11 @@ def on_spark(request, tmp_path):
 def test_a_checkpoint_of_spark_goes_on(spark, on_spark):
     name, folder, expected = on_spark
     changelog = changelog_in(folder)
-    assert problems(verify_changelog(changelog)) == []
+    assert problems(verify(changelog)) == []
     programs.run_spark(spark, name, folder, changelog)
     assert programs.written(folder) == expected["whole"]
     assert final_state(changelog)[0] == expected["state"][0]
-    assert problems(verify_changelog(changelog)) == []
+    assert problems(verify(changelog)) == []
 
 
 def test_a_changelog_of_spark_is_restored(spark, on_spark):
@@ -162,7 +162,7 @@ def test_a_changelog_of_spark_is_restored(spark, on_spark):
     result = programs.run_spark(spark, name, folder, new, restore_from=changelog_in(folder), **RESTORED)
     assert result.restored.with_position
     assert programs.written(folder, "after") == rest(expected)
-    assert problems(verify_changelog(new)) == []
+    assert problems(verify(new)) == []
 
 
 def test_fixtures_are_small():

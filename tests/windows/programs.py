@@ -12,8 +12,7 @@ import sys
 from collections import Counter as Multiset
 
 from keyed.testing import KeyedTestHarness
-from tests.windows.oracle import Oracle, Program
-from windows import (
+from keyed.windows import (
     CalendarProcessingTimeWindows,
     CalendarWindows,
     CollectList,
@@ -36,6 +35,7 @@ from windows import (
     WindowAssigner,
     WindowOperator,
 )
+from tests.windows.oracle import Oracle, Program
 
 KINDS = ("tumbling", "hopping", "session")
 TRIGGERS = ("default", "default", "default", "count", "purging", "continuous")

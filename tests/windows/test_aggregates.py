@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import DefinitionError, OutputDefinitionError
+from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
-from windows import (
+from keyed.windows import (
     Aggregate,
     ApproxCountDistinct,
     ArgMax,
@@ -26,6 +26,7 @@ from windows import (
     Max,
     Mean,
     Min,
+    MostFrequent,
     Stddev,
     Sum,
     TopK,
@@ -34,7 +35,7 @@ from windows import (
     WindowOperator,
     aggregate_of,
 )
-from windows.sketches import hash_value
+from keyed.windows.sketches import hash_value
 
 WRONG: Any = 3
 
@@ -126,6 +127,7 @@ MERGED = [
     Latest(),
     First(by_time=True),
     Latest(by_time=True),
+    MostFrequent(3),
     TopK(3),
     TopK(3, lambda v: v, by=lambda v: v // 1000),
     ArgMax(lambda v: v, lambda v: v // 1000),

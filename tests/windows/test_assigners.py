@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, DefinitionError
-from windows import (
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.errors import DefinitionError
+from keyed.windows import (
     CountWindows,
     DynamicEventTimeSessionWindows,
     EventTimeSessionWindows,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import DefinitionError, TimestampError
-from windows import CalendarProcessingTimeWindows, CalendarWindows
+from keyed.errors import DefinitionError, TimestampError
+from keyed.windows import CalendarProcessingTimeWindows, CalendarWindows
 
 HOUR = 3_600_000
 

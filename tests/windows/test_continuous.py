@@ -11,16 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-import windows
+from keyed import windows
 from keyed.testing import KeyedTestHarness, strategies
-from windows import (
+from keyed.windows import (
     ApproxCountDistinct,
     ArgMax,
     ArgMin,
     CollectList,
     CollectSet,
-    ContinuousColumns,
-    ContinuousRows,
     Count,
     CountDistinct,
     First,
@@ -28,12 +26,14 @@ from windows import (
     Max,
     Mean,
     Min,
+    MostFrequent,
     Reduce,
     Stddev,
     Sum,
     TopK,
     Variance,
 )
+from keyed.windows.continuous import ContinuousColumns, ContinuousRows
 
 AGGREGATES: dict[str, Any] = {
     "rows": Count(),
@@ -52,6 +52,7 @@ AGGREGATES: dict[str, Any] = {
     "at_least": ArgMin("name", by="v"),
     "top": TopK(2, "name", by="v"),
     "set": CollectSet("v"),
+    "frequent": MostFrequent(2, "name"),
     "distinct": CountDistinct("name"),
     "about": ApproxCountDistinct("name"),
 }
@@ -114,7 +115,7 @@ def key_of(row: Reading, keys: tuple[str, ...]) -> Any:
 )
 def test_both_paths_give_the_aggregates_of_all_rows_once_a_key_and_batch(batches, names, keys, parallelism):
     chosen = {name: AGGREGATES[name] for name in names}
-    results = keyed.Schema(
+    results = keyed.extending.Schema(
         (*((key, COLUMNS[key]) for key in keys), *((name, a.output_type(COLUMNS)) for name, a in chosen.items()))
     )
     functions = (ContinuousRows("totals", chosen, keys, None), ContinuousColumns("totals", chosen, results, COLUMNS))
@@ -162,7 +163,7 @@ def totals(stream, aggregates, tmp_path, **options):
     output.run(
         lambda rows, _: batches.append([tuple(row) for row in rows]), checkpoint=tmp_path / "ck", rows_per_batch=2
     )
-    with keyed.open_tables(changelog, tmp_path / "tables") as tables:
+    with keyed.tables.open_tables(changelog, tmp_path / "tables") as tables:
         tables.poll()
         return [rows for rows in batches if rows], {entry.key: entry.value for entry in tables["sensors"]}, output
 
@@ -218,7 +219,7 @@ def test_what_has_to_go_row_by_row(aggregate, result, reason, tmp_path):
     found = table["sensor-1"]["x"]
     assert found == result
     assert reason in windows.explain(output)
-    with pytest.raises(keyed.DefinitionError, match="path='vectorized': these aggregates cannot be computed"):
+    with pytest.raises(keyed.errors.DefinitionError, match="path='vectorized': these aggregates cannot be computed"):
         windows.aggregate(stream.key_by("sensor"), {"x": aggregate}, path="vectorized")
 
 
@@ -234,9 +235,9 @@ def test_what_has_to_go_row_by_row(aggregate, result, reason, tmp_path):
 )
 def test_what_does_not_fit_is_refused(arguments, message):
     stream = keyed.stream(SENSORS)
-    with pytest.raises(keyed.DefinitionError, match=message):
+    with pytest.raises(keyed.errors.DefinitionError, match=message):
         windows.aggregate(stream if arguments[0] == "stream" else stream.key_by("sensor"), arguments[1])  # type: ignore[arg-type]
-    with pytest.raises(keyed.DefinitionError, match="path='fast' must be"):
+    with pytest.raises(keyed.errors.DefinitionError, match="path='fast' must be"):
         windows.aggregate(stream.key_by("sensor"), {"n": Count()}, path="fast")  # type: ignore[arg-type]
 
 

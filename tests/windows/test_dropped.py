@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import keyed
-from windows import Count, TumblingEventTimeWindows
+from keyed.windows import Count, TumblingEventTimeWindows
 
 
 @pytest.mark.parametrize("watermark", [None, keyed.ascending_timestamps(), keyed.bounded_out_of_orderness(5)])

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from keyed import DefinitionError
+from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness
-from windows import (
+from keyed.windows import (
     Count,
     CountEvictor,
     CountTrigger,

@@ -9,7 +9,7 @@ import pytest
 
 import keyed
 from examples import sessions
-from windows import Count, EventTimeSessionWindows, HoppingEventTimeWindows, Max, Sum, TumblingEventTimeWindows
+from keyed.windows import Count, EventTimeSessionWindows, HoppingEventTimeWindows, Max, Sum, TumblingEventTimeWindows
 
 HOUR = 3_600_000
 ASSIGNERS = {

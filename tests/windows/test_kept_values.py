@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import keyed
-from windows import (
+from keyed.windows import (
     ArgMax,
     CollectList,
     CollectSet,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windows import TimeWindow
-from windows.merge_plan import merge_time_windows, plan_merge
+from keyed.windows import TimeWindow
+from keyed.windows.merge_plan import merge_time_windows, plan_merge
 
 W = TimeWindow
 

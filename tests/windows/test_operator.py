@@ -6,20 +6,10 @@ from typing import Any
 
 import pytest
 
-import windows
-from keyed import (
-    MAX_TIMESTAMP,
-    DefinitionError,
-    ListState,
-    OutputDefinitionError,
-    OutputTag,
-    ReducingState,
-    UserFunctionError,
-    ValueState,
-    VersionedState,
-)
+from keyed import MAX_TIMESTAMP, ListState, OutputTag, ReducingState, ValueState, VersionedState, windows
+from keyed.errors import DefinitionError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
-from windows import (
+from keyed.windows import (
     CollectList,
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,

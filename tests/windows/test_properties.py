@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.testing import strategies
-from tests.windows.programs import SortedValues, any_program, check, random_program
-from windows import (
+from keyed.windows import (
     Count,
     CountDistinct,
     EventTimeSessionWindows,
@@ -21,6 +20,7 @@ from windows import (
     TopK,
     TumblingEventTimeWindows,
 )
+from tests.windows.programs import SortedValues, any_program, check, random_program
 
 KEEPS = st.sampled_from(["packed", "general"])
 

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import DefinitionError, KeyedProcessFunction, OutputTag
-from windows import (
+from keyed import KeyedProcessFunction, OutputTag
+from keyed.errors import DefinitionError
+from keyed.windows import (
     Count,
     CountEvictor,
     CountTrigger,
@@ -206,6 +207,6 @@ def test_accumulators_of_other_aggregates_are_refused_on_a_checkpoint(tmp_path, 
         return windows.aggregate(**aggregates).run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1)
 
     run(1, n=Count())
-    with pytest.raises(keyed.StateSchemaChanged, match="_1' does not fit what is stored"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match="_1' does not fit what is stored"):
         run(2, n=Count(), total=Sum("amount"))
     run(2, n=Count())

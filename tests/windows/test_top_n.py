@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, TableState
+from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness, strategies
-from windows import Count, TopN, TumblingEventTimeWindows, TumblingProcessingTimeWindows
+from keyed.vectorized import TableState
+from keyed.windows import Count, TopN, TumblingEventTimeWindows, TumblingProcessingTimeWindows
 
 COLUMNS = "window_start bigint, window_end bigint, item string, count bigint"
 

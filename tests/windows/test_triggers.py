@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed import DefinitionError, ReducingState
-from windows import (
+from keyed import ReducingState
+from keyed.errors import DefinitionError
+from keyed.windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     Count,

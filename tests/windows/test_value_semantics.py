@@ -7,7 +7,7 @@ import pytest
 
 import keyed
 from keyed.rows import row
-from windows import (
+from keyed.windows import (
     EventTimeSessionWindows,
     HoppingEventTimeWindows,
     ProcessWindowFunction,

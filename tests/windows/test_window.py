@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
-from windows import GlobalWindow, TimeWindow
-from windows.window import time_window, window_start
+from keyed.windows import GlobalWindow, TimeWindow
+from keyed.windows.window import time_window, window_start
 
 TIMES = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP)
 

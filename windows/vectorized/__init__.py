@@ -4,7 +4,7 @@ Pure functions of columns, which know neither state nor clocks:
 
 - `row_groups`: rows → dense numbers of groups, and sums, minima and so on by them.
 - `accumulators`: aggregates whose accumulator is a number or a value or two.
-- `list_accumulators`: those whose accumulator is a list: top-k, distinct values, registers of a sketch.
+- `list_accumulators`: those whose accumulator is a list: top-k, distinct values and their counts, registers.
 - `fold`: the accumulators of a definition side by side, and running merges of them.
 - `slices`: tumbling and hopping windows as slices of time.
 - `session_merging`: what of sessions joins what, what is late, what fires when.
@@ -13,10 +13,11 @@ On them, with a table as state:
 
 - `window_tables`: columns of input, state and results.
 - `slice_windows`, `session_windows`: the windows of both kinds.
-- `running_totals`: aggregates over all elements so far, for `windows.aggregate`.
+- `running_totals`: aggregates over all elements so far, for `keyed.windows.aggregate`.
 - `batch_operator`: the vectorized function.
 
-All but `windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them when the first column is there.
+All but `keyed.windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them when the first column is
+there.
 """
 
 __all__: list[str] = []

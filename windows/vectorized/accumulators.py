@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
-from windows.aggregates import decimal_mean, decimal_of, mean_type
-from windows.vectorized.row_groups import Groups, pc, plain_column, reduced, taken
+from keyed.windows.aggregates import decimal_mean, decimal_of, mean_type
+from keyed.windows.vectorized.row_groups import Groups, pc, plain_column, reduced, taken
 
 Parts = list[Any]
 _LOW = 2**32 - 1

@@ -10,7 +10,7 @@ State ``columnar_windows``, a table with the key's columns and
   of slices, ``slice_60000``, the offset where they have one, ``slice_60000_at_900``, and the length of the part that
   windows cover where there are gaps between them, ``slice_60000_first_20000``: slices of another kind are another
   state;
-- the accumulators, ``<aggregate>.<part>``: see `windows.vectorized.accumulators` and `list_accumulators`.
+- the accumulators, ``<aggregate>.<part>``: see `keyed.windows.vectorized.accumulators` and `list_accumulators`.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -20,25 +20,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyed import (
-    MAX_TIMESTAMP,
-    BatchContext,
-    DefinitionError,
-    OutputTag,
-    TableState,
-    TaskContext,
-    VectorizedFunction,
-)
-from windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
-from windows.definition import Definition, define, hopping_slice
-from windows.paths import plain_type, row_reason
+from keyed import MAX_TIMESTAMP, OutputTag, TaskContext
+from keyed.errors import DefinitionError
+from keyed.vectorized import BatchContext, TableState, VectorizedFunction
+from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
+from keyed.windows.definition import Definition, define, hopping_slice
+from keyed.windows.paths import plain_type, row_reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class WindowBatchOperator(VectorizedFunction):
-    """Cuts a keyed stream into windows, whole columns at a time. Results are those of `windows.WindowOperator`.
+    """Cuts a keyed stream into windows, whole columns at a time. Results are those of `keyed.windows.WindowOperator`.
 
     For tumbling, hopping and session windows with the default trigger, and built-in aggregates of columns whose results
     do not depend on the order of rows. ``stream.window(assigner).aggregate(...)`` uses it by itself where it can.
@@ -96,7 +90,7 @@ class WindowBatchOperator(VectorizedFunction):
 
     def _state(self) -> TableState:
         """Return the state's declaration: key, time, accumulators."""
-        from windows.vectorized.fold import fold_of
+        from keyed.windows.vectorized.fold import fold_of
 
         assigner = self.definition.assigner
         times = ["window.start", "window.end"]
@@ -115,8 +109,8 @@ class WindowBatchOperator(VectorizedFunction):
     def _made(self) -> Any:
         """Make the logic where it runs, since it loads pyarrow."""
         if self._logic is None:
-            from windows.vectorized import session_windows, slice_windows
-            from windows.vectorized.window_tables import Tables
+            from keyed.windows.vectorized import session_windows, slice_windows
+            from keyed.windows.vectorized.window_tables import Tables
 
             definition, tables = self.definition, Tables.of(self.definition, self._columns)
             if isinstance(definition.assigner, SessionWindows):

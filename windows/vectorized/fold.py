@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
-from windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
-from windows.paths import plain_type
-from windows.sketches import ApproxCountDistinct
-from windows.vectorized.accumulators import (
+from keyed.windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
+from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
+from keyed.windows.frequent import MostFrequent
+from keyed.windows.paths import plain_type
+from keyed.windows.sketches import ApproxCountDistinct
+from keyed.windows.vectorized.accumulators import (
     Accumulator,
     Arrived,
     BatchRows,
@@ -25,8 +26,8 @@ from windows.vectorized.accumulators import (
     SumColumn,
     Timed,
 )
-from windows.vectorized.list_accumulators import DistinctValues, Registers, TopValues
-from windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
+from keyed.windows.vectorized.list_accumulators import DistinctValues, Registers, TopValues, ValueCounts
+from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
 
 #: Rows of a segment that are merged at a time by `Fold.running`.
 _BLOCK = 32
@@ -182,6 +183,8 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
         return Ranked(column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]), operation)
     if isinstance(aggregate, TopK):
         return TopValues(aggregate.k, column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]))
+    if isinstance(aggregate, MostFrequent):
+        return ValueCounts(aggregate.k, column, type_)
     if isinstance(aggregate, CollectSet):
         return DistinctValues(column, type_, count=isinstance(aggregate, CountDistinct))
     if isinstance(aggregate, ApproxCountDistinct):

@@ -1,4 +1,4 @@
-"""Aggregates over whole columns whose accumulator is a list: distinct values, the k greatest, a sketch's registers.
+"""Aggregates over whole columns whose accumulator is a list: distinct values, counts, the k greatest, registers.
 
 A part is a list column. Merging takes the lists apart into rows, treats those like any others, and builds lists again.
 """
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windows.sketches import estimate, hash_value
-from windows.vectorized.accumulators import Accumulator, BatchRows, Parts
-from windows.vectorized.row_groups import Groups, grouped, integers, pc, taken
+from keyed.windows.sketches import estimate, hash_value
+from keyed.windows.vectorized.accumulators import Accumulator, BatchRows, Parts
+from keyed.windows.vectorized.row_groups import Groups, grouped, integers, pc, reduced, taken
 
 #: A register and its rank are one integer: register · 2^6 + rank.
 _RANK_BITS = 6
@@ -80,6 +80,48 @@ class DistinctValues(_Lists):
         )
 
 
+class ValueCounts(_Lists):
+    """The k most frequent values with their counts; those of one count ascending.
+
+    Args:
+        k: How many.
+        column: The column.
+        type_: Its type.
+    """
+
+    def __init__(self, k: int, column: str, type_: str) -> None:
+        self._k = k
+        self._column = column
+        self.parts = (("values", f"array<{type_}>"), ("counts", "array<bigint>"))
+
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
+        column = rows.column(self._column)
+        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        ones = pa.array(np.ones(len(present), dtype=np.int64))
+        return self._of_items([*taken([column], present), ones], groups.of(present))
+
+    def _of_items(self, items: list[Any], groups: Groups) -> Parts:
+        """Return lists of the distinct values of each group with the sums of their counts."""
+        alike = grouped([groups.ids, items[0]])
+        counts = reduced(items[1], alike, "sum")
+        first = alike.first_rows()
+        order = np.argsort(groups.ids[first], kind="stable")
+        offsets = _offsets(groups.of(first).sizes())
+        values = taken([items[0]], first[order])[0]
+        return [pa.ListArray.from_arrays(offsets, each) for each in (values, counts.take(pa.array(order)))]
+
+    def result(self, parts: Parts) -> Any:
+        lists = integers(pc.list_parent_indices(parts[0]))
+        table = pa.table([pa.array(lists), *map(pc.list_flatten, parts)], names=["list", "value", "count"])
+        keys = [("list", "ascending"), ("count", "descending"), ("value", "ascending")]
+        order = integers(pc.sort_indices(table, sort_keys=keys))
+        ids = lists[order]
+        chosen = order[np.arange(len(ids)) - np.searchsorted(ids, ids) < self._k]
+        values, counts = taken([table.column("value").combine_chunks(), table.column("count").combine_chunks()], chosen)
+        offsets = _offsets(np.bincount(lists[chosen], minlength=len(parts[0])))
+        return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([values, counts], names=["value", "count"]))
+
+
 class TopValues(_Lists):
     """The k values with the greatest rank; those of one rank ascending, null the last.
 
@@ -113,7 +155,7 @@ class TopValues(_Lists):
 
 
 class Registers(_Lists):
-    """The registers of a HyperLogLog sketch that are set, as `windows.ApproxCountDistinct` has them.
+    """The registers of a HyperLogLog sketch that are set, as `keyed.windows.ApproxCountDistinct` has them.
 
     Args:
         column: The column.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyed import TIMESTAMP_COLUMN, BatchContext, TableState
-from windows.aggregates import AnyAggregate
-from windows.vectorized.accumulators import BatchRows
-from windows.vectorized.fold import fold_of
-from windows.vectorized.row_groups import array_of, concatenated, grouped, integers, plain_column, reduced, taken
-from windows.vectorized.window_tables import timestamps
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState
+from keyed.windows.aggregates import AnyAggregate
+from keyed.windows.vectorized.accumulators import BatchRows
+from keyed.windows.vectorized.fold import fold_of
+from keyed.windows.vectorized.row_groups import array_of, concatenated, grouped, integers, plain_column, reduced, taken
+from keyed.windows.vectorized.window_tables import timestamps
 
-#: The column with the highest timestamp of combined rows. No key has such a name (`windows.paths`).
+#: The column with the highest timestamp of combined rows. No key has such a name (`keyed.windows.paths`).
 _LATEST = "window.latest"
 
 

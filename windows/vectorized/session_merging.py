@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from windows.vectorized.row_groups import ordered
-from windows.vectorized.slices import clamped
+from keyed.windows.vectorized.row_groups import ordered
+from keyed.windows.vectorized.slices import clamped
 
 _MOST_CODES = 2**62
 

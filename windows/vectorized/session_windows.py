@@ -1,8 +1,8 @@
 """Session windows over whole columns.
 
-State ``columnar_windows``: a row per key and open session (see `windows.vectorized.batch_operator`). The open
-sessions that a batch's rows may touch are read, merged with the rows (`windows.vectorized.session_merging`) and written
-again; a session whose start has moved is written under the new one.
+State ``columnar_windows``: a row per key and open session (see `keyed.windows.vectorized.batch_operator`). The open
+sessions that a batch's rows may touch are read, merged with the rows (`keyed.windows.vectorized.session_merging`) and
+written again; a session whose start has moved is written under the new one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchContext
-from windows.definition import Definition
-from windows.vectorized.accumulators import BatchRows, Parts
-from windows.vectorized.row_groups import Groups, concatenated, grouped, integers, taken
-from windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
-from windows.vectorized.slices import clamped
-from windows.vectorized.window_tables import Tables
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.vectorized import BatchContext
+from keyed.windows.definition import Definition
+from keyed.windows.vectorized.accumulators import BatchRows, Parts
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, taken
+from keyed.windows.vectorized.session_merging import Clock, Merged, Spans, accepted, merged, spans_of
+from keyed.windows.vectorized.slices import clamped
+from keyed.windows.vectorized.window_tables import Tables
 
 _START, _END = "window.start", "window.end"
 
@@ -27,7 +28,7 @@ class VectorizedSessions:
     """The logic of one key group.
 
     Args:
-        definition: The operator; its assigner is one of `windows.assigning.SessionWindows` with one gap for all.
+        definition: The operator; its assigner is one of `keyed.windows.assigning.SessionWindows` with one gap for all.
         tables: Its columns.
         state: Its state.
         delay_ms: How far the watermark stays behind the highest timestamp; 0 where another operator sets it.

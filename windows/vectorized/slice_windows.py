@@ -1,7 +1,7 @@
 """Tumbling and hopping windows over whole columns.
 
-State ``columnar_windows``: a row per key and open slice with its start (see `windows.vectorized.batch_operator`) and
-the accumulators. Rows are reduced to their slices and merged into it; windows that have ended merge their slices;
+State ``columnar_windows``: a row per key and open slice with its start (see `keyed.windows.vectorized.batch_operator`)
+and the accumulators. Rows are reduced to their slices and merged into it; windows that have ended merge their slices;
 slices that no window needs any more are one removed range.
 """
 
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, BatchContext
-from windows.definition import Definition
-from windows.vectorized.accumulators import BatchRows, Parts
-from windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, plain_column, taken
-from windows.vectorized.slices import Slices, clamped
-from windows.vectorized.window_tables import Tables
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.vectorized import BatchContext
+from keyed.windows.definition import Definition
+from keyed.windows.vectorized.accumulators import BatchRows, Parts
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, ordered, plain_column, taken
+from keyed.windows.vectorized.slices import Slices, clamped
+from keyed.windows.vectorized.window_tables import Tables
 
 _ROWS = "window.rows"
 
@@ -26,7 +27,7 @@ class SliceWindows:
     """The logic of one key group.
 
     Args:
-        definition: The operator; its assigner is one of `windows.assigning.HoppingWindows`.
+        definition: The operator; its assigner is one of `keyed.windows.assigning.HoppingWindows`.
         tables: Its columns.
         state: Its state.
     """

@@ -1,8 +1,8 @@
 """Tumbling and hopping windows over columns of times: their slices.
 
-A slice is a stretch of time between two neighbouring starts or ends of windows, as in `windows.panes`. All times are
-milliseconds in numpy arrays of int64, at most `MOST_TIME` from 1970, and windows are at most
-`windows.paths.MOST_LENGTH` long, so that nothing here overflows. Limits are Python integers of any size.
+A slice is a stretch of time between two neighbouring starts or ends of windows, as in `keyed.windows.panes`. All times
+are milliseconds in numpy arrays of int64, at most `MOST_TIME` from 1970, and windows are at most
+`keyed.windows.paths.MOST_LENGTH` long, so that nothing here overflows. Limits are Python integers of any size.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from windows.assigning import HoppingWindows
-from windows.definition import hopping_slice
+from keyed.windows.assigning import HoppingWindows
+from keyed.windows.definition import hopping_slice
 
 #: As far from 1970 may times be on this path, milliseconds: 146 million years.
 MOST_TIME = 2**62

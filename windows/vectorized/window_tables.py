@@ -9,13 +9,14 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from keyed import TIMESTAMP_COLUMN, BatchContext, TimestampError
-from windows.definition import Definition
-from windows.general import no_timestamp
-from windows.vectorized.accumulators import Parts
-from windows.vectorized.fold import Fold, fold_of
-from windows.vectorized.row_groups import array_of, integers, pc, plain_column
-from windows.vectorized.slices import MOST_TIME
+from keyed.errors import TimestampError
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext
+from keyed.windows.definition import Definition
+from keyed.windows.general import no_timestamp
+from keyed.windows.vectorized.accumulators import Parts
+from keyed.windows.vectorized.fold import Fold, fold_of
+from keyed.windows.vectorized.row_groups import array_of, integers, pc, plain_column
+from keyed.windows.vectorized.slices import MOST_TIME
 
 #: The years that Python's datetimes have, in milliseconds.
 _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_799_999

@@ -1,5 +1,7 @@
 // The ranking of a window as bars, the newest window as the job goes on, or any earlier one; and an item's counts.
-import { ask, chart, filled, h, oneAtATime, pathOf, shown, shownTime, tableOf } from "/page/keyed.js";
+import {
+  ask, barChart, completing, filled, h, nameOf, oneAtATime, pathOf, shown, shownPosition, shownTime, tableOf,
+} from "/page/keyed.js";
 
 const ROW = 40; // pixels
 
@@ -20,17 +22,20 @@ export function rankingView() {
       const source = h("p", { class: "quiet mono" });
       const search = h("input", { type: "search", name: "item", value: params.item ?? "", autocomplete: "off", spellcheck: "false" });
       const item = h("div");
-      const find = h("form", { class: "bar" }, h("label", {}, "Item", search), h("button", { class: "main" }, "Show"));
+      const past = { as_of: params.as_of || undefined };
+      const find = h("form", { class: "bar" },
+        h("label", {}, "Item", search, completing(search, "history", { past, signal })), h("button", { class: "main" }, "Show"));
       root.append(
         h("section", { class: "panel stack" },
-          h("div", { class: "window" }, title, earlier, later, latest,
-            h("label", {}, "Window at (UTC)", at), h("label", {}, "As of batch", asOf)),
+          h("div", { class: "window" }, title, h("div", { class: "steps" }, earlier, later, latest),
+            h("div", { class: "steps fields" }, h("label", {}, "Window at (UTC)", at), h("label", {}, "As of batch", asOf))),
           list, source),
         h("section", { class: "panel stack", "aria-label": "Item" }, find, item));
       latest.setAttribute("aria-pressed", String(!params.window && !params.as_of));
 
-      const past = { as_of: params.as_of || undefined };
       const bars = new Map();
+      const range = { from: -Infinity, to: Infinity }; // of the chart
+      let chart = null;
       let current = null;
 
       /** The key of the first window in a direction; windows are keyed by their start and end. */
@@ -61,8 +66,8 @@ export function rankingView() {
           h("small", {}, params.window ? "UTC" : "UTC, the latest window that is complete"));
         at.value = new Date(key[0]).toISOString().slice(0, 16);
         earlier.disabled = !before;
-        draw(answer.value, new Map(earlierAnswer.value.map((row) => [row.item, row.rank])));
-        source.textContent = `batch ${answer.position.batch} · state hash ${answer.position.hash}`;
+        draw(answer.value ?? [], new Map((earlierAnswer.value ?? []).map((row) => [row.item, row.rank])));
+        source.textContent = shownPosition(answer.position);
         return true;
       }
 
@@ -117,23 +122,29 @@ export function rankingView() {
       }
 
       async function showItem() {
-        const answer = await ask(pathOf("history", "keys", params.item), { params: past, signal });
-        const counts = Object.entries(answer.value ?? {}).map(([start, count]) => [Date.parse(start) / 1000, count]);
+        const name = await nameOf("history", params.item, { past, signal });
+        const counts = [];
+        let after;
+        do {
+          const answer = await ask(pathOf("history", "keys", name), { params: { ...past, after }, signal });
+          for (const [start, count] of Object.entries(answer.value ?? {})) counts.push([Date.parse(start) / 1000, count]);
+          after = answer.next;
+        } while (after);
         counts.sort(([a], [b]) => a - b);
-        const heading = h("h3", {}, params.item);
+        const heading = h("h3", {}, name);
         if (!counts.length) return h("div", { class: "stack" }, heading, h("p", { class: "quiet" }, "Nothing was counted of it yet."));
         const total = counts.reduce((sum, [, count]) => sum + count, 0);
         const most = counts.reduce((best, each) => (each[1] > best[1] ? each : best));
         const plot = h("div", { class: "chart" });
         requestAnimationFrame(() => {
           if (signal.aborted) return;
-          const drawn = chart(plot, { x: counts.map(([start]) => start), y: counts.map(([, count]) => count), label: params.item });
-          signal.addEventListener("abort", drawn.destroy);
+          chart?.destroy();
+          chart = barChart(plot, { x: counts.map(([start]) => start), y: counts.map(([, count]) => count), label: name, range });
         });
         return h("div", { class: "stack" }, heading,
           h("p", { class: "quiet" }, `${shown(total)} in ${shown(counts.length)} windows, most in that of ${shownTime(most[0] * 1000)}: ${shown(most[1])}`),
           plot,
-          tableOf(["Window (UTC)", "Count"], counts.slice(-8).reverse().map(([start, count]) => [shownTime(start * 1000), count]), `The last windows of ${params.item}`));
+          tableOf(["Window (UTC)", "Count"], counts.slice(-8).reverse().map(([start, count]) => [shownTime(start * 1000), count]), `The last windows of ${name}`));
       }
 
       find.addEventListener("submit", (event) => {
@@ -148,6 +159,7 @@ export function rankingView() {
         if (event.key === "ArrowRight") step("asc");
       }, { signal });
 
+      signal.addEventListener("abort", () => chart?.destroy());
       const fixed = Boolean(params.window || params.as_of);
       let done = false;
       context.onBatch(oneAtATime(async () => {

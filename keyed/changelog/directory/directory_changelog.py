@@ -23,7 +23,7 @@ from keyed.changelog.directory.directory_reader import DirectoryReader
 from keyed.changelog.directory.directory_writer import DirectoryWriter
 from keyed.changelog.directory.disk import file_sizes, make_folder, publish, publish_staged, read_file, remove
 from keyed.changelog.directory.group_folder import GroupFolder
-from keyed.changelog.model import LogHeader
+from keyed.changelog.model import LogHeader, batch_id
 from keyed.changelog.records import (
     decode_header,
     decode_kept,
@@ -40,6 +40,14 @@ from keyed.private_files import folder_path
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _POSITION = re.compile(r"(\d{20})\.position")
+_FOLDERS = ("groups", "positions", "kept")
+#: A file system has it in its uppermost folder.
+_NEW = frozenset({"header", "lost+found"})
+_KNOWN = (
+    (re.compile(r"keyed-commits-\d+"), "the checkpoint of a query in the local runtime"),
+    (re.compile(r"offsets|commits"), "the checkpoint of a query on Spark"),
+    (re.compile(r"_keyed-query"), "the output of a query"),
+)
 _POSITIONS_BETWEEN_DROPS = 256
 _HOUR_MS = 60 * 60 * 1000
 
@@ -64,6 +72,31 @@ def _history(value: int | None) -> int | None:
     return value
 
 
+def _other_content(root: Path) -> str | None:
+    """Return a description of what a folder without a header holds, ``None`` if a changelog may be created in it.
+
+    A creation that was interrupted leaves nothing, or hidden files. The folders beside the header come after it.
+
+    Raises:
+        ChangelogError: It cannot be read.
+    """
+    names = sorted(
+        name
+        for name in file_sizes(root)
+        if not name.startswith(".") and name not in _NEW and not (name in _FOLDERS and not file_sizes(root / name))
+    )
+    if not names:
+        return None
+    if operators := sorted(path.parent.name for path in [*root.glob("*/header"), *root.glob("*/keyed-versions-*")]):
+        return f"the state tables or changelogs of {', '.join(map(repr, operators))}, each in a folder below it"
+    if "groups" in names:
+        return "the key groups of a changelog whose file 'header' is missing"
+    for pattern, found in _KNOWN:
+        if any(map(pattern.fullmatch, names)):
+            return found
+    return repr(names[0]) + (f" and {len(names) - 1} more" if names[1:] else "")
+
+
 @attrs.frozen
 class DirectoryChangelog:
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
@@ -72,8 +105,8 @@ class DirectoryChangelog:
     holds the whole state: as the log grows, beside the job, and by `compact`.
 
     Args:
-        path: The folder; created with its parents. One operator has it for itself. The same path has to lead to it on
-            all machines, on a file system with hard links.
+        path: The folder; created with its parents, and new or empty at first. One operator has it for itself. The same
+            path has to lead to it on all machines, on a file system with hard links.
         compaction_lag: Commits younger than this are kept as they are, so that a past state can be restored and readers
             can go on from where they were: `int` milliseconds or `timedelta` of processing time. (Kafka's
             ``min.compaction.lag.ms``.)
@@ -104,13 +137,15 @@ class DirectoryChangelog:
             parallelism: Number of its key groups.
 
         Raises:
-            ChangelogError: It belongs to another operator or number of key groups, or cannot be created.
+            ChangelogError: It belongs to another operator or number of key groups, cannot be created, or the folder
+                holds something else.
         """
         if not _NAME.fullmatch(operator):
             raise ChangelogError(f"operator={operator!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
         root = Path(self.path)
         header = self.header()
         if header is None:
+            self._refuse_other_content(root)
             make_folder(root, group=self.group_access)
             new = LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)
             publish(root / "header", [encode_header(new)])
@@ -121,7 +156,7 @@ class DirectoryChangelog:
                 f"{self.path} is the changelog of operator {header.operator!r} with {header.parallelism} key groups, "
                 f"not of {operator!r} with {parallelism}; give each operator and number of key groups its own folder"
             )
-        for name in ("groups", "positions", "kept"):
+        for name in _FOLDERS:
             make_folder(root / name, group=self.group_access)
         return header
 
@@ -186,8 +221,8 @@ class DirectoryChangelog:
         path = self._position(sequence)
         if not publish(path, [encode_position(sequence, data)]) and self._read_position(sequence) != data:
             raise ChangelogDiverged(
-                f"{path}: another position is kept for batch {sequence}; give changelog= an empty folder, which starts "
-                "with a snapshot"
+                f"{path}: another position is kept for batch {batch_id(sequence)}; give changelog= an empty folder, "
+                "which starts with a snapshot"
             )
         if sequence % _POSITIONS_BETWEEN_DROPS == 0:
             self._drop_positions()
@@ -236,6 +271,20 @@ class DirectoryChangelog:
             # It may be forgotten meanwhile.
             if _KEPT.fullmatch(name) and (record := read_file(folder / name)) is not None:
                 yield name, self._decoded_kept(record, folder / name)
+
+    def _refuse_other_content(self, root: Path) -> None:
+        """Refuse a folder that holds something else than the start of a changelog.
+
+        Raises:
+            ChangelogError: It does, or it cannot be read.
+        """
+        found = _other_content(root)
+        # Another driver may have been faster.
+        if found is not None and self.header() is None:
+            raise ChangelogError(
+                f"{self.path} holds {found}, so it is not a new folder for a changelog, and nothing was written to it; "
+                "give DirectoryChangelog a folder of its own, which is new or empty"
+            )
 
     @property
     def _limits(self) -> CompactionLimits:

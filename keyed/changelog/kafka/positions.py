@@ -13,6 +13,7 @@ from xxhash import xxh3_128_digest
 from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key
 from keyed.changelog.kafka.transactions import Transactions
+from keyed.changelog.model import batch_id
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged
 
@@ -77,8 +78,8 @@ class Positions:
                 del self._known[min(self._known)]
         elif known != data:
             raise ChangelogDiverged(
-                f"{self._partition}: another position is kept for batch {sequence}: two runs write one changelog. Give "
-                "the new one an empty topic"
+                f"{self._partition}: another position is kept for batch {batch_id(sequence)}: two runs write one "
+                "changelog. Give the new one an empty topic"
             )
 
     def keep(self, name: str, data: bytes) -> None:

@@ -70,7 +70,12 @@ def _joined(digests: Iterable[bytes]) -> bytes:
 
 
 def _digest(row: Any) -> bytes:
-    return blake2b(repr(_plain(row)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    try:
+        plain = repr(_plain(row))
+    except RecursionError:
+        # It holds itself, or is nested too deep.
+        plain = "..."
+    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _plain(value: Any) -> Any:
@@ -79,7 +84,7 @@ def _plain(value: Any) -> Any:
         return value
     if kind is float or kind is Decimal:
         # NaN is what pandas has for a null.
-        if value != value:  # noqa: PLR0124
+        if value.is_nan() if kind is Decimal else value != value:  # noqa: PLR0124
             return None
         return int(value) if isfinite(value) and value == int(value) else str(value)
     return _plain_data(value)

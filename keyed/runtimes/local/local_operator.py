@@ -9,6 +9,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.durations import MIN_TIMESTAMP
@@ -26,12 +28,13 @@ from keyed.engine.taker import Taker
 from keyed.errors import KeyTypeError
 from keyed.graph import Port, Stage
 from keyed.recovery.cut import Restoration
+from keyed.recovery.loading import load
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
-from keyed.recovery.restore import load
 from keyed.results import RestoreProgress
+from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
-from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter
+from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import BufferedCommits
 from keyed.vectorized import VectorizedFunction
@@ -48,17 +51,29 @@ class LocalOperator:
         commits: Where the logs of the groups are.
         folder: Where local stores on disk are.
         clock: Microseconds, for busy time.
+        collector: What bounds cyclic garbage while a batch runs.
         last: Whether no operator follows.
         keeps: Whether the logs are kept in any case; otherwise only where the operator itself reads them again.
     """
 
     def __init__(
-        self, stage: Stage, commits: BufferedCommits, folder: Path, clock: Callable[[], int], *, last: bool, keeps: bool
+        self,
+        stage: Stage,
+        commits: BufferedCommits,
+        folder: Path,
+        clock: Callable[[], int],
+        collector: Collector,
+        *,
+        last: bool,
+        keeps: bool,
     ) -> None:
         self.stage = stage
         self.spec = stage.spec(stage.parallelism or 1, output_timestamps=not last)
         self._clock = clock
+        self._collector = collector
         self._key_types = KeyTypes(stage.name)
+        #: The Python type of the keys, once all of a batch were of it.
+        self._one_kind: type | None = None
         self._routes: dict[Any, int] = {}
         self._closing = ExitStack()
         self.groups = []
@@ -221,11 +236,43 @@ class LocalOperator:
                 rows_combined=rows_combined if is_first else 0,
                 initial=entries,
             )
+            batch.chunks = self._collector.within(batch.chunks)
             results.append(group.run(batch, self._clock))
         self.emitted = [result.main for result in results]
         merged = merge(results)
         self.metrics = merged.metrics
         return merged
+
+    def of_one_type(self, rows: SourceRows) -> SourceRows:
+        """Return the rows of a batch; those with keys of another type are bad where the stream diverts bad rows."""
+        diverts = [number for number, each in self.stage.source_inputs.items() if each.source.on_bad_row is not None]
+        if not diverts:
+            return rows
+        inputs = [*(rows.inputs or [rows])]
+        for number in diverts:
+            each = inputs[number]
+            # Columns of tables have one type, which a query is refused for.
+            if each.table is None and not each.key_type and not self.stage.inputs[number].is_broadcast:
+                fitting = each.without(self._other_types(each))
+                if self._vectorized:
+                    fitting = fitting.without(_misfits(fitting))
+                if fitting is not each:
+                    inputs[number] = partitioned(self.stage.source_inputs[number].source, fitting)
+        return attrs.evolve(rows, inputs=inputs) if rows.inputs else inputs[0]
+
+    def _other_types(self, rows: SourceRows) -> dict[int, str]:
+        """Return which keys are of another type than those of the state, or the first one, and why."""
+        keys = [key for keys, *_ in rows.chunks() for key in keys]
+        kinds = set(map(type, keys))
+        if kinds == {self._one_kind}:
+            return {}
+        committed = self.groups[0].key_type()
+        reasons = {
+            index: why for index, key in enumerate(keys) if (why := self._key_types.misfit(key, committed)) is not None
+        }
+        if not reasons and len(kinds) == 1 and tuple not in kinds:
+            (self._one_kind,) = kinds
+        return reasons
 
     def _handed_on(self, groups: list[SourceRows]) -> tuple[list[dict[str, Any]], str, int]:
         """Return what each key group runs of what the same group of the operator before has emitted.
@@ -365,6 +412,13 @@ class LocalOperator:
     def close(self) -> None:
         """Close the function in each group, the local stores and the changelog."""
         self._closing.close()
+
+
+def _misfits(rows: SourceRows) -> dict[int, str]:
+    """Return which elements have no place in one table with those before them, and why."""
+    from keyed.runtimes.local.table_rows import misfits
+
+    return misfits([value for _, _, elements, _ in rows.chunks() for value in elements])
 
 
 def merge(results: list[BatchResult]) -> BatchResult:

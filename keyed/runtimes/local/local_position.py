@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from keyed.changelog.model import batch_id
 from keyed.codec.frames import RecordFormat
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
@@ -99,7 +100,7 @@ def restored_position(operators: list[str], sizes: list[int], cut: Cut) -> tuple
     queries = [*lineage(cut), random_id()]
     if record is None or not record.startswith(_KIND):
         return LocalPosition(operators, cut.sequence, queries=queries, restored=cut.sequence, sizes=sizes), False
-    position = decode_position(record, f"position of batch {cut.sequence} in a changelog")
+    position = decode_position(record, f"position of batch {batch_id(cut.sequence)} in a changelog")
     position.operators, position.batches, position.restored = operators, cut.sequence, cut.sequence
     position.queries, position.sizes = queries, sizes
     return position, True

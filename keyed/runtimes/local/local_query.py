@@ -14,7 +14,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from keyed.background import Status
 from keyed.chaining import lines
+from keyed.changelog.model import batch_id
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
@@ -25,6 +27,8 @@ from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, log_restore, shown_query
+from keyed.runtimes.collected import tabled
+from keyed.runtimes.garbage import Collector
 from keyed.runtimes.hints import Hints
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
@@ -38,9 +42,9 @@ from keyed.runtimes.local.local_position import (
     restored_position,
 )
 from keyed.runtimes.local.local_rows import Limit, SourceRows
-from keyed.runtimes.local.local_sinks import write
-from keyed.runtimes.local.process import Collector, Interrupted, leave, watched
-from keyed.runtimes.local.source import Arrivals, arrivals
+from keyed.runtimes.local.local_sinks import check_declared, write
+from keyed.runtimes.local.process import Interrupted, leave, watched
+from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
 from keyed.shown import Shown
@@ -48,7 +52,7 @@ from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
-from keyed.views.state_tables import StateTables
+from keyed.tables.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +107,10 @@ class LocalQuery(Shown):
         self._result: RunResult | None = None
         self.progress: Progress | None = None
         self._hints = Hints(last, outputs)
+        #: The outputs whose columns were not compared yet with those of the files that are there.
+        self._unchecked: set[BoundOutput] = set()
+        #: The kinds of bad rows that were logged, by operator.
+        self._bad: set[tuple[str, str]] = set()
         #: How many operators run together, and those that are chained to the one before them.
         self._sizes: list[int] = []
         self._chained: set[str] = set()
@@ -110,7 +118,16 @@ class LocalQuery(Shown):
     # The handle of a started query ------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return shown_query(self._last.name, self.progress)
+        return shown_query(self._last.name, self.progress, self.status)
+
+    @property
+    def status(self) -> Status:
+        """Status of the query. See `keyed.Query.status`."""
+        if self._error is not None:
+            return Status.FAILED
+        if not self.is_active:
+            return Status.CLOSED
+        return Status.STARTING if self.progress is None else Status.FOLLOWING
 
     @property
     def is_active(self) -> bool:
@@ -182,12 +199,15 @@ class LocalQuery(Shown):
         return result
 
     def _run(self) -> RunResult:
+        for source in self._last.sources:
+            check_not_ended(source)
         commits: BufferedCommits = MemoryCommitStore()
         if self._checkpoint is not None:
             commits = CommitStore(self._checkpoint, group_access=self._group_access)
         operators: list[LocalOperator] = []
         with ExitStack() as stack:
             stack.callback(commits.close)
+            collector = stack.enter_context(Collector())
             if self._local_dir is not None:
                 folder = Path(self._local_dir)
             elif self._checkpoint is not None:
@@ -202,7 +222,9 @@ class LocalQuery(Shown):
             keeps = self._checkpoint is not None or any(stage.restore_from is not None for stage in chain)
             for stage in chain:
                 last = stage is self._last
-                operators.append(LocalOperator(stage, commits, folder, _microseconds, last=last, keeps=keeps))
+                operators.append(
+                    LocalOperator(stage, commits, folder, _microseconds, collector, last=last, keeps=keeps)
+                )
                 stack.callback(operators[-1].close)
             if position is None:
                 for operator in operators:
@@ -213,7 +235,7 @@ class LocalQuery(Shown):
                     stack.enter_context(held(bound.sink.path))
             self._claim(commits, position)
             stack.callback(self._close_source)
-            return self._run_batches(commits, operators, position, stack.enter_context(Collector()))
+            return self._run_batches(commits, operators, position, collector)
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
@@ -241,6 +263,8 @@ class LocalQuery(Shown):
             if isinstance(bound.sink, ParquetSink):
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
+                check_declared(bound)
+                self._unchecked.add(bound)
         if self._recorder is not None:
             self._recorder.claim(position.queries, position.batches - position.restored, position.batches)
 
@@ -283,7 +307,9 @@ class LocalQuery(Shown):
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._hints.end()
-        return RunResult(values, position.batches - before, metrics, self.restored, self._kept.read)
+        return RunResult(
+            values, position.batches - before, metrics, self.restored, self._kept.read, tabled(self._outputs)
+        )
 
     @property
     def _logs_time(self) -> bool:
@@ -350,7 +376,8 @@ class LocalQuery(Shown):
                 if stage.name in self._chained:
                     rows = operator.rows_handed_on(operators[operators.index(operator) - 1])
                 else:
-                    rows = _rows_of(operator, arrived, emitted)
+                    rows = operator.of_one_type(_rows_of(operator, arrived, emitted))
+                self._log_reasons(stage, rows)
                 result = operator.run(
                     rows,
                     upstream=[reached[name] for name in stage.waits_for],
@@ -363,7 +390,9 @@ class LocalQuery(Shown):
                 _divert(stage, rows, emitted)
             for bound in self._outputs:
                 found = emitted.get(bound.output.address)
-                write(bound, found or Emitted(), position.batches)
+                wrote = write(bound, found or Emitted(), position.batches, checks=bound in self._unchecked)
+                if wrote:
+                    self._unchecked.discard(bound)
             for (name, side), found in emitted.items():
                 if side is not None and found.values:
                     self._hints.emitted(name, [side])
@@ -382,6 +411,14 @@ class LocalQuery(Shown):
         self._hints.look(self.progress, arrived.highest)
         if self._on_progress is not None:
             self._on_progress(self.progress)
+
+    def _log_reasons(self, stage: Stage, rows: SourceRows) -> None:
+        """Log why rows are bad: the first of each kind, once."""
+        for each in rows.inputs or [rows]:
+            for kind, reason in each.reasons.items():
+                if (stage.name, kind) not in self._bad:
+                    self._bad.add((stage.name, kind))
+                    _log.warning("operator %r: a bad row: %s; further ones are counted in rows_bad", stage.name, reason)
 
     def _record(self, to: Recorder, arrived: Arrivals, batch: int) -> None:
         """Record the rows of the first operator: those of vectorized functions in their columns, others as elements."""
@@ -428,9 +465,9 @@ class LocalQuery(Shown):
         if not with_position:
             _log.warning(
                 "batch %d is restored without a position: the state is restored, and the source is read from its start",
-                cut.sequence,
+                batch_id(cut.sequence),
             )
-        self.restored = Restored(cut.sequence, with_position=with_position)
+        self.restored = Restored(batch_id(cut.sequence), with_position=with_position)
         # All at once: half of a restored query is none.
         for loader in loaders:
             loader.write_meta()

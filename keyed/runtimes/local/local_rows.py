@@ -7,7 +7,7 @@ without a zone, and a text with a lone surrogate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -37,6 +37,8 @@ _CONTAINERS = frozenset({list, dict, set, bytearray})
 _all_unchanging = UNCHANGING.issuperset
 _all_text = frozenset({str}).issuperset
 _ANY_VALUE = frozenset({int, bool, bytes, float, Decimal, date, UUID})
+#: Of these `_bad_keys` finds those that cannot be stored.
+_OF_KEYS = _ANY_VALUE | {str, datetime}
 
 
 @attrs.define(eq=False)
@@ -46,7 +48,7 @@ class SourceRows:
     Attributes:
         chunks: The rows, as `keyed.engine.batch.Batch` has them.
         table: The same as an Arrow table, for a vectorized operator, in arrival order and with
-            `keyed.TIMESTAMP_COLUMN`; ``None`` if it is to be made of ``chunks``.
+            `keyed.vectorized.TIMESTAMP_COLUMN`; ``None`` if it is to be made of ``chunks``.
         read: Number of rows read from the source, bad ones included.
         highest: Highest timestamp, ``None`` if there is none.
         ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
@@ -54,6 +56,7 @@ class SourceRows:
         held: Whether it was not read, though it may have rows.
         key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
         bad: Bad rows, where the stream diverts them.
+        reasons: Why the first of each kind is bad.
         by_partition: Highest timestamp by partition, where the strategy tells partitions apart.
         inputs: The rows of each input, where the operator reads several; then the others are of all together.
         groups: The rows of each key group, where the operator is chained to the one that emitted them.
@@ -68,6 +71,7 @@ class SourceRows:
     held: bool = False
     key_type: str = ""
     bad: list[Any] = attrs.field(factory=list)
+    reasons: dict[str, str] = attrs.field(factory=dict)
     by_partition: dict[str, int] | None = None
     inputs: list[SourceRows] = attrs.field(factory=list)
     groups: list[SourceRows] = attrs.field(factory=list)
@@ -84,6 +88,29 @@ class SourceRows:
             elif rows.highest is not None:
                 found[index, ""] = rows.highest
         return found
+
+    def without(self, reasons: Mapping[int, str]) -> SourceRows:
+        """Return the rows without some of its one chunk, which are added to the bad ones.
+
+        Args:
+            reasons: Why a row is bad, by its place.
+        """
+        if not reasons:
+            return self
+        ((keys, timestamps, elements, _),) = self.chunks()
+        values = list(elements)
+        good = [index for index in range(len(values)) if index not in reasons]
+        rows = SourceRows.of(
+            [keys[index] for index in good],
+            None if timestamps is None else [timestamps[index] for index in good],
+            [values[index] for index in good],
+            self.read,
+        )
+        rows.bad = [*self.bad, *(values[index] for index in sorted(reasons))]
+        rows.reasons = {**self.reasons}
+        for index in sorted(reasons):
+            rows.reasons.setdefault(reasons[index].partition(":")[0], f"{reasons[index]}, in {_shown(values[index])}")
+        return rows
 
     @classmethod
     def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
@@ -106,29 +133,69 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
     Raises:
         RowError: There are bad rows, and the stream refuses them.
     """
+    if stage.source.on_bad_row is not None:
+        return _sorted_out(stage, values, timestamps, limit)
     source = stage.source
     if source.time is not None and timestamps is None:
-        get = source.time if callable(source.time) else _field_getter(source.time, "timestamp column", stage.name)
-        timestamps = [timestamp_of(get(value)) for value in values]
+        get_time = _time_getter(source, stage.name)
+        timestamps = [get_time(value) for value in values]
     keys = list(map(key_getter(stage.keys, stage.name), values))
-    diverted = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
-    if source.on_bad_row is not None and not _is_text(values):
-        # Without `on_bad_row` such a text is refused where it is stored or written.
-        diverted |= {i for i, value in enumerate(values) if not _is_text(value)}
-    if not diverted:
-        return _partitioned(source, SourceRows.of(keys, timestamps, values, len(values)))
-    if source.on_bad_row is None:
-        first = min(diverted)
+    bad = {*_bad_keys(keys), *(_bad_times(timestamps, limit) if timestamps is not None else ())}
+    if bad:
+        first = min(bad)
         _refuse(source, stage.name, values[first], keys[first], None if timestamps is None else timestamps[first])
-    good = [i for i in range(len(values)) if i not in diverted]
-    rows = SourceRows.of(
-        [keys[i] for i in good],
-        None if timestamps is None else [timestamps[i] for i in good],
-        [values[i] for i in good],
-        len(values),
-    )
-    rows.bad = [values[i] for i in sorted(diverted)]
-    return _partitioned(source, rows)
+    return partitioned(source, SourceRows.of(keys, timestamps, values, len(values)))
+
+
+def _sorted_out(
+    stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None
+) -> SourceRows:
+    """Return the rows of a batch, with the bad ones apart: nothing that is wrong with an element ends the query."""
+    source = stage.source
+    reasons: dict[int, str] = {}
+    keys = _each(key_getter(stage.keys, stage.name), values, "key", reasons)
+    if source.time is not None and timestamps is None:
+        timestamps = _each(_time_getter(source, stage.name), values, "timestamp", reasons)
+    # Names of methods are attributes too: what an element has of the name of a key may be anything.
+    of_bad_keys = _bad_keys(keys) if set(map(type, keys)) <= _OF_KEYS else range(len(keys))
+    for index in of_bad_keys:
+        if (reason := "is null" if _is_null(keys[index]) else _reason(keys[index])) is not None:
+            reasons.setdefault(index, f"key: {reason}")
+    for index in () if timestamps is None else _bad_times(timestamps, limit):
+        reasons.setdefault(index, "timestamp: it is missing, of another type, or too far ahead")
+    if not _is_text(values):
+        for index, value in enumerate(values):
+            if not _is_text(value):
+                # Without `on_bad_row` such a text is refused where it is stored or written.
+                reasons.setdefault(index, "value: text that cannot be encoded, or containers in one another too deep")
+    if source.watermark.partition_by is not None:
+        _each(_field_getter(source.watermark.partition_by, "partition column"), values, "partition", reasons)
+    rows = SourceRows.of(keys, timestamps, values, len(values)).without(reasons)
+    return partitioned(source, rows)
+
+
+#: What reading a field of an element raises if it is not as the others are. Other exceptions are errors of the program.
+_OF_ELEMENTS = (ArithmeticError, AttributeError, KeyedError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def _each(get: Callable[[Any], Any], values: Sequence[Any], what: str, reasons: dict[int, str]) -> list[Any]:
+    """Return what is read of each element; ``None`` where it cannot be read, which is added to the reasons."""
+    try:
+        return list(map(get, values))
+    except _OF_ELEMENTS:
+        found = []
+    for index, value in enumerate(values):
+        try:
+            found.append(get(value))
+        except _OF_ELEMENTS as error:
+            found.append(None)
+            reasons.setdefault(index, f"{what}: it cannot be read ({type(error).__name__})")
+    return found
+
+
+def _time_getter(source: Source, operator: str) -> Callable[[Any], int | None]:
+    get = source.time if callable(source.time) else _field_getter(str(source.time), "timestamp column", operator)
+    return lambda value: timestamp_of(get(value))
 
 
 def check_column(name: str, columns: Sequence[str], operator: str) -> None:
@@ -141,7 +208,7 @@ def check_column(name: str, columns: Sequence[str], operator: str) -> None:
         raise DefinitionError(f"operator {operator!r}: column {name!r} is not in the source: {', '.join(columns)}")
 
 
-def _partitioned(source: Source, rows: SourceRows) -> SourceRows:
+def partitioned(source: Source, rows: SourceRows) -> SourceRows:
     """Return rows with the highest timestamp of each partition, if the watermark follows those."""
     name = source.watermark.partition_by
     if name is not None:
@@ -224,7 +291,7 @@ def _taken(element: Any) -> Any:
     """Return what a container holds now; the container itself if that cannot be copied."""
     try:
         return snapshot(element)
-    except EncodingError:
+    except (EncodingError, RecursionError):
         return element
 
 
@@ -323,16 +390,37 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
     )
 
 
+def _is_null(key: Any) -> bool:
+    try:
+        return is_null(key)
+    except RecursionError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    try:
+        return shown(value)
+    except Exception:  # noqa: BLE001 - whatever its repr raises, it is of a class of the user's, or nested too deep
+        return f"an object of type {type(value).__name__}"
+
+
 def _is_text(value: Any) -> bool:
-    """Tell whether all texts in plain data can be encoded."""
+    """Tell whether all texts in plain data can be encoded, and it is not nested without an end."""
+    try:
+        return _has_text(value)
+    except RecursionError:
+        return False
+
+
+def _has_text(value: Any) -> bool:
     if value.__class__ is str:
         try:
             return value.isascii() or bool(value.encode())
         except UnicodeEncodeError:
             return False
     if isinstance(value, tuple | list | set | frozenset):
-        return all(map(_is_text, value))
-    return value.__class__ is not dict or (all(map(_is_text, value)) and all(map(_is_text, value.values())))
+        return all(map(_has_text, value))
+    return value.__class__ is not dict or (all(map(_has_text, value)) and all(map(_has_text, value.values())))
 
 
 def _are_good(keys: Sequence[Any]) -> bool:
@@ -363,4 +451,6 @@ def _reason(key: Any) -> str | None:
         encode_key(key)
     except EncodingError as error:
         return str(error)
+    except RecursionError:
+        return "tuples nested too deep"
     return None

@@ -8,10 +8,11 @@ from typing import Any
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import BoundOutput
+from keyed.inference import unannotated
 from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.runtimes.local.local_rows import as_rows
-from keyed.runtimes.sink_folder import replace_file
+from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -19,11 +20,44 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 _PIECE = 4096
 
 
-def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -> None:
+def check_declared(bound: BoundOutput) -> None:
+    """Compare the declared columns of an output to a Parquet sink with those of the files that are there.
+
+    Raises:
+        SinkError: They are others.
+    """
+    schema = _schema(bound)
+    if schema is not None and isinstance(bound.sink, ParquetSink):
+        from keyed.arrow.write import arrow_schema
+
+        _check_columns(bound.sink, arrow_schema(schema))
+
+
+def _check_columns(sink: ParquetSink, new: Any) -> None:
+    import pyarrow.parquet as pq
+
+    from keyed.arrow.kinds import kinds
+
+    last = last_file(LocalFolder(sink.path).parquet_files())
+    if last is not None:
+        check_columns(sink.path, last, kinds(pq.read_schema(Path(sink.path, last))), kinds(new))
+
+
+def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *, checks: bool = False) -> bool:
     """Write what a batch emitted to the output's sink, in place of what the same batch wrote before.
+
+    Args:
+        bound: The output with its sink.
+        emitted: What the batch emitted.
+        batch_id: Its id.
+        checks: Whether the columns, where none are declared, are compared with those of the files that are there.
+
+    Returns:
+        Whether there was something to write.
 
     Raises:
         OutputDefinitionError: A value does not fit the columns of the output.
+        SinkError: The files that are there have other columns.
         QueryFailed: The sink raised.
     """
     sink, schema = bound.sink, _schema(bound)
@@ -35,11 +69,15 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int) -
         else:
             tables = isinstance(emitted, EmittedTables)
             table = _table_of_tables(bound, emitted) if tables else _table_of_values(bound, sink, emitted.values)
+            if checks and schema is None and table is not None and not _takes_bad_rows(bound):
+                _check_columns(sink, table.schema)
             _write_parquet(sink, table, schema, batch_id)
+            return table is not None
     except KeyedError:
         raise
     except Exception as error:
         raise failed(sink, batch_id, error) from error
+    return True
 
 
 def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
@@ -85,7 +123,7 @@ def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -
     if schema is None and not hasattr(values[0], "_fields"):
         raise OutputDefinitionError(
             f"Parquet sink {sink.path!r}: values like {values[0]!r} have no columns; give process(..., output=...) or "
-            "OutputTag(name, type)"
+            f"OutputTag(name, type){'' if bound.output.tag else unannotated(bound.output.stage.function)}"
         )
     return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)
 
@@ -94,7 +132,7 @@ def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
     """Return the emitted tables as one without their timestamps, ``None`` if there are none."""
     import pyarrow as pa
 
-    from keyed.tables.batches import shaped
+    from keyed.table_state.batches import shaped
 
     if not emitted.tables:
         return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from keyed.changelog.model import batch_id
 from keyed.engine.group_log import GroupLog
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
@@ -18,7 +19,7 @@ from keyed.functions import KeyedProcessFunction
 from keyed.ids import random_id
 from keyed.operators import OperatorSpec, check_parallelism
 from keyed.recovery.cut import Cut, header_of, with_cut
-from keyed.recovery.restore import load
+from keyed.recovery.loading import load
 from keyed.restoring import RestorePoint
 from keyed.results import Restored, RestoreProgress
 from keyed.runtimes.local.local_position import encode_position, restored_position
@@ -41,7 +42,7 @@ class _Target:
         return Loader(self.log, MemoryStore(), meta)
 
 
-def restore_checkpoint(
+def restore(
     path: str | os.PathLike[str],
     points: Sequence[RestorePoint],
     parallelism: int | None = None,
@@ -99,4 +100,4 @@ def restore_checkpoint(
         shutil.rmtree(path, ignore_errors=True)
         raise
     commits.close()
-    return Restored(cut.sequence, with_position=with_position)
+    return Restored(batch_id(cut.sequence), with_position=with_position)

@@ -6,6 +6,7 @@ start, after a look at whether it begins with those rows (`keyed.runtimes.local.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ import msgspec
 from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
-from keyed.errors import CheckpointError, DefinitionError
+from keyed.errors import CheckpointError, DefinitionError, SourceError
 from keyed.global_tables import GlobalTable, TableReader
 from keyed.graph import Source, Stage
 from keyed.runtimes.local.alignment import Alignment
@@ -183,6 +184,7 @@ def batches(
     table = _arrow(data)
     if table is not None:
         yield from _table_batches(readers, table, position, size, keeps=keeps, limit=limit, first=first)
+        _note_end(source)
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise DefinitionError(
@@ -197,6 +199,27 @@ def batches(
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
             position.consumed = tracker.consumed()
         yield _for_each(readers, taken, limit)
+    _note_end(source)
+
+
+def _note_end(source: Source) -> None:
+    if isinstance(source.data, Iterator):
+        source.ended.append(True)
+
+
+def check_not_ended(source: Source) -> None:
+    """Check that a source is no iterator which has nothing any more. Called before a run changes anything.
+
+    Raises:
+        SourceError: An earlier run has read it to its end, or something else has.
+    """
+    data = source.data
+    is_closed = inspect.isgenerator(data) and inspect.getgeneratorstate(data) == inspect.GEN_CLOSED
+    if is_closed or source.ended:
+        raise SourceError(
+            f"the source is an iterator ({type(data).__name__}) that was read to its end already, so this run would "
+            "get nothing of it; give a list, or make the stream once more with a new iterator"
+        )
 
 
 def _for_each(readers: Sequence[Stage], taken: list[Any], limit: Limit | None) -> list[SourceRows]:
@@ -423,7 +446,7 @@ def _check_length(there: int, consumed: int) -> None:
 def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
     """Return rows of a table without bad ones, in the order in which they run."""
     from keyed.arrow.event_times import event_times, time_order
-    from keyed.tables.batches import first_key
+    from keyed.table_state.batches import first_key
 
     times, highest = None, None
     if timestamp is not None:

@@ -17,13 +17,16 @@ from keyed.arrow.write import table_of
 from keyed.codec.keys import key_type
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
-from keyed.errors import OutputDefinitionError
+from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
-from keyed.tables.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
+from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
+
+#: What an element raises that does not fit the columns of a table.
+_MISFITS = (KeyedError, pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRows:
@@ -127,8 +130,30 @@ def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
         whole: pa.Table = rows.table()
         return whole
     where = f"operator {spec.name!r}, elements of the source"
-    tables = [_table(list(values), times, None, where) for _, times, values, _ in rows.chunks()]
+    tables = [_table(list(values), times, None, where) for keys, times, values, _ in rows.chunks() if keys]
     return pa.concat_tables(tables, promote_options="default") if tables else None
+
+
+def misfits(values: list[Any]) -> dict[int, str]:
+    """Return which elements have no place in one table with those before them, and why."""
+    try:
+        if values:
+            _table(values, None, None, "")
+    except _MISFITS:
+        pass
+    else:
+        return {}
+    found, columns = {}, None
+    for number, value in enumerate(values):
+        try:
+            own = _table([value], None, None, "").schema
+            if columns is not None and own.names != columns.names:
+                found[number] = f"value: it has other columns than {', '.join(columns.names)}"
+            else:
+                columns = own if columns is None else pa.unify_schemas([columns, own], promote_options="permissive")
+        except _MISFITS as error:
+            found[number] = f"value: {error}"
+    return found
 
 
 def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> pa.Table:

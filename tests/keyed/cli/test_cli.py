@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from random import Random
 
 import pytest
 
+import keyed
 from docs.generate import ROOT
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main, parser
@@ -50,26 +52,65 @@ def test_errors_are_told(tmp_path, capsys):
     assert main(["compact", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("error: there is no changelog in ")
+    assert "is not there; give the folder of a changelog (see https://" in said.err
     for wrong in ([], ["nothing"], ["compact"], ["compact", "x", "--lag-seconds", "y"]):
         with pytest.raises(SystemExit) as ended:
             main(wrong)
         assert ended.value.code == 2
+    keyed.DirectoryChangelog(tmp_path).prepare("op", 1)
     assert main(["compact", str(tmp_path), "--lag-seconds", "-1"]) == 1
     assert "compaction_lag" in capsys.readouterr().err
 
 
-def test_errors_name_a_changelog_by_its_path(tmp_path, capsys):
-    path = str(tmp_path / "nothing")
-    assert main(["verify", path]) == 1
-    assert capsys.readouterr().err == f"error: changelog {path} is no changelog yet: nothing was written to it\n"
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("verfy log", "'verfy' is no command (did you mean 'verify'?): choose from compact, flush"),
+        ("x", "'x' is no command: choose from compact, flush"),
+        ("--verson", "'--verson' is no option of keyed (did you mean '--version'?)"),
+        ("scan log t --limt 5", "'--limt' is no option of keyed scan (did you mean '--limit'?)"),
+        ("scan log t --limt=5", "'--limt' is no option of keyed scan (did you mean '--limit'?)"),
+        # Not that --key is missing.
+        ("replay log a:b a:c rows --keys shop", "'--keys' is no option of keyed replay (did you mean '--key'?)"),
+        ("inspect checkpoint --zzzzzz", "'--zzzzzz' is no option of keyed inspect\n"),
+    ],
+)
+def test_misspelt_names_are_answered_with_near_ones(capsys, line, message):
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
-def test_it_runs_as_a_program(changelog):
-    command = [sys.executable, "-m", "keyed.cli", "compact", changelog.path, "--lag-seconds", "0"]
+def test_what_only_looks_like_an_option_is_a_value(changelog, capsys):
+    sample = ["get", changelog.path, "s", "--", "--limt"]
+    assert main(sample) == 1
+    assert "no option" not in capsys.readouterr().err
+    # Options may be shortened, as ever.
+    assert main(["compact", changelog.path, "--lag", "3600"]) == 0
+
+
+@pytest.mark.parametrize("program", [["-m", "keyed.cli"], ["-c", "from keyed.cli.main import console; console()"]])
+def test_it_runs_as_a_program(changelog, program):
+    command = [sys.executable, *program, "compact", changelog.path, "--lag-seconds", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert len(done.stdout.splitlines()) == 3
     assert len(bases(changelog)) == 2
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"keyed {keyed.__version__}\n" == f"keyed {package['version']}\n"
+
+
+def test_docs_name_the_program():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    said = [str(page) for page in pages if "python -m keyed.cli" in page.read_text()]
+    # The page of commands names the other way to call it, once.
+    assert said == [str(ROOT / "docs" / "reference" / "options.md")]
 
 
 def test_every_command_and_option_is_documented():

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import keyed
-import windows as w
+from keyed import windows as w
 from keyed.cli.main import main
+from tests.keyed.cli.conftest import Count
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 
 
@@ -29,8 +30,8 @@ class Sold(keyed.KeyedProcessFunction):
         return ()
 
 
-class Total(keyed.VectorizedFunction):
-    totals = keyed.TableState("shop bigint, n bigint", key="shop")
+class Total(keyed.vectorized.VectorizedFunction):
+    totals = keyed.vectorized.TableState("shop bigint, n bigint", key="shop")
 
     def process_batch(self, table, ctx):
         self.totals.merge(table, {"n": "sum"})
@@ -58,7 +59,9 @@ def test_states_and_counters_of_all_operators_are_told(checkpoint, capsys):
     found = inspected(capsys, checkpoint)
     assert list(found) == ["Sold", "Total"]
     sold = found["Sold"]
-    assert (sold["commit"], sold["groups"], sold["counters"]["rows_in"]) == (1, 3, 3)
+    assert (sold["batch"], sold["groups"], sold["counters"]["rows_in"]) == (0, 3, 3)
+    # Each of the three key groups counts the batch.
+    assert "batches" not in sold["counters"]
     entries = {name: state["entries"] for name, state in sold["states"].items()}
     assert entries == {"sold": 2, "titles": 3, "window": 2, "timers": 2}
     assert sold["states"]["titles"]["types"] == "str -> int"
@@ -88,16 +91,27 @@ def test_windows_that_are_kept_in_a_list_are_shown_one_by_one(tmp_path, capsys):
 def test_it_is_shown_to_people(checkpoint, capsys):
     assert main(["inspect", str(checkpoint), "--operator", "Sold", "--key", "2"]) == 0
     out = capsys.readouterr().out
-    assert "Sold: batch 1, 3 key groups" in out
+    assert "Sold: batch 0, 3 key groups, watermark 4 (1970-01-01 00:00:00.004 UTC)\n" in out
+    assert "batches" not in out
     assert "titles  map" in out
     assert "Total" not in out
     assert main(["inspect", str(checkpoint), "--key", "17"]) == 1
     assert "nothing" in capsys.readouterr().out
 
 
+def test_clocks_that_are_none_are_named(tmp_path, capsys):
+    stream = keyed.stream([{"word": "be"}]).key_by("word").process(Count(), "word string, n bigint")
+    stream.run(checkpoint=tmp_path / "open", drain=False)
+    assert main(["inspect", str(tmp_path / "open")]) == 0
+    assert "watermark none\n" in capsys.readouterr().out
+    stream.run(checkpoint=tmp_path / "ended", drain=True)
+    assert main(["inspect", str(tmp_path / "ended")]) == 0
+    assert "watermark end of input\n" in capsys.readouterr().out
+
+
 def test_what_is_not_there_is_refused(checkpoint, tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "none")]) == 1
-    assert "there is no checkpoint" in capsys.readouterr().err
+    assert "is not there; give the folder of a checkpoint" in capsys.readouterr().err
     assert main(["inspect", str(checkpoint), "--operator", "Other"]) == 1
     assert "has no operator 'Other'; it has: Sold, Total" in capsys.readouterr().err
     assert main(["inspect", str(checkpoint), "--key", "x"]) == 1
@@ -110,7 +124,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused_and_left_as_it_is(tmp_path, c
     before = sorted(tmp_path.rglob("*"))
     for folder in (tmp_path, tmp_path / "log"):
         assert main(["inspect", str(folder)]) == 1
-        assert f"there is no checkpoint in {folder}" in capsys.readouterr().err
+        assert f"CHECKPOINT '{folder}' is " in capsys.readouterr().err
         assert main(["flush", str(folder), str(tmp_path / "log")]) == 1
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -121,3 +135,7 @@ def test_a_checkpoint_of_spark(spark, tmp_path, capsys):
     found = inspected(capsys, tmp_path / "checkpoint", "--key", "a")["count"]
     assert (found["groups"], found["states"]["seen"]["entries"], found["counters"]["rows_in"]) == (2, 2, 3)
     assert found["entries"] == [{"state": "seen", "entry": None, "value": [2, 6], "about": None}]
+    assert main(["verify", str(tmp_path / "checkpoint")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["group", "0", "1", "group", "group"]
+    assert lines[3].startswith("group 0: no hash is kept")

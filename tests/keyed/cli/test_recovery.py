@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.cli.command import changelog_of
 from keyed.cli.main import main, parser
+from keyed.engine.meta import encode_meta
 from keyed.errors import DefinitionError
+from keyed.stores import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import broken_off, run_count
@@ -25,10 +28,40 @@ def log(tmp_path):
 def test_verify(log, tmp_path, capsys):
     assert main(["verify", log.path]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["group", "first", "commit", "last", "commit", "entries"]
-    assert [line.split() for line in lines] == [["0", "1", "10", "5"], ["1", "1", "10", "5"]]
+    assert head.split() == ["group", "first", "batch", "last", "batch", "entries"]
+    assert [line.split() for line in lines] == [["0", "0", "9", "5"], ["1", "0", "9", "5"]]
     assert main(["verify", log.path, "--checkpoint", str(tmp_path / "checkpoint")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_verify_takes_a_checkpoint_alone(log, tmp_path, capsys):
+    checkpoint = str(tmp_path / "checkpoint")
+    assert main(["verify", checkpoint]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["0", "9", "9", "5"], ["1", "9", "9", "5"]]
+    with closing(CommitStore(checkpoint)) as commits:
+        kept = commits.group_log("Count", 1)
+        meta = kept.meta("a test")
+        assert meta is not None
+        meta.hash = "0" * 32
+        kept.write_meta(encode_meta(meta))
+        commits.commit()
+    assert main(["verify", checkpoint]) == 1
+    assert "group 1: the hash of its 5 live entries is" in capsys.readouterr().err
+
+
+def test_verify_of_a_checkpoint_takes_all_its_operators(tmp_path, capsys):
+    life = Life(tmp_path, "functions")
+    broken_off(life, 8)
+    assert main(["verify", str(life.folder / "checkpoint")]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("operator")] == ["operator Windows", "operator Totals"]
+
+
+def test_verify_of_a_checkpoint_without_hashes_says_so(tmp_path, capsys):
+    run_count(range(100), checkpoint=tmp_path / "checkpoint")
+    assert main(["verify", str(tmp_path / "checkpoint")]) == 0
+    assert "group 0: no hash is kept" in capsys.readouterr().out
 
 
 def test_verify_tells_what_is_wrong(log, tmp_path, capsys):
@@ -49,26 +82,26 @@ def test_flush(tmp_path, capsys):
     command = ["flush", str(tmp_path / "checkpoint"), f"Count={tmp_path / 'log'}"]
     for _ in range(2):
         assert main(command) == 0
-        assert capsys.readouterr().out == "Count: commit 10\n"
+        assert capsys.readouterr().out == "Count: batch 9\n"
     assert main(["verify", str(tmp_path / "log"), "--checkpoint", str(tmp_path / "checkpoint")]) == 0
     assert main(["flush", str(tmp_path / "checkpoint"), str(tmp_path / "log")]) == 1
     assert "give OPERATOR=CHANGELOG" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [[], ["--parallelism", "1"], ["--parallelism", "5"], ["--until", "4"]])
+@pytest.mark.parametrize("options", [[], ["--parallelism", "1"], ["--parallelism", "5"], ["--until", "3"]])
 def test_restore(log, tmp_path, capsys, options):
     restored = str(tmp_path / "restored")
     assert main(["restore", restored, log.path, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    batch = 4 if "--until" in options else 10
+    batch = 3 if "--until" in options else 9
     assert lines[0].startswith("Count: 1/2 key groups, ")
     assert lines[-1] == f"restored batch {batch}"
     parallelism = int(options[1]) if "--parallelism" in options else 2
     new = DirectoryChangelog(tmp_path / "new")
     result = run_count(range(110), new, checkpoint=restored, parallelism=parallelism)
-    assert (result.batches, result.metrics["Count"]["rows_in"]) == (11 - batch, 110)
+    assert (result.batches, result.metrics["Count"]["rows_in"]) == (10 - batch, 110)
     assert main(["restore", restored, log.path]) == 1
-    assert "is not empty" in capsys.readouterr().err
+    assert "is a checkpoint of the local runtime; give a new folder" in capsys.readouterr().err
     assert main(["verify", new.path, "--checkpoint", restored]) == 0
 
 
@@ -104,7 +137,7 @@ def test_restore_at_no_parallelism(log, tmp_path, capsys, parallelism):
 
 def test_restore_at_a_time(log, tmp_path, capsys):
     assert main(["restore", str(tmp_path / "a"), log.path, "--until", "1970-01-01T00:00:03.5Z"]) == 0
-    assert "restored batch 4" in capsys.readouterr().out
+    assert "restored batch 3" in capsys.readouterr().out
     for wrong in ("soon", "1970-01-01T00:00:03"):
         assert main(["restore", str(tmp_path / "b"), log.path, "--until", wrong]) == 1
         assert "until" in capsys.readouterr().err
@@ -120,7 +153,7 @@ def test_standby(log, tmp_path, capsys):
 
 def test_names_of_changelogs():
     def named(text: str, *options: str) -> Any:
-        return changelog_of(text, parser().parse_args(["verify", text, *options]))
+        return changelog_of(text, parser().parse_args(["verify", text, *options]), may_be_new=True)
 
     assert named("some/folder") == DirectoryChangelog("some/folder", auto_compact=False)
     settings = ["--kafka-setting", "security.protocol=SSL", "--kafka-setting", "ssl.ca.location=a=b"]

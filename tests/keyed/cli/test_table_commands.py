@@ -10,6 +10,7 @@ import pytest
 import keyed
 from docs.generate import ROOT
 from keyed.cli.main import main
+from keyed.cli.table_commands import _tokens
 from keyed.testing import KeyedTestHarness
 
 
@@ -42,11 +43,11 @@ def said(capsys, *arguments, status=0):
 def test_tables_are_printed_for_people_and_for_machines(log, capsys):
     assert said(capsys, "tables", log).splitlines() == [
         "table   operator  kind   types       entries  batch",
-        "sold    function  value  int         2        3",
-        "by_day  function  map    str -> int  3        3",
+        "sold    function  value  int         2        2",
+        "by_day  function  map    str -> int  3        2",
     ]
-    assert said(capsys, "get", log, "sold", "Die Hard").splitlines() == ["key       value  batch", "Die Hard  5      3"]
-    assert json.loads(said(capsys, "get", log, "sold", "Die Hard", "--json", "--as-of", "1"))["value"] == 2
+    assert said(capsys, "get", log, "sold", "Die Hard").splitlines() == ["key       value  batch", "Die Hard  5      2"]
+    assert json.loads(said(capsys, "get", log, "sold", "Die Hard", "--json", "--as-of", "0"))["value"] == 2
     assert json.loads(said(capsys, "get", log, "by_day", "Die Hard", "--entry", "tuesday", "--json"))["value"] == 3
     assert said(capsys, "get", log, "sold", "Alien", status=1)
     lines = said(capsys, "scan", log, "sold", "--prefix", "D", "--json").splitlines()
@@ -88,19 +89,20 @@ def test_a_folder_of_tables_is_used_again_and_read_beside_its_follower(log, tmp_
     folder = str(tmp_path / "tables")
     said(capsys, "get", log, "sold", "Heat", "--tables", folder)
     assert "Heat" in said(capsys, "get", folder, "sold", "Heat")
-    with keyed.open_tables(keyed.DirectoryChangelog(log), folder):
+    with keyed.tables.open_tables(keyed.DirectoryChangelog(log), folder):
         assert "Heat" in said(capsys, "get", folder, "sold", "Heat")
         assert main(["get", log, "sold", "Heat", "--tables", folder]) == 1
         assert "kept level by another program" in capsys.readouterr().err
 
 
-def test_mistakes_are_told(log, tmp_path, capsys):
+def test_mistakes_are_told(log, panes, tmp_path, capsys):
     for arguments, message in (
         (["get", log, "nothing", "x"], "there is no table 'nothing'; the tables are: by_day, sold"),
         (["sql", log, "drop table sold"], "give one SELECT"),
-        (["tables", str(tmp_path / "none")], "no changelog yet"),
+        (["tables", str(tmp_path / "none")], "is not there; give a changelog"),
+        (["get", panes, "panes", "a", "--namespace", "[1]x"], "--namespace='[1]x' is no key of this table"),
         (["tail", log, "sold", "--after", "nonsense"], "is no token"),
-        (["scan", log, "sold", "--as-of", "yesterday"], "--as-of='yesterday': give the number of a batch"),
+        (["scan", log, "sold", "--as-of", "yesterday"], "--as-of='yesterday': give the id of a batch"),
         (["serve", log, "--host", "0.0.0.0"], "can be reached from other machines"),
         (["serve", log, "--token-file", str(tmp_path / "none")], "cannot be read"),
     ):
@@ -123,7 +125,63 @@ def test_serve_answers_until_it_is_stopped(log):
         server.communicate()
 
 
+class Panes(keyed.KeyedProcessFunction):
+    panes = keyed.ValueState(int)
+    named = keyed.ValueState(int)
+
+    def process_element(self, value, ctx):
+        _, start, number = value
+        self.panes.namespace((start, start + 10)).update(number)
+        self.panes.update(number)
+        self.named.namespace(str(start)).update(number)
+        return ()
+
+
+@pytest.fixture
+def panes(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "panes")
+    with KeyedTestHarness(Panes(), key=lambda value: value[0], changelog=changelog) as harness:
+        harness.process(("a", 0, 1))
+        harness.process(("a", 10, 2))
+        harness.process(("a", 10, 3))
+    return str(tmp_path / "panes")
+
+
+def test_what_is_in_a_namespace_is_printed_by_the_name_that_scan_prints(panes, capsys):
+    rows = [json.loads(line) for line in said(capsys, "scan", panes, "panes", "--json").splitlines()]
+    assert [row["namespace"] for row in rows] == [None, [0, 10], [10, 20]]
+    for row in rows[1:]:
+        found = said(capsys, "get", panes, "panes", "a", "--namespace", json.dumps(row["namespace"]), "--json")
+        assert json.loads(found)["value"] == row["value"]
+    assert json.loads(said(capsys, "get", panes, "panes", "a", "--json"))["value"] == 3
+    # Text that looks like a number is text where namespaces are text.
+    assert json.loads(said(capsys, "get", panes, "named", "a", "--namespace", "10", "--json"))["value"] == 3
+    assert said(capsys, "get", panes, "panes", "a", "--namespace", "[7, 17]", status=1)
+    versions = said(capsys, "history", panes, "panes", "a", "--namespace", "[10, 20]", "--json").splitlines()
+    assert [json.loads(line)["value"] for line in versions] == [3, 2]
+
+
+def test_clocks_of_versions_are_times_for_people(panes, capsys):
+    _, newest, *_ = said(capsys, "history", panes, "named", "a", "--namespace", "0").splitlines()
+    assert newest.split()[-3:] == ["none", "1", "false"]
+    assert newest.split()[4] == "UTC)"
+
+
 def test_help_has_examples(capsys):
     with pytest.raises(SystemExit):
         main(["get", "--help"])
     assert "keyed get job-log sold 'Die Hard'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_refused"), [(0o600, False), (0o640, False), (0o644, True), (0o620, True), (0o602, True)]
+)
+def test_a_file_of_tokens_that_others_can_read_is_refused(tmp_path, mode, is_refused):
+    path = tmp_path / "tokens"
+    path.write_text("token-of-all-tables-0001 *\n")
+    path.chmod(mode)
+    if is_refused:
+        with pytest.raises(keyed.errors.DefinitionError, match="others can read or change the tokens; chmod"):
+            _tokens(path)
+    else:
+        assert _tokens(path) == {"token-of-all-tables-0001": ["*"]}

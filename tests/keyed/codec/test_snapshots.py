@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import snapshot
+from keyed.extending import snapshot
 from keyed.rows import row
 
 

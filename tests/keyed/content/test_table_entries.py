@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import StateTtl, TableState, TimeDomain
+from keyed import StateTtl, TimeDomain
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
@@ -17,8 +17,9 @@ from keyed.content.addresses import PLAIN, TTL_EVENT, decode_time, key_of, state
 from keyed.content.blocks import TableBlock
 from keyed.content.table_entries import TableEntries
 from keyed.errors import CorruptionError
-from keyed.tables.layout import DUE_COLUMN, Layout
-from tests.keyed.tables.model import KEY, SCHEMA, row, table
+from keyed.table_state.layout import DUE_COLUMN, Layout
+from keyed.vectorized import TableState
+from tests.keyed.table_state.model import KEY, SCHEMA, row, table
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "", "ü"]), st.none() | st.integers(-3, 3), st.none() | st.integers(-50, 50)),

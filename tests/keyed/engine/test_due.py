@@ -4,10 +4,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import TableState, TimeDomain, VectorizedFunction
+from keyed import TimeDomain
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
+from keyed.vectorized import TableState, VectorizedFunction
 from tests.keyed.engine.groups import Group
 
 TIME = st.integers(0, 40)

@@ -8,24 +8,26 @@ import pytest
 from keyed import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
-    CorruptionError,
-    DefinitionError,
-    EncodingError,
     KeyedError,
     KeyedProcessFunction,
     ListState,
     MapState,
     OutputTag,
-    StateAccessError,
     StateTtl,
     TimeDomain,
-    UserFunctionError,
     ValueState,
-    VectorizedFunction,
 )
 from keyed.engine.batch import Batch
-from keyed.errors import OutputDefinitionError
+from keyed.errors import (
+    CorruptionError,
+    DefinitionError,
+    EncodingError,
+    OutputDefinitionError,
+    StateAccessError,
+    UserFunctionError,
+)
 from keyed.testing import KeyedTestHarness, Record
+from keyed.vectorized import VectorizedFunction
 from tests.keyed.engine.groups import Group
 
 PROCESSING = TimeDomain.PROCESSING_TIME
@@ -386,14 +388,18 @@ def test_outputs_of_processing_timers_have_no_timestamp_unless_they_are_given_on
 
 
 def test_a_value_that_is_changed_after_it_was_read_is_not_stored():
+    def change(copy: list[int]) -> None:
+        copy.append(1)
+
     class Lists(KeyedProcessFunction):
         value = ValueState(list[int], default=[])
         items = ListState(list[int])
 
         def process_element(self, value, ctx):
-            self.value.value().append(1)
+            # By a function, which the check of the source does not follow.
+            change(self.value.value())
             for item in self.items:
-                item.append(1)
+                change(item)
             if value[1]:
                 self.value.update([0])
                 self.items.add([0])

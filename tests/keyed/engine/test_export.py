@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import pytest
 
-from keyed import ChangelogDiverged, ChangelogError
 from keyed.changelog import DirectoryChangelog
 from keyed.content import entry_hash
 from keyed.content.entry_hash import hash_sum, hash_text
@@ -16,6 +15,7 @@ from keyed.engine import key_group as group
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
+from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.operators import OperatorSpec
 from keyed.stores import MemoryCommitStore, MemoryStore
 from keyed.testing import MemoryChangelog
@@ -235,7 +235,7 @@ class TestAnotherCourse:
             subject.set("b", b"%d" % number)
         subject.commits.restore(before)
         subject.start()
-        self.refused(subject, "goes on to commit 4, the checkpoint ends with 3")
+        self.refused(subject, "goes on to batch 3, the checkpoint ends with 2")
 
     def test_a_checkpoint_that_was_set_back_and_has_gone_on(self, subject):
         before = subject.commits.snapshot()
@@ -245,18 +245,18 @@ class TestAnotherCourse:
         subject.start(exports=False)
         subject.set("b", b"2")
         subject.start()
-        self.refused(subject, "goes on to commit 4, the checkpoint ends with 4")
+        self.refused(subject, "goes on to batch 3, the checkpoint ends with 3")
         subject.start(exports=False)
         subject.set("b", b"3")
         subject.start()
-        self.refused(subject, "has another commit 4 than the checkpoint")
+        self.refused(subject, "has another batch 3 than the checkpoint")
 
     def test_batches_that_were_run_without_it(self, subject):
         subject.start(exports=False)
         for number in range(2):
             subject.set("b", b"%d" % number)
         subject.start()
-        self.refused(subject, "ends with commit 2, the checkpoint with 5: batches were run without it")
+        self.refused(subject, "ends with batch 1, the checkpoint with 4: batches were run without it")
 
     def test_one_batch_without_it_is_none_missing(self, subject):
         subject.group.flush()

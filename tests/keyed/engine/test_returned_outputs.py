@@ -3,8 +3,9 @@
 import pytest
 
 import keyed
-import windows as w
-from keyed import KeyedProcessFunction, OutputDefinitionError, OutputTag
+from keyed import KeyedProcessFunction, OutputTag
+from keyed import windows as w
+from keyed.errors import OutputDefinitionError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
 

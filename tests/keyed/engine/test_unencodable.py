@@ -2,7 +2,8 @@
 
 import pytest
 
-from keyed import EncodingError, KeyedProcessFunction, ListState, MapState, ReducingState, ValueState
+from keyed import KeyedProcessFunction, ListState, MapState, ReducingState, ValueState
+from keyed.errors import EncodingError
 from keyed.testing import KeyedTestHarness
 
 SURROGATE = "\ud800"

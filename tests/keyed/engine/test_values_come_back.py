@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import AggregatingState, EncodingError, KeyedProcessFunction, ListState, MapState, ReducingState, ValueState
+from keyed import AggregatingState, KeyedProcessFunction, ListState, MapState, ReducingState, ValueState
+from keyed.errors import EncodingError
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
 

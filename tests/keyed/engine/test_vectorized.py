@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import keyed
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, TIMESTAMP_COLUMN, OutputTag, VectorizedFunction
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
 from keyed.errors import (
     CheckpointFinished,
     DefinitionError,
@@ -22,6 +22,7 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.testing import KeyedTestHarness, Record
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 
 class Recorder(VectorizedFunction):
@@ -119,7 +120,7 @@ def test_rows_without_time_come_as_they_are() -> None:
 class Totals(VectorizedFunction):
     """A running sum a key, with a partial one before."""
 
-    totals = keyed.TableState("k string, n bigint", key="k")
+    totals = keyed.vectorized.TableState("k string, n bigint", key="k")
 
     def combine(self, table):
         return table.group_by("k").aggregate([("n", "sum")]).rename_columns(["k", "n"])
@@ -275,7 +276,7 @@ def test_a_kept_context_is_refused() -> None:
 
 def test_errors_name_operator_group_and_call() -> None:
     class Fails(VectorizedFunction):
-        rows = keyed.TableState("k string, n bigint", key="k")
+        rows = keyed.vectorized.TableState("k string, n bigint", key="k")
 
         def process_batch(self, table, ctx):
             self.rows.merge(table, {"n": "sum"})
@@ -332,7 +333,9 @@ def test_batches_may_be_cut_anywhere() -> None:
 class Windows(VectorizedFunction):
     """Windows of 10 ms by hand."""
 
-    sums = keyed.TableState("k string, start bigint, n bigint, total bigint, least bigint", key=("k", "start"))
+    sums = keyed.vectorized.TableState(
+        "k string, start bigint, n bigint, total bigint, least bigint", key=("k", "start")
+    )
 
     def process_batch(self, table, ctx):
         start = pc.multiply(pc.divide(table[TIMESTAMP_COLUMN], 10), 10)

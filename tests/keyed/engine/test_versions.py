@@ -155,6 +155,32 @@ def test_values_are_never_shared(batched):
         assert [record.value for record in harness.take_output()] == [[[1]], [[1], [2]]]
 
 
+class AtTheBound(KeyedProcessFunction):
+    """Puts, asks and deletes at each time around the beginning of the history."""
+
+    state = VersionedState(int, history=10)
+
+    def process_element(self, value, ctx):
+        put = [time for time in range(80, 101) if self.state.put(time, time) != NOT_PUT]
+        answered = [time for time in range(80, 101) if self.state.get(time) is not None]
+        deleted = [time for time in range(80, 101) if self.state.delete(time) is not None]
+        yield ctx.timer_service().current_watermark(), put[0], answered[0], deleted[0], len(put)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 5])
+def test_the_history_begins_at_the_highest_timestamp_less_delay_and_history(delay):
+    """To the millisecond, as the documentation has it: ``t + history`` above ``highest - delay - 1``."""
+    begin = 100 - delay - 10
+    expected = [(99 - delay, begin, begin, begin, 101 - begin)]
+    strategy = keyed.bounded_out_of_orderness(delay)
+    rows = keyed.stream([("k", 100)], timestamp=lambda row: row[1], watermark=strategy).key_by(lambda row: row[0])
+    assert rows.process(AtTheBound()).run().values == expected
+    with KeyedTestHarness(AtTheBound(), key=lambda row: row[0], watermark=strategy) as harness:
+        harness.process(("k", 100), 100)
+        assert [record.value for record in harness.take_output()] == expected
+        assert harness.metrics()["versions_dropped"] == 2 * (begin - 80)
+
+
 def test_the_newest_version_stays_after_the_end_of_input():
     with KeyedTestHarness(Program(), key=lambda value: value[0]) as harness:
         run(harness, "put", [1], 5)
@@ -179,7 +205,7 @@ def test_the_newest_version_stays_after_the_end_of_input():
 def test_what_is_no_time_is_refused(call, arguments):
     with (
         KeyedTestHarness(Program(), key=lambda value: value[0]) as harness,
-        pytest.raises(keyed.TimestampError, match=r"versioned state 'state': (timestamp|as_of|from_|to)="),
+        pytest.raises(keyed.errors.TimestampError, match=r"versioned state 'state': (timestamp|as_of|from_|to)="),
     ):
         run(harness, call, *arguments)
 
@@ -187,7 +213,7 @@ def test_what_is_no_time_is_refused(call, arguments):
 def test_a_value_of_another_type_is_refused():
     with (
         KeyedTestHarness(Program(), key=lambda value: value[0]) as harness,
-        pytest.raises(keyed.EncodingError, match="versioned state 'state'"),
+        pytest.raises(keyed.errors.EncodingError, match="versioned state 'state'"),
     ):
         run(harness, "put", "text", 1)
 
@@ -195,9 +221,9 @@ def test_a_value_of_another_type_is_refused():
 def test_declarations():
     state = VersionedState(float, history=keyed.StateTtl(hours=1).milliseconds, name="price")
     assert repr(state) == "VersionedState(float, name='price', history=3600000 ms)"
-    with pytest.raises(keyed.DefinitionError, match="history=-1 must be between 0 ms"):
+    with pytest.raises(keyed.errors.DefinitionError, match="history=-1 must be between 0 ms"):
         VersionedState(float, history=-1)
-    with pytest.raises(keyed.StateAccessError, match="versioned state 'price' was used outside of a call"):
+    with pytest.raises(keyed.errors.StateAccessError, match="versioned state 'price' was used outside of a call"):
         state.get()
 
 
@@ -213,7 +239,7 @@ def test_a_longer_history_is_no_change_of_the_state_and_another_type_is():
         snapshot = harness.snapshot()
     with KeyedTestHarness.restore(Longer(), snapshot, key=lambda value: value[0]) as longer:
         assert run(longer, "get") == VersionedRecord([1], 1)
-    with pytest.raises(keyed.StateSchemaChanged, match=r"versioned state 'state' of list.int., 6 ms of history"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match=r"versioned state 'state' of list.int., 6 ms of history"):
         KeyedTestHarness.restore(Other(), snapshot, key=lambda value: value[0])
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, OutputTag
+from keyed import OutputTag
 from keyed.arrow.write import arrow_schema
+from keyed.errors import DefinitionError
 from keyed.joins import AsOfJoin, IntervalJoin, WindowCoGroup, WindowJoin, explain
 from keyed.testing import Record, strategies
 
@@ -164,7 +165,7 @@ def test_a_cogroup_that_gives_none_gives_no_output():
 
 def streams(left="k string, t bigint"):
     """Connected streams of Arrow tables with these columns."""
-    tables = [arrow_schema(keyed.schema_of(ddl)).empty_table() for ddl in (left, "k string, t bigint")]
+    tables = [arrow_schema(keyed.extending.schema_of(ddl)).empty_table() for ddl in (left, "k string, t bigint")]
     first, second = (keyed.stream(each, timestamp="t") for each in tables)
     return first.connect(second).key_by("k")
 
@@ -205,7 +206,7 @@ def test_a_checkpoint_goes_on_with_the_path_that_it_was_begun_with(tmp_path, beg
         return joined(function, left[:number], right[:number], 3, checkpoint=tmp_path / "checkpoint", drain=number > 5)
 
     first = run(begun, 5)
-    with pytest.raises(keyed.StateSchemaChanged, match=f'joins with path="{begun}"'):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match=f'joins with path="{begun}"'):
         run(other, 10)
     found = [*first[0]["a"], *run(begun, 10)[0]["a"]]
     assert found == [(number, number) for number in range(10)]

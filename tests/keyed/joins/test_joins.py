@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import DefinitionError, OutputDefinitionError, OutputTag, TimeDomain, TimestampError, read_changelog
+from keyed import OutputTag, TimeDomain
+from keyed.errors import DefinitionError, OutputDefinitionError, TimestampError
 from keyed.joins import (
     AsOfJoin,
     EnrichmentJoin,
@@ -20,6 +21,7 @@ from keyed.joins import (
     WindowJoin,
     explain,
 )
+from keyed.recovery import read_changelog
 from keyed.testing import KeyedTestHarness, MemoryChangelog, Record
 
 LATE, ASIDE = OutputTag("late"), OutputTag("aside")

@@ -1,6 +1,7 @@
 """Look-up joins against a dictionary; which keys are asked for, how often, and after what."""
 
 import asyncio
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, DirectoryChangelog, UserFunctionError
-from keyed.joins import AsyncLookup, lookup_join
+from keyed import DirectoryChangelog
+from keyed.errors import DefinitionError, StateAccessError, UserFunctionError
+from keyed.joins import AsyncLookup, async_lookup, lookup_join
+from tests.support.waiting import until
 
 INPUT = "k string, n bigint, v bigint"
 
@@ -111,7 +114,7 @@ def test_what_was_committed_is_not_asked_for_again_and_what_was_not_is(tmp_path)
             raise RuntimeError("full")
 
     made = joined(rows("aabb"), lookup, changelog=log)
-    with pytest.raises(keyed.QueryFailed):
+    with pytest.raises(keyed.errors.QueryFailed):
         made.run(fail, checkpoint=tmp_path / "ck", rows_per_batch=2)
     assert lookup.asked == ["a", "b"]
     assert [row.name for row in made.run(checkpoint=tmp_path / "ck", drain=False).values] == ["B", "B"]
@@ -150,7 +153,7 @@ def test_what_cannot_be_is_refused_before_the_first_row(given, message):
     ],
 )
 def test_answers_of_another_form_are_refused(answer, message):
-    with pytest.raises(keyed.OutputDefinitionError, match=message):
+    with pytest.raises(keyed.errors.OutputDefinitionError, match=message):
         joined(rows("a"), lambda keys: answer).run()
 
 
@@ -288,3 +291,40 @@ def test_a_call_that_takes_too_long_is_named():
 
     with pytest.raises(TimeoutError, match=r"no answer within 0.01 s \(looking up 'x', attempt 2 of 2\)"):
         AsyncLookup(never, timeout=10, retries=1, pause=1)(["x"])
+
+
+@pytest.mark.parametrize("how", ["exit", "stop"])
+def test_a_function_that_ends_the_event_loop_ends_the_call_and_the_next_one_has_another(how, caplog):
+    """Nobody waits for ever for a thread that is gone."""
+
+    async def ending(key):
+        if how == "exit":
+            sys.exit("no more")
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+    async def fine(key):
+        return key + 1
+
+    for _ in range(20):
+        with pytest.raises(StateAccessError, match="event loop of AsyncLookup ended") as raised:
+            AsyncLookup(ending)([1, 2])
+        assert isinstance(raised.value.__cause__, SystemExit) is (how == "exit")
+        assert AsyncLookup(fine)([1, 2]) == {1: 2, 2: 3}
+    until(lambda: [thread.name for thread in threading.enumerate()].count("keyed-async-lookup") == 1)
+    assert [record.name for record in caplog.records].count("keyed.joins.async_lookup") == 20
+
+
+def test_a_thread_that_cannot_start_is_raised_and_the_next_call_starts_one(monkeypatch):
+    async def fine(key):
+        return key + 1
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    async_lookup._LOOP.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            AsyncLookup(fine)([1])
+    assert AsyncLookup(fine)([1]) == {1: 2}

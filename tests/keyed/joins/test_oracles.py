@@ -65,7 +65,7 @@ def test_interval_join(how, left, right, bounds, size):
     options = {"lower_exclusive": bounds[2], "upper_exclusive": bounds[3]}
     low, up = lower + bounds[2], upper - bounds[3]
     if low > up:
-        with pytest.raises(keyed.DefinitionError, match="no time lies between"):
+        with pytest.raises(keyed.errors.DefinitionError, match="no time lies between"):
             IntervalJoin(ids, lower=lower, upper=upper, **options)
         return
     function = IntervalJoin(ids, lower=lower, upper=upper, how=how, **options)

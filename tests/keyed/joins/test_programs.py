@@ -49,7 +49,7 @@ def plain(step: Any) -> list[tuple[Any, ...]]:
 STEPS = programs(watermarks=True, clocks=False)
 
 
-SIDE = arrow_schema(keyed.schema_of("k string, n bigint, t bigint"))
+SIDE = arrow_schema(keyed.extending.schema_of("k string, n bigint, t bigint"))
 
 
 def on_columns(function: Any) -> Any:

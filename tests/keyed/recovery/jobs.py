@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import keyed
-import windows as w
-from keyed import TIMESTAMP_COLUMN, OutputTag, TableState, VectorizedFunction
+from keyed import OutputTag
+from keyed import windows as w
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedFunction
 from tests.keyed.runtimes.local import job
 from tests.keyed.runtimes.local.job import LATE, Source
 

@@ -25,7 +25,7 @@ from keyed.changelog.directory import directory_writer as writer
 from keyed.changelog.directory import disk as files
 from keyed.engine import loader
 from keyed.errors import ChangelogError
-from keyed.recovery import flush, verify_changelog
+from keyed.recovery import flush, verify
 from keyed.recovery.cut import header_of, newest_sequence
 from keyed.stores import CommitStore
 from tests.keyed.recovery import jobs
@@ -229,7 +229,7 @@ def test_what_is_left_between_two_steps_is_sound_and_is_restored(tmp_path, begin
             except Stop:
                 pass
         logs = logs_in(folder / "new")
-        assert [group.problem for log in logs.values() for group in verify_changelog(log) if group.problem] == []
+        assert [group.problem for log in logs.values() for group in verify(log) if group.problem] == []
         readers = [[log.reader(group) for group in range(header_of(log).parallelism)] for log in logs.values()]
         if len(logs) < 2 or not all(map(newest_sequence, readers)):
             with pytest.raises(ChangelogError, match=r"is no changelog yet|not have a commit of each key group yet"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 
@@ -97,5 +97,5 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, undisturbed, recovered_fr
         assert jobs.written(life.folder) == expected, about
         assert not list(life.folder.glob("sink-*/*.tmp")), about
         for operator in life.operators():
-            found = verify_changelog(life.changelog(operator, life.number))
+            found = verify(life.changelog(operator, life.number))
             assert [group.problem for group in found if group.problem] == [], about

@@ -14,13 +14,13 @@ from keyed import (
     MapState,
     RestorePoint,
     StateMigration,
-    StateSchemaChanged,
     StateTtl,
     TimeDomain,
     ValueState,
     VersionedState,
 )
-from keyed.recovery import verify_changelog
+from keyed.errors import StateSchemaChanged
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 
 TTL = StateTtl(milliseconds=1_000, time_domain=TimeDomain.EVENT_TIME)
@@ -138,7 +138,7 @@ def test_a_state_is_renamed_and_fields_are_added(log, parallelism):
         entries = harness.state_entries()
         harness.advance_watermark(1_010)
         assert entries - harness.state_entries() == 6 * 4
-    assert [found.problem for found in verify_changelog(new) if found.problem] == []
+    assert [found.problem for found in verify(new) if found.problem] == []
 
 
 def test_without_the_migration_it_is_refused_and_both_are_printed(log):

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.engine.test_model import Long, Subject, of_key, programs, run
 
@@ -48,7 +48,7 @@ class ChangelogSubject(Subject):
     def check(self) -> None:
         for changelog in self.changelogs:
             if changelog.reader(0).last() is not None:
-                assert [found.problem for found in verify_changelog(changelog) if found.problem] == []
+                assert [found.problem for found in verify(changelog) if found.problem] == []
 
 
 def check(program: Any, backend: str, parallelism: int) -> None:

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import ListState, MapState, ReducingState, StateTtl, TableState, ValueState
+from keyed import ListState, MapState, ReducingState, StateTtl, ValueState
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted, StateSchemaChanged
 from keyed.recovery import read_changelog
 from keyed.testing import KeyedTestHarness
 from keyed.testing.changelog_conformance import SampleGroup
+from keyed.vectorized import TableState
 
 NEW_YEAR = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
@@ -55,7 +56,7 @@ class Shop(keyed.KeyedProcessFunction):
         return ()
 
 
-class Totals(keyed.VectorizedFunction):
+class Totals(keyed.vectorized.VectorizedFunction):
     totals = TableState("user string, day date, amount decimal(9,2)", key=("user", "day"))
 
     def process_batch(self, table, ctx):
@@ -73,32 +74,32 @@ def sold(path, *elements, **options):
 
 
 def brief(changes):
-    return [(c.commit.sequence, c.key, c.namespace, c.entry, c.value, c.removed) for c in changes]
+    return [(c.commit.batch, c.key, c.namespace, c.entry, c.value, c.removed) for c in changes]
 
 
 def test_values_of_all_kinds_of_states(tmp_path):
     changelog = sold(tmp_path, ("ann", 5), ("bob", 7), ("ann", -1))
     assert brief(read_changelog(changelog, "total")) == [
-        (1, "ann", None, None, 5, False),
-        (2, "bob", None, None, 7, False),
-        (3, "ann", None, None, 4, False),
+        (0, "ann", None, None, 5, False),
+        (1, "bob", None, None, 7, False),
+        (2, "ann", None, None, 4, False),
     ]
     assert brief(read_changelog(changelog, "stock")) == [
-        (1, "ann", (0, 10), ("x", 5), 2.5, False),
-        (2, "bob", (0, 10), ("x", 7), 3.5, False),
-        (3, "ann", (0, 10), ("x", 5), None, True),
+        (0, "ann", (0, 10), ("x", 5), 2.5, False),
+        (1, "bob", (0, 10), ("x", 7), 3.5, False),
+        (2, "ann", (0, 10), ("x", 5), None, True),
     ]
     assert brief(read_changelog(changelog, "anything")) == [
-        (1, "ann", None, None, {1: (5,)}, False),
-        (2, "bob", None, None, {1: (7,)}, False),
-        (3, "ann", None, None, None, True),
+        (0, "ann", None, None, {1: (5,)}, False),
+        (1, "bob", None, None, {1: (7,)}, False),
+        (2, "ann", None, None, None, True),
     ]
     assert [(c.value, c.expires) for c in read_changelog(changelog, "last")] == [(NEW_YEAR, 60_000)] * 2
     sales = list(read_changelog(changelog, "sales"))
     assert [(c.key, c.entry, c.value.amount, c.value.color) for c in sales] == [
-        ("ann", (1, 0), Decimal(5), "red"),
-        ("bob", (2, 0), Decimal(7), "red"),
-        ("ann", (3, 0), Decimal(-1), "red"),
+        ("ann", (0, 0), Decimal(5), "red"),
+        ("bob", (1, 0), Decimal(7), "red"),
+        ("ann", (2, 0), Decimal(-1), "red"),
     ]
     assert isinstance(sales[0].value, msgspec.Struct)
     assert {c.state for c in read_changelog(changelog)} == {"total", "sales", "stock", "last", "anything"}
@@ -121,14 +122,14 @@ def test_values_have_the_type_that_is_given(tmp_path):
 
 def test_reading_begins_and_ends_where_it_is_told(tmp_path):
     changelog = sold(tmp_path, *[("ann", 1)] * 9)
-    assert [c.value for c in read_changelog(changelog, "total", from_=4)] == [4, 5, 6, 7, 8, 9]
-    assert [c.value for c in read_changelog(changelog, "total", from_=4, until=6)] == [4, 5, 6]
-    assert list(read_changelog(changelog, from_=10)) == []
+    assert [c.value for c in read_changelog(changelog, "total", from_=3)] == [4, 5, 6, 7, 8, 9]
+    assert [c.value for c in read_changelog(changelog, "total", from_=3, until=5)] == [4, 5, 6]
+    assert list(read_changelog(changelog, from_=9)) == []
     changelog.compact()
     found = [(c.value, c.commit.snapshot) for c in read_changelog(changelog, "total")]
     assert found == [(8, True), (9, False)]
     with pytest.raises(HistoryCompacted):
-        list(read_changelog(changelog, from_=4))
+        list(read_changelog(changelog, from_=3))
 
 
 def test_batches_are_whole_over_all_key_groups(tmp_path):
@@ -140,11 +141,11 @@ def test_batches_are_whole_over_all_key_groups(tmp_path):
             changelog.writer(group).append(*sample.commit())
     for group in (0, 2):
         changelog.writer(group).append(*samples[group].commit())
-    order = [(c.commit.sequence, c.commit.group) for c in read_changelog(changelog)]
+    order = [(c.commit.batch, c.commit.group) for c in read_changelog(changelog)]
     assert order == sorted(order)
-    assert {sequence for sequence, _ in order} == {1, 2, 3, 4}
+    assert {batch for batch, _ in order} == {0, 1, 2, 3}
     changelog.writer(1).append(*samples[1].commit())
-    assert {c.commit.sequence for c in read_changelog(changelog, from_=5)} == {5}
+    assert {c.commit.batch for c in read_changelog(changelog, from_=4)} == {4}
 
 
 def test_a_group_without_a_commit_holds_all_back(tmp_path):

@@ -10,25 +10,20 @@ from typing import Any
 import pytest
 
 import keyed
-import windows as w
-from keyed import (
+from keyed import KeyedProcessFunction, ListState, MapState, RestorePoint, TimeDomain, ValueState
+from keyed import windows as w
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.engine.loader import Loader
+from keyed.errors import (
     ChangelogDiverged,
     ChangelogError,
     CorruptionError,
     DefinitionError,
     HistoryCompacted,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
     OperatorChanged,
-    RestorePoint,
     StateSchemaChanged,
-    TimeDomain,
-    ValueState,
 )
-from keyed.changelog.directory import DirectoryChangelog
-from keyed.engine.loader import Loader
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
@@ -73,7 +68,7 @@ def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
     for sink in (0, 1):
         assert jobs.rows_of(life.folder, sink) == jobs.rows_of(undisturbed.folder, sink)
     # The last batch had not been exported yet, and was run again.
-    assert result.restored == keyed.Restored(7, with_position=True)
+    assert result.restored == keyed.Restored(6, with_position=True)
     assert result.batches == 21 - 7
 
 
@@ -147,17 +142,17 @@ def test_without_a_position_the_state_alone_is_restored_and_that_is_said(tmp_pat
     run_count(range(100), log)
     result = run_count(range(100), restore_from=log)
     assert [value for _, value in result.values[:3]] == [11, 11, 11]
-    assert result.restored == keyed.Restored(10, with_position=False)
-    assert "batch 10 is restored without a position: the state is restored" in caplog.text
+    assert result.restored == keyed.Restored(9, with_position=False)
+    assert "batch 9 is restored without a position: the state is restored" in caplog.text
 
 
 def test_a_position_that_is_lost_is_not_taken_for_none(tmp_path):
     log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     run_count(range(100), log)
     (tmp_path / "log" / "positions" / f"{10:020d}.position").unlink()
-    with pytest.raises(CorruptionError, match=r"after batch 9 and none after batch 10.*give until=9"):
+    with pytest.raises(CorruptionError, match=r"after batch 8 and none after batch 9.*give until=8"):
         run_count(range(100), restore_from=log, checkpoint=tmp_path / "checkpoint")
-    result = run_count(range(100), restore_from=RestorePoint(log, until=9), checkpoint=tmp_path / "checkpoint")
+    result = run_count(range(100), restore_from=RestorePoint(log, until=8), checkpoint=tmp_path / "checkpoint")
     assert [value for _, value in result.values] == [10] * 10
 
 
@@ -178,12 +173,12 @@ def test_compaction_beside_a_restore_moves_its_cut(tmp_path):
     run_count(range(100), log, checkpoint=tmp_path / "old")
     running = Running(log.path, compaction_lag=0, auto_compact=False)
     result = run_count(range(140), restore_from=running, checkpoint=tmp_path / "new")
-    assert result.restored == keyed.Restored(13, with_position=True)
+    assert result.restored == keyed.Restored(12, with_position=True)
     assert [value for _, value in result.values] == [14] * 10
     went_on.clear()
     rows.append(160)
     with pytest.raises(HistoryCompacted):
-        run_count(range(140), restore_from=RestorePoint(running, until=13))
+        run_count(range(140), restore_from=RestorePoint(running, until=12))
 
 
 class Count(KeyedProcessFunction):
@@ -218,7 +213,7 @@ def test_a_run_leaves_the_changelog_of_another_checkpoint_as_it_is(tmp_path):
     assert list(log.positions()) == positions
     # So its own goes on beyond that batch.
     run_count(range(200), log, checkpoint=tmp_path / "one")
-    assert [group.problem for group in verify_changelog(log)] == [""]
+    assert [group.problem for group in verify(log)] == [""]
 
 
 def test_the_source_goes_on_and_the_sinks_are_not_written_again(tmp_path):
@@ -277,23 +272,23 @@ class TestPastStates:
         run_count(range(100), log)
         return log
 
-    @pytest.mark.parametrize("until", [1, 4, 10])
+    @pytest.mark.parametrize("until", [0, 3, 9])
     def test_after_a_batch(self, log, until):
         result = run_count(range(110), restore_from=RestorePoint(log, until=until))
         assert result.restored == keyed.Restored(until, with_position=True)
-        assert result.batches == 11 - until
+        assert result.batches == 10 - until
         assert result.metrics["Count"]["rows_in"] == 110
 
     def test_at_a_time(self, log):
         # The batches have the processing times 0, 1, 2, ... seconds.
-        for seconds, sequence in ((0.0, 1), (3.5, 4), (100.0, 10)):
+        for seconds, batch in ((0.0, 0), (3.5, 3), (100.0, 9)):
             until = datetime.fromtimestamp(seconds, UTC)
             result = run_count(range(100), restore_from=RestorePoint(log, until=until))
-            assert result.restored == keyed.Restored(sequence, with_position=True)
+            assert result.restored == keyed.Restored(batch, with_position=True)
 
     def test_that_are_not_there(self, log, tmp_path):
-        with pytest.raises(ChangelogError, match="until=11: the newest batch that all key groups have is 10"):
-            run_count(range(100), restore_from=RestorePoint(log, until=11))
+        with pytest.raises(ChangelogError, match="until=10: the newest batch that all key groups have is 9"):
+            run_count(range(100), restore_from=RestorePoint(log, until=10))
         with pytest.raises(HistoryCompacted, match="nothing that is so old"):
             run_count(range(100), restore_from=RestorePoint(log, until=datetime.fromtimestamp(-1, UTC)))
 
@@ -302,7 +297,7 @@ class TestPastStates:
         run_count(range(100), log, parallelism=2)
         log.compact()
         assert run_count(range(100), restore_from=log).batches == 0
-        for until in (3, datetime.fromtimestamp(2, UTC)):
+        for until in (2, datetime.fromtimestamp(2, UTC)):
             with pytest.raises(HistoryCompacted):
                 run_count(range(100), restore_from=RestorePoint(log, until=until))
 
@@ -331,7 +326,7 @@ def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
     # Not even compaction forgets it.
     log.compact()
     result = run_count(range(100), restore_from=log, parallelism=3)
-    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.restored == keyed.Restored(2, with_position=True)
     assert result.metrics["Count"]["rows_in"] == 100
     assert sorted(result.values[-10:]) == [(number, 10) for number in range(10)]
 
@@ -357,7 +352,7 @@ class TestRefusals:
         old, used = MemoryChangelog(), MemoryChangelog()
         run_count(range(10), old)
         run_count(range(20), used)
-        with pytest.raises(ChangelogDiverged, match="ends with commit 2 of an earlier run"):
+        with pytest.raises(ChangelogDiverged, match="ends with batch 1 of an earlier run"):
             run_count(range(10), used, old)
 
     def test_a_new_query_with_the_changelog_of_an_old_one(self):
@@ -385,7 +380,7 @@ class TestRefusals:
         with pytest.raises(DefinitionError, match="that of another operator"):
             first.key_by("a").process(Count(), name="second", changelog=log)
 
-    @pytest.mark.parametrize("until", [0, -1, True, 1.5, datetime(2026, 1, 1)])
+    @pytest.mark.parametrize("until", [-1, -2, True, 1.5, datetime(2026, 1, 1)])
     def test_no_batch_and_no_time(self, until):
         with pytest.raises(DefinitionError, match="until="):
             RestorePoint(MemoryChangelog(), until=until)
@@ -418,7 +413,7 @@ class TestRefusals:
         with pytest.raises(CorruptionError, match="their hash differs"):
             run_count(range(10), restore_from=log)
         del block[0]
-        with pytest.raises(CorruptionError, match="9 entries were restored, batch 1 had 10"):
+        with pytest.raises(CorruptionError, match="9 entries were restored, batch 0 had 10"):
             run_count(range(10), restore_from=log)
 
 
@@ -451,7 +446,7 @@ def test_operators_are_restored_at_one_batch():
     # One operator lacks the last two batches.
     del logs[1]._groups[0][-2:]
     result = run_two([None, None], logs)
-    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.restored == keyed.Restored(2, with_position=True)
     assert result.batches == 2
     assert max(result.values) == 25
 

@@ -9,15 +9,16 @@ import attrs
 import pytest
 
 import keyed
-from keyed import ChangelogDiverged, CheckpointError, OperatorChanged, TimeDomain
+from keyed import TimeDomain
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, describe_entry, state_prefix
 from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
-from keyed.recovery import flush, verify_changelog, verify_checkpoint
-from keyed.recovery.verify import Replay, _first_difference
+from keyed.errors import ChangelogDiverged, CheckpointError, DefinitionError, OperatorChanged
+from keyed.recovery import flush, verify
+from keyed.recovery.verification import Replay, _first_difference
 from keyed.stores import CommitStore
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.engine.groups import Work
@@ -38,10 +39,10 @@ def log():
 
 
 def test_a_good_changelog(log):
-    found = verify_changelog(log)
+    found = verify(log)
     assert [(group.operator, group.group, group.first, group.last, group.problem) for group in found] == [
-        ("Count", 0, 1, 10, ""),
-        ("Count", 1, 1, 10, ""),
+        ("Count", 0, 0, 9, ""),
+        ("Count", 1, 0, 9, ""),
     ]
     assert sum(group.entries for group in found) == 10
 
@@ -60,37 +61,35 @@ def replace_value(block: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (replace_value, "commit 4: the hash of its .* live entries is .*, its marker says"),
-        (lambda block: block.pop(), "commit 4: the hash"),
+        (replace_value, "batch 3: the hash of its .* live entries is .*, its marker says"),
+        (lambda block: block.pop(), "batch 3: the hash"),
         (
             lambda block: block.append((state_prefix(PLAIN, 1, encode_key(99), encode_key(None)), b"", b"\x01")),
-            "commit 4: there are .* live entries",
+            "batch 3: there are .* live entries",
         ),
     ],
 )
 def test_the_first_commit_that_is_wrong_is_named(log, change, match):
     damage(log, 4, change)
-    found = problems(verify_changelog(log))
+    found = problems(verify(log))
     assert list(found) == [1]
     assert re.search(match, found[1]), found
 
 
 def test_a_lost_tail(log):
     del log._groups[1][-2:]
-    assert problems(verify_changelog(log)) == {
-        1: "its last commit is 8, and there are positions of the sources from batch 9 to 10"
-    }
+    assert problems(verify(log)) == {1: "its last batch is 7, and there are positions of the sources from batch 8 to 9"}
 
 
 def test_a_tail_that_was_not_exported_yet_is_not_lost(log):
     log._groups[1].pop()
-    assert problems(verify_changelog(log)) == {}
+    assert problems(verify(log)) == {}
 
 
 def test_a_lost_position(log):
     del log._positions[10]
-    said = "there is no position of the sources after batch 10, and there are positions before it"
-    assert problems(verify_changelog(log)) == {0: said, 1: said}
+    said = "there is no position of the sources after batch 9, and there are positions before it"
+    assert problems(verify(log)) == {0: said, 1: said}
 
 
 def test_a_damaged_position(tmp_path):
@@ -98,7 +97,7 @@ def test_a_damaged_position(tmp_path):
     run_count(range(100), log)
     file = tmp_path / "positions" / f"{7:020d}.position"
     file.write_bytes(file.read_bytes()[:-1])
-    assert str(file) in problems(verify_changelog(log))[0]
+    assert str(file) in problems(verify(log))[0]
 
 
 def test_a_lost_tombstone_and_a_wrong_count_in_the_marker():
@@ -109,11 +108,11 @@ def test_a_lost_tombstone_and_a_wrong_count_in_the_marker():
     (commit, blocks) = log._groups[0][1]
     assert isinstance(blocks[0], list)
     lost = blocks[0].pop()
-    assert "commit 2: there are 1 live entries, its marker says 0" in problems(verify_changelog(log))[0]
+    assert "batch 1: there are 1 live entries, its marker says 0" in problems(verify(log))[0]
     blocks[0].append(lost)
-    assert problems(verify_changelog(log)) == {}
+    assert problems(verify(log)) == {}
     log._groups[0][1] = (attrs.evolve(commit, entries=5), blocks)
-    assert "there are 0 live entries, its marker says 5" in problems(verify_changelog(log))[0]
+    assert "there are 0 live entries, its marker says 5" in problems(verify(log))[0]
 
 
 @pytest.mark.parametrize("name", ["functions", "tables", "sessions", "vectorized-hopping"])
@@ -126,13 +125,13 @@ def test_good_jobs(tmp_path, name, compact):
         if compact:
             changelog.compact()
         for found in (
-            verify_changelog(changelog),
-            verify_checkpoint(tmp_path / "checkpoint", operator),
-            verify_checkpoint(tmp_path / "checkpoint", operator, changelog),
+            verify(changelog),
+            verify(tmp_path / "checkpoint"),
+            verify(tmp_path / "checkpoint", changelog),
         ):
             assert problems(found) == {}
             assert [group.note for group in found if group.note] == []
-            assert {group.last for group in found} == {20}
+            assert {group.last for group in found} == {19}
             assert sum(group.entries for group in found) > 0
 
 
@@ -155,11 +154,11 @@ def rewrite(folder: Any, operator: str, group: int, change: Any) -> None:
 def test_the_first_entry_in_which_checkpoint_and_changelog_differ(tmp_path):
     log = MemoryChangelog()
     run_count(range(100), log, parallelism=2, checkpoint=tmp_path)
-    assert problems(verify_checkpoint(tmp_path, "Count", log)) == {}
+    assert problems(verify(tmp_path, log)) == {}
     rewrite(tmp_path, "Count", 1, lambda entry: (*entry[:2], b"\x08"))
-    assert "the hash of its" in problems(verify_checkpoint(tmp_path, "Count"))[1]
-    problem = problems(verify_checkpoint(tmp_path, "Count", log))[1]
-    assert problem.startswith("commit 10: value state 'count' of key ")
+    assert "the hash of its" in problems(verify(tmp_path))[1]
+    problem = problems(verify(tmp_path, log))[1]
+    assert problem.startswith("batch 9: value state 'count' of key ")
     assert problem.endswith("is b'\\x08' in the checkpoint and b'\\n' in the changelog")
 
 
@@ -180,11 +179,11 @@ def test_the_first_row_in_which_tables_differ(tmp_path):
 def test_what_cannot_be_compared_is_noted(tmp_path):
     log = MemoryChangelog()
     run_count(range(20), checkpoint=tmp_path)
-    (found,) = verify_checkpoint(tmp_path, "Count")
+    (found,) = verify(tmp_path)
     assert (found.problem, found.entries) == ("", 10)
     assert "no hash is kept" in found.note
     log.prepare("Count", 1)
-    (found,) = verify_checkpoint(tmp_path, "Count", log)
+    (found,) = verify(tmp_path, log)
     assert "not compared with the changelog, which is empty" in found.note
 
 
@@ -195,15 +194,21 @@ def test_a_damaged_checkpoint_is_a_problem(tmp_path):
     log.drop(2)
     commits.commit()
     commits.close()
-    assert "row 2" in problems(verify_checkpoint(tmp_path, "Count"))[0]
+    assert "row 2" in problems(verify(tmp_path))[0]
 
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint in"):
-        verify_checkpoint(tmp_path / "none", "Count")
+        verify(tmp_path / "none")
     run_count(range(20), checkpoint=tmp_path)
+    other = MemoryChangelog()
+    other.prepare("Other", 1)
     with pytest.raises(OperatorChanged, match="no key group 0 of 'Other'"):
-        verify_checkpoint(tmp_path, "Other")
+        verify(tmp_path, other)
+    with pytest.raises(DefinitionError, match="give a checkpoint and its changelog, or one changelog"):
+        verify(other, other)
+    with pytest.raises(DefinitionError, match="5 is neither a changelog nor the folder of a checkpoint"):
+        verify(5)  # type: ignore[arg-type]
 
 
 class TestFlush:
@@ -222,22 +227,22 @@ class TestFlush:
         changelogs: dict[str, Any] = {operator: life.changelog(operator, 0) for operator in life.operators()}
         assert [changelogs[name].reader(0).last().sequence for name in ("Windows", "Totals")] == [4, 4]
         for _ in range(2):
-            assert flush(tmp_path / "checkpoint", changelogs) == {"Windows": 5, "Totals": 5}
+            assert flush(tmp_path / "checkpoint", changelogs) == {"Windows": 4, "Totals": 4}
         assert [changelogs[name].reader(0).last().sequence for name in ("Windows", "Totals")] == [5, 5]
         life.lose_checkpoint()
-        assert jobs.run(life).restored == keyed.Restored(5, with_position=True)
+        assert jobs.run(life).restored == keyed.Restored(4, with_position=True)
 
     def test_into_an_empty_changelog(self, tmp_path):
         rows = range(100)
         run_count(rows, checkpoint=tmp_path, parallelism=2)
         log = MemoryChangelog()
-        assert flush(tmp_path, {"Count": log}) == {"Count": 10}
-        assert problems(verify_checkpoint(tmp_path, "Count", log)) == {}
+        assert flush(tmp_path, {"Count": log}) == {"Count": 9}
+        assert problems(verify(tmp_path, log)) == {}
         result = run_count(range(110), restore_from=log, parallelism=3)
         assert sorted(result.values) == [(number, 11) for number in range(10)]
         # And the run goes on with it.
         run_count(range(120), log, checkpoint=tmp_path, parallelism=2)
-        assert problems(verify_changelog(log)) == {}
+        assert problems(verify(log)) == {}
 
     def test_a_checkpoint_in_use(self, tmp_path):
         def on_progress(_: Any) -> None:
@@ -260,7 +265,7 @@ def test_entries_are_named_as_users_know_them():
     assert names == {
         "value state 'value' of key 'a'",
         "map state 'map' of key 'a', map key 3",
-        "list state 'list' of key 'a', element 0 of batch 3",
+        "list state 'list' of key 'a', element 0 of batch 2",
         "event-time timer at 77 of key 'a'",
         "processing-time timer 4 of key 'a'",
     }
@@ -279,4 +284,4 @@ def test_a_meta_record_that_says_something_else(tmp_path):
     log.write_meta(encode_meta(meta))
     commits.commit()
     commits.close()
-    assert problems(verify_checkpoint(tmp_path, "Count")) == {0: "there are 10 live entries, its marker says 11"}
+    assert problems(verify(tmp_path)) == {0: "there are 10 live entries, its marker says 11"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,8 +16,11 @@ import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, OutputTag, RestorePoint, ValueState
 from keyed.codec.frames import frame
 from keyed.errors import CorruptionError, DefinitionError, SinkError
+from keyed.rows import row_class
 from keyed.runtimes.sink_folder import MARK, LocalFolder, claim, decode_mark, encode_mark
-from keyed.runtimes.spark.query.spark_sinks import SparkFolder
+from keyed.runtimes.spark.query import stream_job
+from keyed.runtimes.spark.query.spark_sinks import SparkFolder, Writer
+from keyed.runtimes.spark.session import spark_session
 from keyed.sinks import ParquetSink
 from keyed.stores import CommitStore
 from tests.keyed.runtimes.spark.functions import BIG, count, files_source, parquet_rows, write_file
@@ -147,7 +152,7 @@ def test_a_restored_query_goes_on_in_the_folder_and_the_earlier_one_is_refused_t
 def test_a_query_restored_to_a_past_batch_is_another_one(tmp_path):
     out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
     counts(elements(4), changelog=changelog).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
-    past = counts(elements(4), restore_from=RestorePoint(changelog, until=2))
+    past = counts(elements(4), restore_from=RestorePoint(changelog, until=1))
     with pytest.raises(SinkError, match="was written by the query"):
         past.run(out, checkpoint=tmp_path / "second")
     past.run(tmp_path / "other", checkpoint=tmp_path / "second")
@@ -275,6 +280,131 @@ def test_a_query_goes_on_in_its_folder_on_the_other_runtime(spark, tmp_path):
     back = count(keyed.stream([{"k": "a", "t": 3, "v": 1}], timestamp="t"), restore_from=logs[1])
     back.run(out, checkpoint=tmp_path / "third")
     assert parquet_rows(out) == [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)]
+
+
+# One layout -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_on_a_cluster_writes_the_files_that_one_on_this_machine_writes(spark, tmp_path, monkeypatch):
+    """Spark's reader finds the same columns, and each row once when a batch is written again."""
+    monkeypatch.setattr(spark_session, "is_here", lambda session: False)
+    monkeypatch.setattr(stream_job, "is_here", lambda session: False)
+    out = tmp_path / "out"
+    write_file(tmp_path / "in", 0, [("a", 1, 1), ("b", 2, 99)])
+    job = count(files_source(spark, tmp_path / "in"))
+    job.run(out, checkpoint=tmp_path / "ck")
+    first = sorted(path.name for path in out.iterdir() if path.name[0] not in "._")
+    assert first
+    assert all(re.fullmatch(r"part-\d{10}-\d{4}\.parquet", name) for name in first)
+    local = count(keyed.stream([{"k": "a", "t": 1, "v": 1}], timestamp="t"))
+    local.run(tmp_path / "local")
+    assert spark.read.parquet(str(out)).columns == spark.read.parquet(str(tmp_path / "local")).columns
+    assert pq.read_table(out).column_names == pq.read_table(tmp_path / "local").column_names
+    writer = Writer([Whole()], [ParquetSink(str(out), "overwrite")], mounted=True, queries=["a"])  # type: ignore[list-item]
+    for _ in range(2):
+        writer.write(spark.createDataFrame([("x", 1), ("y", 2)], "k string, n bigint"), 0)
+    assert parquet_rows(out) == [("x", 1), ("y", 2)]
+
+
+def test_a_folder_with_a_folder_for_each_batch_goes_on_so(spark, tmp_path):
+    out = tmp_path / "out"
+    frame = spark.createDataFrame([("a", 1)], "k string, n bigint")
+    for batch, mounted in enumerate([False, True, True]):
+        # The first as versions wrote it that had flat files in local mode only.
+        writer = Writer([Whole()], [ParquetSink(str(out))], mounted=mounted, queries=["a"])  # type: ignore[list-item]
+        writer.write(frame, batch)
+    assert not list(out.glob("part-*"))
+    assert spark.read.parquet(str(out)).count() == 3
+
+
+# Other columns --------------------------------------------------------------------------------------------------------
+
+
+def emitting(source, output):
+    """A job that emits what its rows hold."""
+
+    class Emit(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield tuple(value)[1:]
+
+    return keyed.stream(source).key_by("k").process(Emit(), output)
+
+
+BEFORE = [{"k": "a", "word": "x", "n": 1}]
+CHANGES = [
+    ("text string, n bigint", [{"k": "a", "text": "y", "n": 2}], "lose word: the file .* has word string, n "),
+    ("word string, n string", [{"k": "a", "word": "y", "n": "2"}], r"lose n \((int64|bigint) there, string now\)"),
+    ("word string", [{"k": "a", "word": "y"}], "lose n: the file .*; give the output a new folder"),
+]
+
+
+@pytest.mark.parametrize(("output", "rows", "message"), CHANGES)
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_output_with_other_columns_than_the_files_there_is_refused_and_nothing_is_changed(
+    tmp_path, output, rows, message, declared
+):
+    out, checkpoint = tmp_path / "out", tmp_path / "ck"
+    made = emitting if declared else rows_themselves
+    made(BEFORE, "word string, n bigint").run(out, checkpoint=checkpoint, drain=False)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(SinkError, match=message):
+        made(BEFORE + rows, output).run(out, checkpoint=checkpoint, drain=False)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    result = made(BEFORE + rows, output).run(tmp_path / "new", checkpoint=checkpoint, drain=False)
+    assert result.batches == 1
+    assert len(pq.read_table(tmp_path / "new")) == 1
+
+
+def rows_themselves(source, output):
+    """The same without declared columns."""
+
+    class Emit(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield row_class(value._fields[1:])(tuple(value)[1:])
+
+    return keyed.stream(source).key_by("k").process(Emit())
+
+
+def test_columns_may_be_added(tmp_path):
+    out, checkpoint = tmp_path / "out", tmp_path / "ck"
+    emitting(BEFORE, "word string, n bigint").run(out, checkpoint=checkpoint, drain=False)
+    more = [*BEFORE, {"k": "a", "word": "y", "n": 2, "more": 0.5}]
+    emitting(more, "word string, n bigint, more double").run(out, checkpoint=checkpoint, drain=False)
+    read = pa.dataset.dataset(out, schema=pq.read_schema(max(out.glob("part-*")))).to_table().to_pylist()
+    assert read == [{"word": "x", "n": 1, "more": None}, {"word": "y", "n": 2, "more": 0.5}]
+    with pytest.raises(SinkError, match="lose more"):
+        emitting([*more, BEFORE[0]], "word string, n bigint").run(out, checkpoint=checkpoint, drain=False)
+
+
+def test_other_columns_are_refused_on_spark_too_and_across_the_runtimes(spark, tmp_path):
+    out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
+    local = count(keyed.stream([{"k": "a", "t": 1, "v": 1}], timestamp="t"), changelog=changelog)
+    local.run(out, checkpoint=tmp_path / "first")
+    columns = pq.read_schema(next(out.glob("part-*"))).names
+    output = f"{columns[0]} string, {columns[1]} string"
+    with pytest.raises(SinkError, match=f"lose {columns[1]} .bigint there, string now"):
+        Writer([Whole()], [ParquetSink(str(out))], mounted=True)._check_columns(  # type: ignore[list-item]
+            spark.createDataFrame([("a", "text")], output)
+        )
+
+
+class Whole:
+    """A route of all columns."""
+
+    def frame(self, whole):
+        return whole
+
+
+@pytest.mark.parametrize("name", ["x.csv", "out.JSON", "folder/x.txt"])
+def test_a_path_with_the_name_of_a_file_is_refused(tmp_path, name):
+    with pytest.raises(DefinitionError, match=r"has the name of a file.*keyed\.parquet_sink"):
+        counts(elements(1)).run(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    counts(elements(1)).run(keyed.parquet_sink(tmp_path / name), checkpoint=tmp_path / "ck", drain=False)
+    # What earlier versions wrote goes on.
+    counts(elements(2)).run(tmp_path / name, checkpoint=tmp_path / "ck", drain=False)
+    for other in ("x.parquet", "v1.2", "2026.11"):
+        counts(elements(1)).run(tmp_path / other)
 
 
 # Two queries at one moment --------------------------------------------------------------------------------------------

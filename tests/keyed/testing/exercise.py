@@ -14,13 +14,12 @@ from keyed import (
     MapState,
     ReducingState,
     StateTtl,
-    TableState,
     TimeDomain,
     ValueState,
-    VectorizedFunction,
     VersionedState,
 )
 from keyed.testing import Record, Second
+from keyed.vectorized import TableState, VectorizedFunction
 
 
 class Exercise(KeyedProcessFunction):

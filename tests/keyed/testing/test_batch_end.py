@@ -78,6 +78,6 @@ class Failing(KeyedProcessFunction):
 def test_an_error_names_the_call_and_the_key():
     with (
         KeyedTestHarness(Failing(), key=lambda value: value) as harness,
-        pytest.raises(keyed.UserFunctionError, match=r"on_batch_end, key 'k': ValueError: at the end"),
+        pytest.raises(keyed.errors.UserFunctionError, match=r"on_batch_end, key 'k': ValueError: at the end"),
     ):
         harness.process("k")

@@ -9,17 +9,8 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import (
-    DefinitionError,
-    KeyedBroadcastProcessFunction,
-    MapState,
-    RowError,
-    StateAccessError,
-    StateDefinitionError,
-    StateTtl,
-    UserFunctionError,
-    ValueState,
-)
+from keyed import KeyedBroadcastProcessFunction, MapState, StateTtl, ValueState
+from keyed.errors import DefinitionError, RowError, StateAccessError, StateDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness, MemoryChangelog, Record
 
 RULES = MapState(str, int, name="rules")
@@ -226,7 +217,7 @@ def test_copies_that_are_not_equal_are_found():
     harness.process_broadcast_element(1)
     with pytest.raises(DefinitionError, match="not the same in all key groups"):
         harness.broadcast_state("rules")
-    with pytest.raises(keyed.CorruptionError, match="hash differs"):
+    with pytest.raises(keyed.errors.CorruptionError, match="hash differs"):
         harness.rescale(3)
 
 
@@ -319,7 +310,7 @@ def test_a_broadcast_state_may_get_more_fields_and_not_become_a_map():
     class Keyed(Both):
         rules = MapState(str, Rule)
 
-    with pytest.raises(keyed.StateSchemaChanged, match="broadcast state became map state"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match="broadcast state became map state"):
         KeyedTestHarness(Keyed(), restore_from=changelog)
 
 

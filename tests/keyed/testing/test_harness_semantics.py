@@ -12,20 +12,24 @@ from keyed import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     AggregatingState,
-    DefinitionError,
     KeyedProcessFunction,
     ListState,
     MapState,
     OutputTag,
     ReducingState,
-    StateAccessError,
-    StateDefinitionError,
     TimeDomain,
-    TimerDefinitionError,
-    UserFunctionError,
     ValueState,
 )
-from keyed.errors import EncodingError, KeyTypeError, NullKeyError
+from keyed.errors import (
+    DefinitionError,
+    EncodingError,
+    KeyTypeError,
+    NullKeyError,
+    StateAccessError,
+    StateDefinitionError,
+    TimerDefinitionError,
+    UserFunctionError,
+)
 from keyed.testing import KeyedTestHarness, Record
 
 BACKENDS = ("memory", "rocksdb")

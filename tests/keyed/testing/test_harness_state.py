@@ -171,7 +171,7 @@ def test_a_production_state_becomes_a_test(job):
 
 
 def test_a_past_batch_and_some_keys_are_taken(job):
-    with KeyedTestHarness.from_changelog(job, Reminded(), key=lambda value: value[0], as_of=2) as harness:
+    with KeyedTestHarness.from_changelog(job, Reminded(), key=lambda value: value[0], as_of=1) as harness:
         assert harness.state("total") == {"a": 1, "b": 2}
         assert harness.current_watermark == 19
     with KeyedTestHarness.from_changelog(job, Reminded(), key=lambda value: value[0], keys=["a"]) as harness:
@@ -183,8 +183,8 @@ def test_a_past_batch_and_some_keys_are_taken(job):
         assert harness.state("total") == {"a": 4, "b": 1}
     with pytest.raises(ChangelogError, match="as_of=9"):
         KeyedTestHarness.from_changelog(job, Reminded(), as_of=9)
-    with pytest.raises(DefinitionError, match="as_of=0 must be the number of a batch"):
-        KeyedTestHarness.from_changelog(job, Reminded(), as_of=0)
+    with pytest.raises(DefinitionError, match="as_of=-1 must be the id of a batch"):
+        KeyedTestHarness.from_changelog(job, Reminded(), as_of=-1)
     with pytest.raises(DefinitionError, match=r"keys=\['x'\]: the changelog has neither state nor timers"):
         KeyedTestHarness.from_changelog(job, Reminded(), keys=["x"])
     with pytest.raises(DefinitionError, match="keys='a': give a list"):
@@ -213,7 +213,7 @@ def test_the_representation_tells_what_a_failing_test_wants_to_know():
 def test_the_representation_has_namespaces_and_side_outputs_of_vectorized_functions_too():
     large = keyed.OutputTag("large", "n bigint")
 
-    class Large(keyed.VectorizedFunction):
+    class Large(keyed.vectorized.VectorizedFunction):
         def process_batch(self, table, ctx):
             ctx.output(large, table.select(["n"]))
             ctx.emit(table)

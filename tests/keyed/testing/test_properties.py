@@ -1,11 +1,14 @@
-"""The ready properties: they find what is wrong in ten functions, in few rows, and let pass what is right."""
+"""The ready properties: they find what is wrong in many functions, in few rows, and let pass what is right."""
 
 from __future__ import annotations
 
 import os
+import re
+import threading
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+import attrs
 import pytest
 from hypothesis import strategies as st
 
@@ -103,6 +106,12 @@ def first_in_a_minute_by_clock(happened):
             seen[user] = now + 60_000
 
 
+def sessions_of_a_minute(records):
+    for user, found in by_user(records):
+        times = sorted(record.timestamp for record in found)
+        yield from ((user, time) for time, after in pairwise([*times, 10**15]) if after >= time + 60_000)
+
+
 def sums_seen(records):
     for user, found in by_user(records):
         seen, total = [], 0
@@ -148,13 +157,35 @@ FAULTS: dict[type, tuple[Any, ...]] = {
     wrong.Silences: (assert_matches, silences, IN_ORDER, {}),
     wrong.TwiceIfLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
     wrong.MinutesInclusive: (assert_matches, minutes, IN_ORDER, {}),
+    wrong.SessionsTouch: (assert_matches, sessions_of_a_minute, IN_ORDER, {}),
     wrong.SumOfFloats: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
     wrong.WatermarkSeen: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.Tags: (assert_deterministic, IN_ORDER, {}),
+    wrong.Rarely: (assert_deterministic, IN_ORDER, {}),
+    wrong.RarelySecret: (assert_deterministic, IN_ORDER, {}),
+    wrong.Named: (assert_deterministic, IN_ORDER, {}),
+    wrong.Dated: (assert_deterministic, IN_ORDER, {}),
+    wrong.AtHour: (assert_deterministic, IN_ORDER, {}),
+    wrong.Throttled: (assert_deterministic, IN_ORDER, {}),
+    wrong.LastOfTime: (assert_deterministic, IN_ORDER, {}),
+    wrong.FirstWins: (assert_deterministic, IN_ORDER, {}),
+    wrong.SumOfTenths: (assert_deterministic, IN_ORDER, {}),
+    wrong.ReadsLater: (assert_deterministic, DISORDER, {"watermark": DELAY}),
 }
 
 
 #: Those whose smallest example takes seconds to find.
-DEAR = {wrong.LastAmount, wrong.Reminder, wrong.DropsLate, wrong.Sessions, wrong.Prices}
+DEAR = {
+    wrong.LastAmount,
+    wrong.Reminder,
+    wrong.DropsLate,
+    wrong.Sessions,
+    wrong.Prices,
+    wrong.Tags,
+    wrong.Dated,
+    wrong.SumOfTenths,
+    wrong.ReadsLater,
+}
 #: Further ones of a kind.
 FURTHER = {
     wrong.FirstAmountOfModule,
@@ -166,8 +197,14 @@ FURTHER = {
     wrong.Silences,
     wrong.TwiceIfLate,
     wrong.MinutesInclusive,
+    wrong.SessionsTouch,
     wrong.SumOfFloats,
     wrong.WatermarkSeen,
+    wrong.RarelySecret,
+    wrong.Named,
+    wrong.AtHour,
+    wrong.Throttled,
+    wrong.FirstWins,
 }
 CASES = [
     pytest.param(
@@ -209,6 +246,25 @@ class Total(KeyedProcessFunction):
         yield value["user"], self.total.value()
 
 
+class Stateless(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value["user"]
+
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, value, ctx): ...
+
+
+class Never(Stateless):
+    def on_timer(self, timestamp, ctx): ...
+
+
+@attrs.frozen
+class Click:
+    user: str
+    amount: int
+
+
 def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved():
     function = MinuteCounts()
     stream = strategies.streams(ROW, gap=60_000, delay=3_000, silence=3_600_000, duplicates=True)
@@ -220,7 +276,11 @@ def test_a_function_that_is_right_passes_and_each_property_says_what_it_proved()
         assert_matches(function, minutes, stream, key=USER, watermark=DELAY),
         assert_state_bounded(function, stream, silence=63_000, key=USER, watermark=DELAY),
     ]
-    assert all(sentence.startswith("MinuteCounts: ") and "25 examples" in sentence for sentence in told)
+    assert all(sentence.startswith("MinuteCounts: ") for sentence in told)
+    assert all(re.search(r", in \d\d different examples, \d+ rows, a key twice in \d+, ", each) for each in told)
+    assert all(re.search(r" [1-9]\d* timers fired, 0 late rows", each) for each in told)
+    assert ["restarts" in each for each in told] == [False, True, True, False, False, False]
+    assert ["other orders of arrival" in each for each in told] == [False, False, False, True, False, False]
     assert len(set(told)) == len(told)
 
 
@@ -302,7 +362,7 @@ def test_class_attributes_are_put_back():
         (assert_deterministic, (IN_ORDER,), {"seed": "1"}, "seed='1' must be an int"),
         (assert_deterministic, (ROW,), {}, "and not a list of rows; give strategies.streams"),
         (assert_deterministic, ([1],), {}, r"rows=\[1\] is no strategy"),
-        (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is no strategy"),
+        (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is a int; give"),
         (assert_matches, (IN_ORDER, minutes), {}, "is no function; give it before the rows"),
         (assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
         (assert_recovery_invisible, (IN_ORDER,), {"backends": "memory"}, "backends='memory' must be a list"),
@@ -313,6 +373,88 @@ def test_class_attributes_are_put_back():
 def test_what_makes_no_sense_is_refused(prove, arguments, options, told):
     with pytest.raises(DefinitionError, match=told):
         prove(Total(), *arguments, key=USER, **options)
+
+
+def test_a_fault_that_needs_another_process_or_chance_is_printed_as_a_test_that_fails():
+    for function in (wrong.Tags, wrong.Rarely):
+        caught = found(function(), assert_deterministic, IN_ORDER)
+        names: dict[str, Any] = {}
+        exec(caught.test, names)
+        with pytest.raises(Falsified):
+            names["test_same_again"]()
+
+
+def test_a_function_that_cannot_be_sent_is_tried_in_this_process_and_that_is_told():
+    function = Total()
+    vars(function)["lock"] = threading.Lock()
+    told = assert_deterministic(function, IN_ORDER, key=USER, examples=5)
+    assert "in this process (in no other one, to which it cannot be sent: TypeError: cannot pickle" in told
+
+
+def test_rows_of_one_time_keep_their_order_where_that_is_given():
+    told = assert_deterministic(wrong.LastOfTime(), IN_ORDER, key=USER, same_order=True)
+    assert "other order" not in told
+
+
+@pytest.mark.parametrize(
+    ("prove", "function", "stream", "options", "told"),
+    [
+        (assert_deterministic, Total, st.just([]), {}, "none had more than one row"),
+        (
+            assert_recovery_invisible,
+            Total,
+            strategies.streams(strategies.rows("user string, amount bigint", user=st.uuids().map(str))),
+            {},
+            "a key came twice in 0 examples: give its columns few values",
+        ),
+        (assert_recovery_invisible, Total, st.just([Record({"user": "ann", "amount": 1}, 0)]), {}, "more than one row"),
+        (assert_rescale_invisible, Total, IN_ORDER, {"examples": 1}, "nothing restarted after a row"),
+        (assert_state_bounded, Stateless, IN_ORDER, {"silence": 1}, "no key had state or a timer"),
+        (assert_batch_split_invariant, Silent, IN_ORDER, {}, "no outputs, states and timers to compare"),
+        (assert_deterministic, Never, IN_ORDER, {}, "no timer fired"),
+    ],
+)
+def test_a_property_that_passes_without_what_it_promises_warns(prove, function, stream, options, told):
+    with pytest.warns(UserWarning, match=told):
+        prove(function(), stream, key=USER, **{"examples": 20, "seed": 1} | options)
+
+
+def test_examples_that_are_alike_count_once():
+    with pytest.warns(UserWarning, match="of 1 different example "):
+        told = assert_batch_split_invariant(Total(), st.just([Record({"user": "a", "amount": 1}, 0)]), key=USER)
+    assert ", in 1 different example, 1 row, a key twice in 0, 0 timers fired, 0 late rows (" in told
+
+
+def test_keys_of_a_class_come_twice_by_default_so_that_a_counter_of_the_class_is_found():
+    class Counter(KeyedProcessFunction):
+        counts: ClassVar[dict[str, int]] = {}
+
+        def process_element(self, value, ctx):
+            self.counts[value.user] = self.counts.get(value.user, 0) + 1
+            yield value.user, self.counts[value.user]
+
+    stream = strategies.streams(strategies.rows(Click))
+    with pytest.raises(Falsified) as caught:
+        assert_recovery_invisible(Counter(), stream, key=USER, examples=100, seed=1)
+    assert [tuple(row) for row in caught.value.rows] == [(Click("a", 0), 0)] * 2
+
+
+def test_the_smallest_example_is_smallest_in_its_values():
+    for seed in range(3):
+        with pytest.raises(Falsified) as caught:
+            assert_matches(wrong.Silences(), silences, IN_ORDER, key=USER, examples=500, seed=seed)
+        assert [row.value for row in caught.value.rows] == [{"user": "ann", "amount": 0}] * 2
+        assert [row.timestamp for row in caught.value.rows] == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("KEYED_FAULT_SEEDS", "3"))))
+def test_the_smallest_example_of_rows_a_minute_apart_is_at_zero_and_a_minute(seed):
+    with pytest.raises(Falsified) as caught:
+        assert_matches(wrong.SessionsTouch(), sessions_of_a_minute, IN_ORDER, key=USER, examples=500, seed=seed)
+    assert [tuple(row) for row in caught.value.rows] == [
+        ({"user": "ann", "amount": 0}, 0),
+        ({"user": "ann", "amount": 0}, 60_000),
+    ]
 
 
 def test_a_misspelt_option_is_refused():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import os
+import random
+import time
 from typing import Any, ClassVar
 
 import pytest
@@ -98,7 +101,7 @@ class Alarm(KeyedProcessFunction):
     last = ValueState(int)
 
     def process_element(self, value, ctx):
-        self.last.update(value["amount"])
+        self.last.update(max(value["amount"], self.last.value() or 0))
         ctx.timer_service().set_timer("alarm", ctx.timestamp() + 60_000)
 
     def on_timer(self, timestamp, ctx):
@@ -147,9 +150,51 @@ class Median(KeyedProcessFunction):
         self.amounts.clear()
 
 
+class RunningTotal(KeyedProcessFunction):
+    """Shows a total after each row: what it shows between rows of one time depends on their order, and the end not."""
+
+    total = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value["amount"])
+        yield value["user"], self.total.value()
+
+
+class Users(KeyedProcessFunction):
+    """Yields a set, and text of one that is sorted."""
+
+    def process_element(self, value, ctx):
+        names = {"new", "old", value["user"]}
+        yield frozenset(names)
+        yield ",".join(sorted(names))
+
+
+class Seeded(KeyedProcessFunction):
+    """Draws with a seed of the row."""
+
+    def process_element(self, value, ctx):
+        yield random.Random(value["amount"]).random()
+
+
+class Timed(KeyedProcessFunction):
+    """Measures the time that a call takes, and tells nobody."""
+
+    def __init__(self) -> None:
+        self.took = 0.0
+
+    def process_element(self, value, ctx):
+        began = time.perf_counter()
+        yield value["user"], dt.datetime.fromtimestamp(value["amount"], dt.UTC)
+        self.took += time.perf_counter() - began
+
+
 FUNCTIONS: list[Any] = [
-    Rated(), Cached(), Squared(), Scratch(), above(3), Opened(), Alarm(), Recent(), Minutes(), Median(),
+    Rated(), Cached(), Squared(), Scratch(), above(3), Opened(), Alarm(), Recent(), Minutes(), Median(), RunningTotal(),
+    Users(), Seeded(), Timed(),
 ]  # fmt: skip
+
+#: Those with state; a bound on the state of the others shows nothing, of which the property warns.
+STATEFUL = (Alarm, Recent, Minutes, Median, RunningTotal)
 
 
 @pytest.mark.long
@@ -163,4 +208,9 @@ def test_no_property_fails(function):
         assert_deterministic,
     ):
         prove(function, STREAM, **options)
-    assert_state_bounded(function, STREAM, silence=180_000, **options)
+    if isinstance(function, STATEFUL):
+        keeps = 1 if isinstance(function, RunningTotal) else 0
+        assert_state_bounded(function, STREAM, silence=180_000, keeps=keeps, **options)
+    else:
+        with pytest.warns(UserWarning, match="no key had state or a timer"):
+            assert_state_bounded(function, STREAM, silence=180_000, **options)

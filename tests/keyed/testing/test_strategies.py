@@ -14,9 +14,9 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from keyed import schema_of
 from keyed.arrow.write import arrow_schema
 from keyed.errors import DefinitionError
+from keyed.extending import schema_of
 from keyed.testing import Record, strategies
 from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Watermark
 

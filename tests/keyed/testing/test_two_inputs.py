@@ -244,7 +244,8 @@ def test_rows_of_the_second_stream_are_broadcast():
     told = [
         assert_recovery_invisible(Rules(), RULED, **options),
         assert_rescale_invisible(Rules(), RULED, **options),
-        assert_deterministic(Rules(), RULED, **options),
+        # Which page a count is compared with depends on the order of the rows.
+        assert_deterministic(Rules(), RULED, same_order=True, **options),
     ]
     assert all(sentence.startswith("Rules: ") for sentence in told)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import random
+import secrets
 import time
+import uuid
 from typing import Any, ClassVar
 
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, ValueState
@@ -320,6 +323,24 @@ class Silences(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
+class SessionsTouch(KeyedProcessFunction):
+    """Rows exactly a gap apart are one session, where they should be two."""
+
+    last = ValueState(int)
+
+    def process_element(self, value, ctx):
+        last = self.last.value()
+        if last is not None and ctx.timestamp() > last + 60_000:
+            yield value["user"], last
+        self.last.update(ctx.timestamp())
+        ctx.timer_service().set_timer("end", ctx.timestamp() + 60_001)
+
+    def on_timer(self, timestamp, ctx):
+        if (last := self.last.value()) is not None:
+            yield ctx.get_current_key(), last
+            self.last.clear()
+
+
 class TwiceIfLate(KeyedProcessFunction):
     """Late rows are counted twice."""
 
@@ -358,3 +379,106 @@ class WatermarkSeen(KeyedProcessFunction):
 
     def process_element(self, value, ctx):
         yield value["user"], ctx.timer_service().current_watermark()
+
+
+class Tags(KeyedProcessFunction):
+    """The order of a set of text, which is another one in another process."""
+
+    def process_element(self, value, ctx):
+        yield ",".join({"new", "old", value["user"]})
+
+
+class Rarely(KeyedProcessFunction):
+    """Chance in a small dose."""
+
+    def process_element(self, value, ctx):
+        if random.random() < 0.001:
+            yield value["user"]
+
+
+class RarelySecret(KeyedProcessFunction):
+    """The same of the machine's own chance."""
+
+    def process_element(self, value, ctx):
+        if secrets.randbelow(10) == 0:
+            yield value["user"]
+
+
+class Named(KeyedProcessFunction):
+    """An identifier that is drawn."""
+
+    def process_element(self, value, ctx):
+        yield str(uuid.uuid4())
+
+
+class Dated(KeyedProcessFunction):
+    """Today, which is another day for a batch that runs again after midnight."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], dt.date.today()
+
+
+class AtHour(KeyedProcessFunction):
+    """The hour of the machine's clock."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], dt.datetime.now(dt.UTC).hour
+
+
+class Throttled(KeyedProcessFunction):
+    """Waits for half a minute of the machine's clock, which no test takes."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+
+    def process_element(self, value, ctx):
+        now = time.monotonic()
+        if self.last is None or now - self.last > 30:
+            self.last = now
+            yield value["user"]
+
+
+class LastOfTime(KeyedProcessFunction):
+    """The last of several rows of one time wins, which may arrive in any order."""
+
+    last = ValueState(int)
+    at = ValueState(int, default=-1)
+
+    def process_element(self, value, ctx):
+        if ctx.timestamp() >= self.at.value():
+            self.at.update(ctx.timestamp())
+            self.last.update(value["amount"])
+
+
+class FirstWins(KeyedProcessFunction):
+    """The first of several rows of one time wins."""
+
+    seen = ValueState(bool, default=False)
+
+    def process_element(self, value, ctx):
+        if not self.seen.value():
+            self.seen.update(True)
+            yield value["user"], value["amount"]
+
+
+class SumOfTenths(KeyedProcessFunction):
+    """A sum of floats of rows of one time: the last digits depend on their order."""
+
+    total = ValueState(float, default=0.0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value["amount"] / 3)
+        yield value["user"], self.total.value()
+
+
+class ReadsLater(KeyedProcessFunction):
+    """A timer that reads what a row after its time wrote, if that came before it fired."""
+
+    last = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.last.update(max(self.last.value(), ctx.timestamp()))
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.last.value()

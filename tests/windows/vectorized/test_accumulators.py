@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windows import (
+from keyed.rows import row
+from keyed.windows import (
     ApproxCountDistinct,
     ArgMax,
     ArgMin,
@@ -23,16 +24,17 @@ from windows import (
     Max,
     Mean,
     Min,
+    MostFrequent,
     Stddev,
     Sum,
     TopK,
     TumblingEventTimeWindows,
     Variance,
 )
-from windows.definition import define
-from windows.vectorized.accumulators import BatchRows
-from windows.vectorized.fold import fold_of
-from windows.vectorized.row_groups import Groups, concatenated
+from keyed.windows.definition import define
+from keyed.windows.vectorized.accumulators import BatchRows
+from keyed.windows.vectorized.fold import fold_of
+from keyed.windows.vectorized.row_groups import Groups, concatenated
 
 UTC = dt.UTC
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -71,7 +73,7 @@ def aggregates(type_, by):
         "about": ApproxCountDistinct("v", precision=4),
     }
     if type_ != "double":
-        found |= {"distinct": CountDistinct("v"), "values": CollectSet("v")}
+        found |= {"distinct": CountDistinct("v"), "values": CollectSet("v"), "frequent": MostFrequent(2, "v")}
     if type_ in NUMBERS:
         found |= {
             "total": Sum("v"),
@@ -118,10 +120,18 @@ def column_results(fold, names, parts):
     results = {}
     for name, (accumulator, own) in zip(names, fold._split(parts), strict=True):
         try:
-            results[name] = accumulator.result(own).to_pylist()
+            results[name] = rows_of(accumulator.result(own).to_pylist())
         except OverflowError as error:
             results[name] = str(error)
     return results
+
+
+def rows_of(results):
+    """Results with the rows that a query gives for structs."""
+    structs = (each if isinstance(each, list) and each and isinstance(each[0], dict) else None for each in results)
+    return [
+        each if parts is None else [row(**part) for part in parts] for each, parts in zip(results, structs, strict=True)
+    ]
 
 
 def same(found, wanted, magnitude):
@@ -192,6 +202,10 @@ def check(fold, chosen, parts, group, values, ranks, times):
     magnitude = float(sum(v * v for v in map(float, filter(None, values)))) if "total" in chosen else 0.0
     for name, result in wanted.items():
         value = found[name] if isinstance(found[name], str) else found[name][0]
+        if name == "frequent":
+            # A row of the row path is of a class of its own.
+            assert [each._fields for each in value + result] == [("value", "count")] * (len(value) + len(result))
+            value, result = (list(map(tuple, each)) for each in (value, result))
         assert same(value, result, magnitude), (name, value, result)
 
 

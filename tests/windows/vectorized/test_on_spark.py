@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from windows import (
+from keyed.windows import (
     Count,
     CountDistinct,
     EventTimeSessionWindows,

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, OutputTag
+from keyed import OutputTag
 from keyed.arrow.write import arrow_schema
+from keyed.errors import DefinitionError
 from keyed.testing import strategies
-from windows import (
+from keyed.windows import (
     ApproxCountDistinct,
     ArgMax,
     ArgMin,
@@ -41,10 +42,10 @@ from windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     Variance,
-    WindowBatchOperator,
     WindowOperator,
     explain,
 )
+from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 
 LATE = OutputTag("late")
 COUNTING = {"n": Count(), "total": Sum("number"), "least": Min("number"), "most": Max("amount")}
@@ -75,7 +76,9 @@ PROCESSING_TIME = st.one_of(
 )
 
 
-SCHEMA = keyed.schema_of("key string, more int, at bigint, number bigint, amount decimal(10,2), text string, day date")
+SCHEMA = keyed.extending.schema_of(
+    "key string, more int, at bigint, number bigint, amount decimal(10,2), text string, day date"
+)
 ROW = strategies.rows(
     SCHEMA.ddl,
     key=strategies.skewed("a", "b"),
@@ -295,7 +298,9 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
 
     assert run(before, 1) == []
     state = {"row": "panes_1", "vectorized": "columnar_windows"}[before]
-    with pytest.raises(keyed.StateSchemaChanged, match=f"the state '{state}' does not fit what is stored") as refused:
+    with pytest.raises(
+        keyed.errors.StateSchemaChanged, match=f"the state '{state}' does not fit what is stored"
+    ) as refused:
         run(after, 2)
     assert f'windows go on with .path("{before}")' in str(refused.value)
     # The same path goes on.
@@ -308,11 +313,11 @@ def test_slices_of_another_kind_are_refused_on_a_checkpoint(tmp_path):
         return output.run(checkpoint=str(tmp_path / "c"), drain=False, rows_per_batch=1).values
 
     run(HoppingEventTimeWindows.of(60, 10), 1)
-    with pytest.raises(keyed.StateSchemaChanged, match="slice_20"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match="slice_20"):
         run(HoppingEventTimeWindows.of(60, 20), 2)
     # Windows of other sizes share the slices, if there are no gaps between them.
     run(HoppingEventTimeWindows.of(30, 10), 2)
-    with pytest.raises(keyed.StateSchemaChanged, match="slice_10_first_4"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match="slice_10_first_4"):
         run(HoppingEventTimeWindows.of(4, 10), 3)
 
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed.testing import KeyedTestHarness
+from keyed.windows import Count, CountDistinct, Latest, Min, Sum, TopK, Variance
+from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from tests.windows.oracle import Oracle, Program
 from tests.windows.programs import assigner_of, random_program
-from windows import Count, CountDistinct, Latest, Min, Sum, TopK, Variance, WindowBatchOperator
 
 COLUMNS = {"key": "string", "value": "bigint", "at": "bigint"}
 #: `TopK` shows every element; that it cannot be merged by the state table, and `Sum` can, makes two ways through it.

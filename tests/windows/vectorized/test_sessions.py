@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from windows.vectorized.session_merging import Clock, Spans, accepted, merged, spans_of
+from keyed.windows.vectorized.session_merging import Clock, Spans, accepted, merged, spans_of
 
 MIN = -(2**63)
 NEVER = Clock(MIN, MIN, 1, 0)

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windows import HoppingEventTimeWindows
-from windows.vectorized.row_groups import grouped, ordered
-from windows.vectorized.slices import Slices
+from keyed.windows import HoppingEventTimeWindows
+from keyed.windows.vectorized.row_groups import grouped, ordered
+from keyed.windows.vectorized.slices import Slices
 
 TIMES = st.lists(st.integers(-100, 100) | st.integers(-(2**62), 2**62), min_size=1, max_size=8)
 

@@ -4,7 +4,7 @@ The record ``keyed-begin`` in the checkpoint of a query of `run` or `start` is J
 written before the first batch, and of a restored query again when the checkpoint can be used like any other.
 
 The first batch of a restored query has only ticks as its source: the key groups, which have no state yet, load theirs
-(`keyed.recovery.restore`). Then the line of each source is put into ``offsets/0``, as if the batch had read what the
+(`keyed.recovery.loading`). Then the line of each source is put into ``offsets/0``, as if the batch had read what the
 earlier query had, and batch 1 goes on from there. Without a position in the changelog the key groups load their state
 in the first ordinary batch.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, batch_id
 from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
@@ -43,7 +43,7 @@ class Begin:
     Attributes:
         first_batch: What sinks are given as the id of Spark's batch 0. They go on after those of the earlier query, and
             what that wrote beyond the restored batch is replaced.
-        sequence: Number of the restored batch in the changelogs, 0 if nothing was restored.
+        sequence: Number of the restored commit in the changelogs, 0 if nothing was restored.
         sources: Lines of the sources that are still to be put into ``offsets/0``.
         with_position: Whether the changelogs had a position.
         ticks: Whether the last of the query's sources are the ticks.
@@ -92,8 +92,8 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
         return None
     if is_new and record is not None and record.sequence:
         raise CheckpointError(
-            f"the checkpoint {folder.path} is to begin with batch {record.sequence} of a changelog, and has not: "
-            "give restore_from= once more, or a new checkpoint"
+            f"the checkpoint {folder.path} is to begin after batch {batch_id(record.sequence)} of a changelog, and has "
+            "not: give restore_from= once more, or a new checkpoint"
         )
     if is_new or record is None or not record.queries:
         queries = record.queries if record is not None else []
@@ -122,7 +122,7 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
     if position is None:
         _log.warning(
             "batch %d is restored without a position: the state is restored, and the source is read as its options say",
-            cut.sequence,
+            batch_id(cut.sequence),
         )
         record = Begin(cut.sequence, cut.sequence, ticks=ticks, queries=queries)
     else:
@@ -130,7 +130,7 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
         changelogs = [restoration.point.changelog for restoration in cut.operators.values()]
         changelog = next((each for each in changelogs if _position_of(each, cut.sequence) == cut.position), None)
         if changelog is None:
-            raise HistoryCompacted(f"the changelog no longer has the position of batch {cut.sequence}")
+            raise HistoryCompacted(f"the changelog no longer has the position of batch {batch_id(cut.sequence)}")
         sources = put_files(folder, changelog, position.sources)
         record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks, queries=queries)
     _write(folder, record)

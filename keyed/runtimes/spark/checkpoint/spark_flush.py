@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, batch_id
 from keyed.engine.export import export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
@@ -61,7 +61,7 @@ def spark_flush(
         changelogs: Changelogs by name of operator.
 
     Returns:
-        Number of the last commit by operator, which its changelog now has.
+        Id of the last batch by operator, which its changelog now has.
 
     Raises:
         CheckpointError: There is no checkpoint, or it has no such operator.
@@ -125,7 +125,8 @@ def _export_all(
             done |= {(row.name, row.keygroup): row for row in found if row.done}
     newest: dict[str, int] = {}
     for row in done.values():
-        newest[row.name] = min(row.commit, newest.get(row.name, row.commit))
+        batch = batch_id(row.commit)
+        newest[row.name] = min(batch, newest.get(row.name, batch))
     return newest
 
 

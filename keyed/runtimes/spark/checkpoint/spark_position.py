@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from keyed.changelog.model import Changelog
+from keyed.changelog.model import Changelog, batch_id
 from keyed.codec.frames import RecordFormat
+from keyed.engine.export import MOST_EMPTY
 from keyed.errors import ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import KeptFiles
@@ -100,6 +101,7 @@ class PositionLog:
             if there is not None and (there.batch, there.sources) == (position.batch, position.sources):
                 # By an earlier run, which may have had another version of keyed.
                 continue
+            self._log_skipped(operator, changelog, sequence)
             try:
                 self._put(operator, changelog, sequence, position)
             except ChangelogFenced:
@@ -107,6 +109,24 @@ class PositionLog:
                 self._put(operator, changelog, sequence, position)
             self._last[operator] = sequence, position
         self._logged = batch
+
+    def _log_skipped(self, operator: str, changelog: Changelog, sequence: int) -> None:
+        """Log the positions after batches before one that reached no key group, which get commits without changes."""
+        if operator in self._last:
+            before = self._last[operator][0]
+        else:
+            found = [
+                number for number, _ in changelog.positions(max(sequence - 1 - MOST_EMPTY, 0)) if number < sequence
+            ]
+            before = max(found, default=sequence)
+        if sequence - before > MOST_EMPTY:
+            return
+        for number in range(before + 1, sequence):
+            batch = batch_id(number)
+            lines = self._folder.offsets(batch - self._first_batch)
+            if lines is not None:
+                sources = lines[:-1] if self._ticks else lines
+                self._put(operator, changelog, number, SparkPosition(batch, sources, self._queries))
 
     def _put(self, operator: str, changelog: Changelog, sequence: int, position: SparkPosition) -> None:
         if operator not in self._files:

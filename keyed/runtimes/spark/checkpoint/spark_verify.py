@@ -13,7 +13,7 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
 from keyed.outputs import schema_of
-from keyed.recovery.verify import Verified, verify_group
+from keyed.recovery.verification import Verified, verify_group
 from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas, for_groups
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ _RESULT = schema_of(Verified)
 
 
 def spark_verify(
-    session: SparkSession, checkpoint: str | os.PathLike[str], operator: str, changelog: Changelog | None = None
+    session: SparkSession, checkpoint: str | os.PathLike[str], operator: str | None, changelog: Changelog | None = None
 ) -> list[Verified]:
-    """Check an operator in a Spark checkpoint, against its changelog if one is given.
+    """Check the operators of a Spark checkpoint, or one of them, against its changelog if one is given.
 
     Args:
         session: A Spark session; it need not be the one of the query.
         checkpoint: Folder of the checkpoint.
-        operator: Name of the operator.
+        operator: Name of the operator; ``None`` is all.
         changelog: Its changelog, to compare with, commit by commit and entry by entry.
 
     Returns:
@@ -42,11 +42,14 @@ def spark_verify(
     """
     checkpoint = os.fspath(checkpoint)
     found = {meta.operator: state for state, meta in committed_metas(session, checkpoint).items()}
-    if operator not in found:
+    if operator is not None and operator not in found:
         raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(found)}")
-    rows = for_groups(session, checkpoint, [Chosen(found[operator])], _verifying(changelog), _RESULT)
-    verified = [Verified(**{name: row[name] for name in _RESULT.names}) for row in rows]
-    return sorted(verified, key=lambda each: each.group)
+    verified = []
+    for name in sorted(found) if operator is None else [operator]:
+        rows = for_groups(session, checkpoint, [Chosen(found[name])], _verifying(changelog), _RESULT)
+        groups = [Verified(**{field: row[field] for field in _RESULT.names}) for row in rows]
+        verified += sorted(groups, key=lambda each: each.group)
+    return verified
 
 
 def _verifying(changelog: Changelog | None) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:

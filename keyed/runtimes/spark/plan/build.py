@@ -20,6 +20,7 @@ from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.functions import takes_two
 from keyed.global_tables import GlobalTable
 from keyed.graph import Input, Port, Source, Stage
+from keyed.inference import unannotated
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.recording import Recorder
@@ -128,6 +129,7 @@ def build(
     begins: bool = True,
     recorder: Recorder | None = None,
     tables: Callable[[GlobalTable], DataFrame] | None = None,
+    first_batch: int = 0,
 ) -> Plan:
     """Build the DataFrame of a chain.
 
@@ -144,6 +146,7 @@ def build(
         begins: Whether the query may have no batch yet, with which it would take its initial state.
         recorder: What records the rows that the first operator reads, if anything does.
         tables: Gives the versions of a global table.
+        first_batch: What users know as the id of Spark's batch 0.
 
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
@@ -178,6 +181,7 @@ def build(
             local_dir=local_dir,
             changelog_id=changelogs.get(stage.name, ""),
             cut=cut,
+            first_batch=first_batch,
         )
 
     frame: DataFrame | None = None
@@ -430,6 +434,7 @@ def _main_schema(stage: Stage, reason: str) -> Schema:
     if stage.output is None:
         raise OutputDefinitionError(
             f"operator {stage.name!r} has no output type, and {reason}; give process(..., output='name type, ...')"
+            f"{unannotated(stage.function)}"
         )
     _check(stage.output, f"operator {stage.name!r}, main output")
     return stage.output

@@ -14,7 +14,7 @@ from typing import Any
 from keyed.errors import DefinitionError
 
 #: Packages whose objects, and those of classes derived from theirs, hold what users hand them.
-_OURS = ("keyed", "windows")
+_OURS = ("keyed",)
 
 
 def check_travels(function: object, operator: str) -> None:

@@ -12,13 +12,14 @@ from keyed.ids import random_id
 from keyed.options import Options
 from keyed.recovery.cut import cut_of
 from keyed.results import RunResult
+from keyed.runtimes.collected import tabled
 from keyed.runtimes.spark.plan.build import parallelism_of
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
 from keyed.runtimes.spark.query.metrics import marks_of, summed
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.table_files import table_now
-from keyed.runtimes.spark.session.spark_session import is_here, settings
+from keyed.runtimes.spark.session.spark_session import settings, shares_files
 
 
 class BatchJob(Job):
@@ -53,8 +54,8 @@ class BatchJob(Job):
         tables = table_now(self._session, streams=False)
         plan = self._built(lines(self._last), parallelism, end=True, tables=tables)
         # This program writes, also over Spark Connect.
-        here = is_here(self._session) and not self._remote
-        writer = Writer(plan.routes, [bound.sink for bound in self._outputs], here, queries=[random_id()])
+        mounted = shares_files(self._session) and not self._remote
+        writer = Writer(plan.routes, [bound.sink for bound in self._outputs], mounted, queries=[random_id()])
         with settings(self._session, {PARTITIONS: str(parallelism)}):
             try:
                 writer.write(plan.frame, 0)
@@ -67,4 +68,4 @@ class BatchJob(Job):
         self._hint(progress, marks)
         self._hints.end()
         self.tell(progress)
-        return RunResult(self.values({0}), 1, progress.metrics, self.restored)
+        return RunResult(self.values({0}), 1, progress.metrics, self.restored, table=tabled(self._outputs))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from keyed.changelog.model import batch_id
 from keyed.durations import MIN_TIMESTAMP
 from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
@@ -72,9 +73,9 @@ class Job:
     @property
     def restored(self) -> Restored | None:
         """What this program restores the query with."""
-        return None if self._cut is None else Restored(self._cut.sequence, with_position=False)
+        return None if self._cut is None else Restored(batch_id(self._cut.sequence), with_position=False)
 
-    def values(self, batches: set[int]) -> list[Any]:
+    def values(self, batches: Collection[int]) -> list[Any]:
         """Return what the collecting sinks got in these batches."""
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         return [value for sink in sinks for batch in sorted(batches) for value in sink.batches.get(batch, ())]
@@ -91,7 +92,7 @@ class Job:
         if self._on_progress is not None:
             self._on_progress(progress)
 
-    def _progress(self, batch_id: int, rows: int | None, observed: Mapping[str, dict[str, int]]) -> Progress:
+    def _progress(self, batch: int, rows: int | None, observed: Mapping[str, dict[str, int]]) -> Progress:
         """Return what is told of a batch; where the number of its rows is not known, that of a first batch."""
         metrics = {stage.name: dict(observed.get(stage.name, {})) for stage in self._last.chain}
         clocks = {
@@ -102,7 +103,7 @@ class Job:
             rows = metrics[self._last.chain[0].name].get("rows_in", 0)
         _, processing_time = clocks[self._last.name]
         watermark = min(each for each, _ in clocks.values())
-        return Progress(batch_id, rows, watermark, processing_time, metrics)
+        return Progress(batch, rows, watermark, processing_time, metrics)
 
     def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
@@ -147,6 +148,7 @@ class Job:
             [[each] for each in self._last.chain],
             parallelism_of(self._last) or partitions_of(self._session),
             tables=table_now(self._session, streams=self._last.source.data.isStreaming),
+            first_batch=0 if self._cut is None else self._cut.sequence,
         )
         return plan.routes[0].frame(plan.frame)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from keyed.background import Status
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.graph import BoundOutput, Port, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, shown_query
+from keyed.runtimes.collected import tabled
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
@@ -23,7 +25,7 @@ from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
 from keyed.shown import Shown
 from keyed.sinks import CollectSink
-from keyed.views.state_tables import StateTables
+from keyed.tables.state_tables import StateTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +48,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
     if not last.source.data.isStreaming:
         return BatchJob(last, outputs, options).run()
     job = StreamJob(last, outputs, options)
-    with kept_tables(last, options, stay=False) as kept, noted_signals():
+    with _released(job), kept_tables(last, options, stay=False) as kept, noted_signals():
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
         if options.drain and not query.has_drained:
@@ -61,7 +63,8 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
         job.flush()
         job.end_hints(())
         kept.finish()
-    return RunResult(job.values(query.batches), len(query.batches), query.metrics(), job.restored, kept.read)
+    values, made = job.values(query.batches), tabled(outputs)
+    return RunResult(values, len(query.batches), query.metrics(), job.restored, kept.read, made)
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> SparkQuery:
@@ -72,11 +75,24 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
     job = StreamJob(last, outputs, options)
     trigger = _trigger("1 second" if options.trigger is None else options.trigger)
-    with kept_tables(last, options, stay=True) as kept, noted_signals() as signals:
-        query = SparkQuery(job, trigger, after=_restored(job), kept=kept)
-        if signals.received is not None:
-            query.leave()
-        return query
+    try:
+        with kept_tables(last, options, stay=True) as kept, noted_signals() as signals:
+            query = SparkQuery(job, trigger, after=_restored(job), kept=kept)
+            job.leave_to(query.query)
+            if signals.received is not None:
+                query.leave()
+            return query
+    except BaseException:
+        job.release()
+        raise
+
+
+@contextmanager
+def _released(job: StreamJob) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        job.release()
 
 
 def _restored(job: StreamJob) -> SparkQuery | None:
@@ -125,7 +141,7 @@ class SparkQuery(Shown):
         self._job = job
         self._kept = kept
         self._progress: Progress | None = after.progress if after is not None else None
-        self.batches: set[int] = set(after.batches) if after is not None else set()
+        self.batches: range = after.batches if after is not None else range(0)
         self._flushing = threading.Lock()
         self._flushed = False
         self._writer: Writer
@@ -138,7 +154,28 @@ class SparkQuery(Shown):
         return self._job.restored
 
     def __repr__(self) -> str:
-        return shown_query(self._job.name, self._progress)
+        return shown_query(self._job.name, self._progress, self.status, self._trouble)
+
+    @property
+    def status(self) -> Status:
+        """Status of the query, its timers and the export to its changelogs included. See `keyed.Query.status`."""
+        try:
+            if self._ticker is not None and self._ticker.work.status is Status.FAILED:
+                return Status.FAILED
+            if self.query.isActive:
+                begins = self._progress is None and self.query.lastProgress is None
+                return Status.STARTING if begins else Status.FOLLOWING
+            return Status.CLOSED if self.query.exception() is None else Status.FAILED
+        except Exception as error:
+            if not is_gone(error):
+                raise
+            return Status.CLOSED
+
+    @property
+    def _trouble(self) -> BaseException | None:
+        """What timers and changelogs wait for, or have failed with."""
+        work = None if self._ticker is None else self._ticker.work
+        return None if work is None else work.error or work.trouble
 
     @property
     def is_active(self) -> bool:
@@ -176,17 +213,20 @@ class SparkQuery(Shown):
         Raises:
             ChangelogError: The last batch cannot be exported. The query has stopped.
         """
-        if self._ticker is not None:
-            self._ticker.end()
         try:
-            self.query.stop()
-            failed = self.query.exception() is not None
-        except Exception as error:
-            if not is_gone(error):
-                raise
-            return
-        if not failed:
-            self._flush()
+            if self._ticker is not None:
+                self._ticker.end()
+            try:
+                self.query.stop()
+                failed = self.query.exception() is not None
+            except Exception as error:
+                if not is_gone(error):
+                    raise
+                return
+            if not failed:
+                self._flush()
+        finally:
+            self._job.release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query. When it has ended its last batch is exported to its changelogs.
@@ -202,7 +242,10 @@ class SparkQuery(Shown):
         """
         ended = self.wait(timeout)
         if ended:
-            self._flush()
+            try:
+                self._flush()
+            finally:
+                self._job.release()
         return ended
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -262,6 +305,8 @@ class SparkQuery(Shown):
 
     def _has_ended(self) -> bool:
         """Wait a moment for the end; raise what the query failed with, as a worker or a sink raised it."""
+        if self._ticker is not None:
+            self._ticker.work.check()
         try:
             return bool(self.query.awaitTermination(_POLL))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - it is raised again, translated
@@ -272,9 +317,9 @@ class SparkQuery(Shown):
         first = self._job.first_batch
         try:
             last = self.query.lastProgress
-            if last is None or first + last["batchId"] in self.batches:
+            if last is None or first + last["batchId"] < self.batches.stop:
                 return
-            found = [each for each in self.query.recentProgress if first + each["batchId"] not in self.batches]
+            found = [each for each in self.query.recentProgress if first + each["batchId"] >= self.batches.stop]
         except Exception as error:
             if not is_gone(error):
                 raise
@@ -282,8 +327,8 @@ class SparkQuery(Shown):
         for progress in found:
             # Spark reports triggers without a batch as well, under the id of the next one.
             batch = first + progress["batchId"]
-            if "addBatch" in progress["durationMs"] and batch not in self.batches:
-                self.batches.add(batch)
+            if "addBatch" in progress["durationMs"] and batch >= self.batches.stop:
+                self.batches = range(self.batches.start if self.batches else batch, batch + 1)
                 self._progress = self._job.progress(progress)
                 self._job.tell(self._progress)
 

@@ -1,8 +1,10 @@
 """Writing a micro-batch's outputs on Spark: each under the batch's id, in place of what the same batch wrote before.
 
-A folder on this machine gets flat files ``part-<batch id>-<n>.parquet``. Spark writes them into a staging folder beside
-them, ``_staging-<batch id>``, which readers pass over; they are moved into place when all are written. Where the path
-has a scheme, or Spark does not run on this machine, each batch has a folder ``batch=<batch id>`` that Spark overwrites.
+A folder that is mounted where the query runs gets flat files ``part-<batch id>-<n>.parquet``, as in the local runtime,
+also on a cluster. Spark writes them into a staging folder beside them, ``_staging-<batch id>``, which readers pass
+over; they are moved into place when all are written. Where the path has a scheme that only Spark reaches, each batch
+has a folder ``batch=<batch id>`` that Spark overwrites. A folder that an earlier version wrote so goes on so: Spark's
+reader passes over files beside such folders.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import attrs
 from keyed.arrow.unreadable import raw_rows
 from keyed.errors import DefinitionError, SinkError
 from keyed.runtimes.recording import Recorder
-from keyed.runtimes.sink_folder import MARK, LocalFolder, claim
+from keyed.runtimes.sink_folder import MARK, LocalFolder, SinkFolder, check_columns, claim, last_file
 from keyed.runtimes.spark.plan.build import Route
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 @attrs.frozen
@@ -42,7 +45,7 @@ class Writer:
     Attributes:
         routes: How each output is taken out of the query's DataFrame.
         sinks: The sink of each.
-        here: Whether paths without a scheme are folders of this machine.
+        mounted: Whether paths without a scheme are folders of this machine, which the tasks of Spark reach as well.
         checkpoint: The query's checkpoint; empty if it has none.
         queries: Id of the query, after those of the queries that it was restored from; empty if this program does not
             reach the checkpoint, where Spark's own id then stands for it.
@@ -52,13 +55,12 @@ class Writer:
         before: What is called with Spark's id of each batch before it runs.
         error: What the last write failed with.
         place: What was being written when it did, for a message.
-        batches: Ids of the batches that were written, as sinks got them.
-        written: Spark's id of the last of them.
+        written: Spark's id of the last batch that was written.
     """
 
     routes: Sequence[Route]
     sinks: Sequence[Sink | FolderSink]
-    here: bool
+    mounted: bool
     checkpoint: str = ""
     queries: Sequence[str] = ()
     first_batch: int = 0
@@ -67,9 +69,10 @@ class Writer:
     recorder: Recorder | None = None
     error: BaseException | None = None
     place: str = ""
-    batches: set[int] = attrs.field(factory=set)
     written: int = -1
     _is_claimed: bool = attrs.field(default=False, init=False)
+    #: The folder of each sink that gets flat files, and ``None`` for the others, by path.
+    _folders: dict[str, Path | None] = attrs.field(factory=dict, init=False)
 
     def claim(self, session: SparkSession, batch_id: int) -> None:
         """Make the folders of the sinks this query's, before it writes.
@@ -84,9 +87,7 @@ class Writer:
         queries = self.queries or [_spark_id(session, self.checkpoint)]
         for sink in self.sinks:
             if isinstance(sink, ParquetSink):
-                local = local_folder(sink.path) if self.here else None
-                folder = SparkFolder(session, sink.path) if local is None else LocalFolder(str(local))
-                claim(sink, folder, queries, batch_id, self.first_batch + batch_id)
+                claim(sink, self._folder(session, sink), queries, batch_id, self.first_batch + batch_id)
         self._is_claimed = True
 
     def write(self, whole: DataFrame, batch_id: int) -> None:
@@ -108,6 +109,7 @@ class Writer:
                 whole.count()
             if not self._is_claimed:
                 self.claim(whole.sparkSession, batch_id)
+                self._check_columns(whole)
             for call in self.before:
                 call(batch_id)
             written, batch_id = batch_id, batch_id + self.first_batch
@@ -120,12 +122,41 @@ class Writer:
         finally:
             if kept:
                 whole.unpersist()
-        self.batches.add(batch_id)
         self.written = written
+
+    def _check_columns(self, whole: DataFrame) -> None:
+        """Compare the columns of the Parquet sinks with those of the files that are there.
+
+        Raises:
+            SinkError: They are others.
+        """
+        session = whole.sparkSession
+        for route, sink in zip(self.routes, self.sinks, strict=True):
+            if isinstance(sink, ParquetSink):
+                folder = self._folder(session, sink)
+                last = last_file(folder.parquet_files())
+                if last is not None:
+                    local = isinstance(folder, LocalFolder)
+                    path = Path(folder.path, last).as_uri() if local else f"{folder.path.rstrip('/')}/{last}"
+                    there, new = session.read.parquet(path).schema, route.frame(whole).schema
+                    check_columns(sink.path, last, _types(there), _types(new))
+
+    def _folder(self, session: SparkSession, sink: ParquetSink) -> SinkFolder:
+        local = self._flat(sink)
+        return SparkFolder(session, sink.path) if local is None else LocalFolder(str(local))
+
+    def _flat(self, sink: ParquetSink) -> Path | None:
+        """Return the folder of a sink that gets flat files; ``None`` if it gets a folder for each batch."""
+        if sink.path not in self._folders:
+            folder = local_folder(sink.path) if self.mounted else None
+            if folder is not None and ((folder / MARK).is_dir() or any(folder.glob("batch=*"))):
+                folder = None
+            self._folders[sink.path] = folder
+        return self._folders[sink.path]
 
     def _write(self, frame: DataFrame, sink: Sink | FolderSink, batch_id: int) -> None:
         if isinstance(sink, ParquetSink | FolderSink):
-            folder = local_folder(sink.path) if self.here and isinstance(sink, ParquetSink) else None
+            folder = self._flat(sink) if isinstance(sink, ParquetSink) else None
             if folder is not None:
                 _write_files(frame, folder, batch_id)
             else:
@@ -209,6 +240,10 @@ class SparkFolder:
         return [row.path for row in rows]
 
 
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
 def _spark_id(session: SparkSession, checkpoint: str) -> str:
     """Return the id that Spark gave the query when it started."""
     (line,) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
@@ -237,10 +272,10 @@ def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
     """Replace the files of one batch."""
     staging = folder / f"_staging-{batch_id:010d}"
     frame.write.mode("overwrite").parquet(staging.as_uri())
-    if not staging.is_dir():
+    if not any(staging.glob("part-*.parquet")):
         raise DefinitionError(
-            f"Parquet sink {str(folder)!r}: Spark wrote the folder elsewhere than on this machine; give the path with "
-            "its scheme, such as hdfs://... or s3a://..."
+            f"Parquet sink {str(folder)!r}: Spark wrote the files elsewhere than on this machine; give a path that all "
+            "machines reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
         )
     written = [path for path in sorted(staging.glob("part-*.parquet")) if _has_rows(path)]
     for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):

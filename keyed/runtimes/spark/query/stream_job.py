@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyed.chaining import lines
+from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError
 from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
@@ -17,19 +18,20 @@ from keyed.recovery.cut import Cut
 from keyed.results import Progress, Restored
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
+from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.exports import Exports
-from keyed.runtimes.spark.query.failures import raise_translated
+from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
 from keyed.runtimes.spark.query.metrics import group_marks, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.ship import carried
-from keyed.runtimes.spark.session.spark_session import is_here, settings
+from keyed.runtimes.spark.session.spark_session import is_here, settings, shares_files
 from keyed.sinks import CollectSink, Sink, local_folder
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class StreamJob(Job):
 
     Raises:
         DefinitionError: An option is missing, or the checkpoint cannot be restored into.
-        CheckpointError: The checkpoint is another query's.
+        CheckpointError: The checkpoint is another query's, or another run is using it.
     """
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
@@ -60,6 +62,8 @@ class StreamJob(Job):
             )
         self._checkpoint = os.fspath(options.checkpoint)
         self._query_name = options.query_name
+        self._lease: CheckpointLease | None = None
+        self._started: StreamingQuery | None = None
         if self._remote:
             options.refuse(
                 {
@@ -71,9 +75,24 @@ class StreamJob(Job):
         self._here = is_here(self._session)
         if self._changelogs:
             check_path(self._checkpoint)
-        if self._here and (here := local_folder(self._checkpoint)) is not None:
+        folder = local_folder(self._checkpoint)
+        if folder is not None and self._here:
             # Before Spark makes it for all to read.
-            make_private(here, group=options.group_access)
+            make_private(folder, group=options.group_access)
+            self._lease = CheckpointLease(folder, self._has_ended)
+        elif folder is not None and not self._remote and shares_files(self._session):
+            # A mount, whose modes are for the executors too.
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lease = CheckpointLease(folder, self._has_ended)
+        try:
+            self._settle(options)
+        except BaseException:
+            self.release()
+            raise
+
+    def _settle(self, options: Options) -> None:
+        """Find out how the query begins, which no other one changes meanwhile."""
+        last = self._last
         needed = self._here or self.points or self._changelogs
         self._folder = reached(self._session, self._checkpoint) if needed else None
         if self._folder is not None:
@@ -98,6 +117,23 @@ class StreamJob(Job):
             ticks=last.ticks,
         )
 
+    def leave_to(self, query: StreamingQuery) -> None:
+        """Let the checkpoint be another query's when this one has ended, whether or not it was stopped."""
+        self._started = query
+
+    def release(self) -> None:
+        """Let other queries have the checkpoint."""
+        if self._lease is not None:
+            self._lease.release()
+
+    def _has_ended(self) -> bool:
+        try:
+            return self._started is not None and not self._started.isActive
+        except Exception as error:
+            if not is_gone(error):
+                raise
+            return True
+
     @property
     def first_batch(self) -> int:
         """What sinks get as the id of Spark's batch 0."""
@@ -106,7 +142,7 @@ class StreamJob(Job):
     @property
     def restored(self) -> Restored | None:
         """What this program restores the query with."""
-        return None if self._cut is None else Restored(self._cut.sequence, self._begin.with_position)
+        return None if self._cut is None else Restored(batch_id(self._cut.sequence), self._begin.with_position)
 
     def begin_at(self, cut: Cut) -> None:
         """Let the key groups load the state of a cut with their first batch."""
@@ -163,6 +199,7 @@ class StreamJob(Job):
             begins=last is None,
             recorder=self._recorder,
             tables=tables.stream,
+            first_batch=self.first_batch,
         )
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
         # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
@@ -183,10 +220,10 @@ class StreamJob(Job):
         ticker = None
         if ticks is not None and "processingTime" in trigger:
             ticker = Ticker(query, ticks, self._exports, writer, tables)
-            ticker.start()
+            ticker.work.start()
         return query, writer, ticker
 
-    def values(self, batches: set[int]) -> list[Any]:
+    def values(self, batches: Collection[int]) -> list[Any]:
         """Return what the collecting sinks got in these batches."""
         for number, bound in enumerate(self._outputs):
             if isinstance(bound.sink, CollectSink) and self._remote:
@@ -235,7 +272,7 @@ class StreamJob(Job):
         return Writer(
             plan.routes,
             sinks,
-            self._here,
+            shares_files(self._session),
             self._checkpoint,
             self._begin.queries,
             self.first_batch,

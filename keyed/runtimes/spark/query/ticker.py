@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from keyed.background import Background
+from keyed.errors import ChangelogDiverged, CorruptionError, DefinitionError
 from keyed.runtimes.spark.checkpoint.ticks import Ticks
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone
@@ -17,7 +17,8 @@ from keyed.runtimes.spark.query.table_files import TableFiles
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_log = logging.getLogger(__name__)
+#: What trying again does not help against.
+_LASTING = (ChangelogDiverged, CorruptionError, DefinitionError)
 #: How often the ticker looks at the query, in seconds: so much later than it is due something comes at most, beside the
 #: trigger's interval.
 _POLL = 0.2
@@ -25,11 +26,14 @@ _POLL = 0.2
 _MOMENT = 0.02
 
 
-class Ticker(threading.Thread):
+class Ticker:
     """Looks after one query until that has ended.
 
     Something is due when the time of a processing-time timer has come, and while a batch that changed something is not
     in its changelogs: they get it with the next batch. There is never more than one tick that was not taken.
+
+    Attributes:
+        work: The thread. What it failed with ends the query.
 
     Args:
         query: The query. It was started with a tick.
@@ -42,13 +46,17 @@ class Ticker(threading.Thread):
     def __init__(
         self, query: StreamingQuery, ticks: Ticks, exports: Exports, writer: Writer, tables: TableFiles
     ) -> None:
-        super().__init__(name="keyed-ticker", daemon=True)
+        self.work = Background(
+            "what looks after the query's timers and changelogs",
+            self._step,
+            may_pass=lambda error: not isinstance(error, _LASTING),
+        )
         self._query = query
         self._ticks = ticks
         self._exports = exports
         self._writer = writer
         self._tables = tables
-        self._ended = threading.Event()
+        self._looked = 0.0
         self._batch = -1
         self._offset: str | None = None
         self._waits = True
@@ -56,38 +64,42 @@ class Ticker(threading.Thread):
 
     def end(self) -> None:
         """Write no more ticks, and publish no more: what is being published is when this returns."""
-        self._ended.set()
-        self.join()
+        self.work.close()
 
-    def run(self) -> None:
+    def _step(self) -> float | None:
         """Look at the query now and then, and when a batch is about to be committed."""
-        looked = 0.0
-        while not self._ended.wait(_MOMENT):
-            if self._writer.written <= self._batch and time.monotonic() < looked + _POLL:
-                continue
-            looked = time.monotonic()
-            try:
-                if not self._query.isActive:
-                    return
-                self._look(self._query.lastProgress)
-                self._tables.write_changed()
-            except Exception as error:  # noqa: BLE001 - the next look may succeed
-                if is_gone(error):
-                    return
-                _log.warning("the query's timers and changelogs wait for rows: %s", error)
+        if self._writer.written <= self._batch and time.monotonic() < self._looked + _POLL:
+            return _MOMENT
+        self._looked = time.monotonic()
+        try:
+            if not self._query.isActive:
+                return None
+            self._look(self._query.lastProgress)
+            self._tables.write_changed()
+        except Exception as error:
+            if is_gone(error):
+                return None
+            raise
+        return _MOMENT
 
     def _look(self, report: Mapping[str, Any] | None) -> None:
+        problem: Exception | None = None
         # Triggers without a batch are reported as well, under the id of the next one.
         if report is not None and report["batchId"] != self._batch and "addBatch" in report["durationMs"]:
-            self._batch = report["batchId"]
             self._due = self._exports.next_work(report)
             source = len(report["sources"]) - 1
             offset = str(report["sources"][source]["endOffset"])
             if offset != self._offset:
                 self._ticks.taken(source, offset)
                 self._offset, self._waits = offset, False
-            self._exports.publish(report)
+            try:
+                self._exports.publish(report)
+                self._batch = report["batchId"]
+            except Exception as error:  # noqa: BLE001 - ticks come all the same
+                problem = error
             self._due = self._exports.next_work(report)
         if self._due is not None and not self._waits and self._due <= time.time() * 1000:
             self._ticks.write()
             self._waits = True
+        if problem is not None:
+            raise problem

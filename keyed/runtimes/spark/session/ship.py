@@ -16,6 +16,7 @@ import importlib.util
 import io
 import json
 import operator
+import os
 import sys
 import sysconfig
 import zlib
@@ -29,7 +30,7 @@ from types import FunctionType
 from typing import Any
 
 #: Packages whose sources are sent.
-_SHIPPED = ("keyed", "windows")
+_SHIPPED = ("keyed",)
 
 
 class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so typeshed sees SourceLoader itself
@@ -138,7 +139,12 @@ def _parcel_of(*packages: str) -> Parcel:
     sources: dict[str, tuple[bool, str]] = {}
     for package in packages:
         root = Path(str(sys.modules[package].__file__)).parent
-        for path in sorted(root.rglob("*.py")):
+        # In a clone `keyed.windows` is a link.
+        for path in sorted(
+            Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names
+        ):
+            if path.suffix != ".py":
+                continue
             parts = [package, *path.relative_to(root).with_suffix("").parts]
             is_package = parts[-1] == "__init__"
             sources[".".join(parts[:-1] if is_package else parts)] = (is_package, path.read_text())

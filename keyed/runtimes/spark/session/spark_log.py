@@ -4,8 +4,9 @@ A JVM writes to the standard error of the program that starts it, and its worker
 file descriptor 2 is a log file, and a JVM that starts meanwhile inherits it. Afterwards the program has its own
 standard error back. What another thread of the program writes to it in these seconds is in the file as well.
 
-The file is in the folder for temporary files. It is deleted when the program ends, unless an error has named it; those
-that killed programs have left go after a week.
+The file ``log`` is in a `ScratchFolder`, which is removed when the program ends, or by a later program if it was
+killed. A log that an error names is moved beside that folder, under its name with ``.log``. Of those of programs that
+have ended, the three latest are kept, for a week.
 """
 
 from __future__ import annotations
@@ -13,31 +14,32 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PREFIX = "keyed-spark-"
+from keyed.stores.scratch import ScratchFolder
+
 _OLD_SECONDS = 7 * 86_400.0
-#: Where the JVM of this program writes to, if it is a file.
-_file: Path | None = None
-_named = False
+#: Logs that are kept of programs that have ended.
+_KEPT = 3
+#: The folder of this program's log, if its JVM writes to one.
+_folder: ScratchFolder | None = None
 
 
 @contextmanager
 def to_file() -> Iterator[None]:
     """Let a JVM that starts meanwhile write to a log file."""
-    global _file  # noqa: PLW0603 - a program has one JVM
-    if _file is None:
-        _sweep(Path(tempfile.gettempdir()))
-        descriptor, path = tempfile.mkstemp(prefix=_PREFIX, suffix=".log")
-        _file = Path(path)
-        atexit.register(_delete)
-    else:
-        # After the JVM before has ended.
-        descriptor = os.open(_file, os.O_WRONLY | os.O_APPEND)
+    global _folder  # noqa: PLW0603 - a program has one JVM
+    if _folder is None:
+        _folder = ScratchFolder("spark")
+        atexit.register(_folder.close)
+        _sweep(_folder.path.parent)
+    # It is there already if this is the program's second JVM.
+    named = _named(_folder)
+    log = named if named.exists() else _folder.path / "log"
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     sys.stderr.flush()
     own = os.dup(2)
     os.dup2(descriptor, 2)
@@ -54,22 +56,32 @@ def to_file() -> Iterator[None]:
 
 
 def name_log(error: BaseException) -> None:
-    """Let an error say where Spark's log is, which is kept then."""
-    global _named  # noqa: PLW0603 - as above
-    if _file is not None and _file.exists() and _file.stat().st_size:
-        _named = True
-        error.add_note(f"Spark's log: {_file}")
+    """Add the path of Spark's log to an error. The log is kept then."""
+    if _folder is None:
+        return
+    log, named = _folder.path / "log", _named(_folder)
+    with suppress(FileNotFoundError):
+        if log.stat().st_size:
+            log.rename(named)
+    if named.exists():
+        error.add_note(f"Spark's log: {named}")
 
 
-def _sweep(folder: Path) -> None:
-    """Delete the logs of this user that are old."""
-    for path in folder.glob(f"{_PREFIX}*.log"):
+def _named(folder: ScratchFolder) -> Path:
+    """Return the path of a log that an error has named."""
+    return folder.path.with_suffix(".log")
+
+
+def _sweep(parent: Path) -> None:
+    """Delete logs of this user's programs that have ended, but for the latest."""
+    found: list[tuple[float, Path]] = []
+    for path in parent.glob("keyed-spark-*.log"):
         with suppress(OSError):
-            found = path.lstat()
-            if found.st_uid == os.getuid() and found.st_mtime < time.time() - _OLD_SECONDS:
+            status = path.lstat()
+            # The folder is there while the program runs.
+            if status.st_uid == os.getuid() and not path.with_suffix("").exists():
+                found.append((status.st_mtime, path))
+    for number, (changed, path) in enumerate(sorted(found, reverse=True)):
+        if number >= _KEPT or changed < time.time() - _OLD_SECONDS:
+            with suppress(OSError):
                 path.unlink()
-
-
-def _delete() -> None:
-    if _file is not None and not _named:
-        _file.unlink(missing_ok=True)

@@ -18,10 +18,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import (
@@ -40,6 +42,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_Holder = tuple[int, Mapping[str, str]]
+#: By session: the threads that have settings set, in order, and what the user had before the first of them.
+_held: WeakKeyDictionary[Any, list[_Holder]] = WeakKeyDictionary()
+_originals: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+_changed = threading.Condition()
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 #: Settings of any session, which also a running one takes.
@@ -126,18 +133,46 @@ def is_here(session: SparkSession) -> bool:
     return master.startswith("local") and files.startswith("file:")
 
 
+def shares_files(session: SparkSession) -> bool:
+    """Tell whether paths without a scheme lead Spark's tasks and its driver to one file system, mounted on all."""
+    return (session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or "").startswith("file:")
+
+
 @contextmanager
 def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set a session's settings, and set them back."""
-    before = {name: session.conf.get(name) for name in wanted}
-    changed = {name: value for name, value in before.items() if value != wanted[name]}
+    """Set a session's settings, and set them back.
+
+    They are the session's, not a thread's: a thread waits while another one has other values of them set. Where it has
+    the same ones, the last of the threads sets them back.
+    """
+    mine = (threading.get_ident(), wanted)
+    with _changed:
+        held = _held.setdefault(session, [])
+        _changed.wait_for(lambda: not any(_differ(mine, other) for other in held))
+        originals = _originals.setdefault(session, {})
+        for name, value in wanted.items():
+            now = session.conf.get(name)
+            if not any(name in values for _, values in held):
+                originals[name] = now or ""
+            if now != value:
+                session.conf.set(name, value)
+        held.append(mine)
     try:
-        for name in changed:
-            session.conf.set(name, wanted[name])
         yield
     finally:
-        for name, value in changed.items():
-            session.conf.set(name, value or "")
+        with _changed:
+            held.remove(mine)
+            for name, value in wanted.items():
+                others = [values[name] for _, values in held if name in values]
+                after = others[-1] if others else originals.pop(name)
+                if after != value:
+                    session.conf.set(name, after)
+            _changed.notify_all()
+
+
+def _differ(mine: _Holder, other: _Holder) -> bool:
+    """Whether another thread has a setting at another value than is wanted."""
+    return mine[0] != other[0] and any(other[1].get(name, value) != value for name, value in mine[1].items())
 
 
 def _complete(session: SparkSession, given: Mapping[str, str]) -> None:

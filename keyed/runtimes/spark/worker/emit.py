@@ -176,7 +176,7 @@ class Emitter:
     def _whole(self, emitted: EmittedTables) -> pa.Table | None:
         import pyarrow as pa
 
-        from keyed.tables.batches import timestamped
+        from keyed.table_state.batches import timestamped
 
         if self.main is None or not emitted.tables:
             return None
@@ -189,7 +189,7 @@ class Emitter:
         where = f"operator {self.operator!r}, side output {tag!r}"
         target = arrow_schema(schema)
         if isinstance(emitted, EmittedTables):
-            from keyed.tables.batches import shaped, timestamped
+            from keyed.table_state.batches import shaped, timestamped
 
             tables = [shaped(table, schema, where) for table in emitted.tables]
             if tag in self.timed_side:

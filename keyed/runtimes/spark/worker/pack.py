@@ -282,7 +282,7 @@ class _Rows:
         import numpy as np
         import pyarrow as pa
 
-        from keyed.tables.batches import key_hashes, timestamped
+        from keyed.table_state.batches import key_hashes, timestamped
 
         reading = self.reading
         table = read_chunk(note)
@@ -397,7 +397,7 @@ class _Rows:
             return rows
         import pyarrow as pa
 
-        from keyed.tables.batches import combined, with_times
+        from keyed.table_state.batches import combined, with_times
 
         table = with_times(pa.Table.from_batches([rows]), reading.time)
         table = combined(reading.combiner, table, reading.keys, reading.operator)

@@ -6,7 +6,6 @@ the same group of the next operator, so they need not leave the worker.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from pyspark import TaskContext
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
 from keyed.engine.batch import Batch, BatchResult
@@ -26,8 +26,9 @@ from keyed.errors import ChangelogFenced, CorruptionError
 from keyed.ids import random_id
 from keyed.operators import OperatorSpec, Store
 from keyed.recovery.cut import Cut
-from keyed.recovery.restore import restore
+from keyed.recovery.loading import restore
 from keyed.results import log_restore
+from keyed.runtimes.garbage import Collector
 from keyed.runtimes.spark.plan.group_ids import group_ids
 from keyed.runtimes.spark.plan.packed_initial import read_initial
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
@@ -67,6 +68,7 @@ class Operation:
         local_dir: Folder for stores on disk; ``None`` for a folder of the worker's choice.
         changelog_id: Identity of the changelog, if there is one.
         cut: What a new query is restored from, if it is.
+        first_batch: What is added to Spark's id of a batch for that which users know.
     """
 
     spec: OperatorSpec
@@ -77,6 +79,7 @@ class Operation:
     local_dir: str | None
     changelog_id: str = ""
     cut: Cut | None = None
+    first_batch: int = 0
 
 
 class Processor(StatefulProcessor):
@@ -96,19 +99,14 @@ class Processor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         # Everything is done before the first frame leaves: Spark moves on to the next key group while frames of this
-        # one are still to be taken. Half a million new tuples make Python's cyclic collector run for nothing.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return iter(self._run(self._index[int(key[0])], rows))
-        finally:
-            if collects:
-                gc.enable()
+        # one are still to be taken.
+        with Collector() as collector:
+            return iter(self._run(self._index[int(key[0])], rows, collector))
 
     def close(self) -> None:
         settle()
 
-    def _run(self, group: int, rows: Iterator[Any]) -> list[Any]:
+    def _run(self, group: int, rows: Iterator[Any], collector: Collector) -> list[Any]:
         """Run one batch of one key group, and give its frames."""
         first, *chained = self._operations
         spec = first.spec
@@ -130,6 +128,7 @@ class Processor(StatefulProcessor):
         if (initial := self._initial.pop(group, None)) is not None:
             batch.initial = lambda: read_initial(initial, first.inputs[0].keys, spec.name)
         rows_out = first.emitter.rows()
+        batch.chunks = collector.within(batch.chunks)
         result = self._operate(first, self._logs[0], group, batch, rows_out)
         notes, marks = incoming.notes, [_mark(spec, group, batch, result, reached)]
         before = first
@@ -141,6 +140,7 @@ class Processor(StatefulProcessor):
             of_before = Upstream(result.watermark, result.idle)
             reached = {**reached, before.emitter.stage: of_before}
             batch = handed_on(table, operation, before.spec.name, group, batch, of_before)
+            batch.chunks = collector.within(batch.chunks)
             rows_out = operation.emitter.rows()
             result = self._operate(operation, log, group, batch, rows_out)
             marks.append(_mark(operation.spec, group, batch, result, reached))
@@ -153,6 +153,9 @@ class Processor(StatefulProcessor):
         """Run one batch of one key group of an operator."""
         log.start()
         batch.key_type, batch.taker = operation.key_type, rows_out
+        context = TaskContext.get()
+        number = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+        batch.id = None if number is None else operation.first_batch + int(number)
         name = operation.spec.name
         folder = Path(operation.local_dir or default_local_dir()) if operation.store == "rocksdb" else None
         meta = _meta(log, group)
@@ -189,7 +192,7 @@ def handed_on(
     if table is not None:
         check_table(table, spec, upstream, group)
         if combines(spec.function):
-            from keyed.tables.batches import combined
+            from keyed.table_state.batches import combined
 
             whole = combined(spec.function, table, spec.keys, spec.name)
             rows_combined, table = table.num_rows - whole.num_rows, whole

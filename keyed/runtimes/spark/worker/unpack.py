@@ -221,7 +221,7 @@ def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_tim
         return None
     import pyarrow as pa
 
-    from keyed.tables.batches import in_time_order, with_times
+    from keyed.table_state.batches import in_time_order, with_times
 
     tables = [with_times(table(), each.time) for table, each in read]
     # A source and an output may have times in different zones.

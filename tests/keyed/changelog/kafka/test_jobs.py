@@ -11,7 +11,7 @@ import pytest
 
 import keyed
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from tests.keyed.changelog.kafka.topics import COMPACTING, new_topic
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
@@ -71,7 +71,7 @@ def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
     assert {name: state[:2] for name, state in found.items()} == {name: state[:2] for name, state in expected.items()}
     for operator in life.operators():
         for number in (0, 1):
-            groups = verify_changelog(life.changelog(operator, number))
+            groups = verify(life.changelog(operator, number))
             assert [group.problem for group in groups if group.problem] == []
 
 
@@ -90,7 +90,7 @@ def test_broadcast_state_is_restored_from_topics_at_another_parallelism(kafka, p
     values += run(2, logs[1], parallelism=parallelism, restore_from=logs[0])
     assert sorted(values) == limits_of(batches)
     for log in logs:
-        assert [group.problem for group in verify_changelog(log) if group.problem] == []
+        assert [group.problem for group in verify(log) if group.problem] == []
 
 
 def work(folder: Path, name: str, kafka: str, topics: str, started) -> None:

@@ -9,7 +9,6 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from keyed import TableState
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.records import encode_commit
 from keyed.codec.arrow_streams import read_stream, write_stream
@@ -17,8 +16,9 @@ from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.content.blocks import TableBlock
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError
-from keyed.tables.layout import Layout
+from keyed.table_state.layout import Layout
 from keyed.testing.changelog_conformance import SampleGroup, state_of
+from keyed.vectorized import TableState
 from tests.keyed.changelog.kafka.topics import alter, create, delete, delete_records, messages, new_topic, produce
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import attrs
 
 import keyed
-import windows
-from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
-from keyed.recovery import verify_changelog
+from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState, windows
+from keyed.recovery import verify
 from tests.keyed.runtimes.local import job
 
 OUTPUT = "item string, at bigint, n bigint"
@@ -65,7 +64,7 @@ def written(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in OPERATORS:
         log = DirectoryChangelog(folder / "log" / name)
-        groups = verify_changelog(log)
+        groups = verify(log)
         assert [group.problem for group in groups] == [""] * 3
         found[name] = [
             (
@@ -78,7 +77,7 @@ def written(folder: Path) -> dict[str, Any]:
                 c.entry,
                 repr(c.value),
             )
-            for c in keyed.read_changelog(DirectoryChangelog(folder / "log" / name))
+            for c in keyed.recovery.read_changelog(DirectoryChangelog(folder / "log" / name))
         ]
     return found | job.files_of(folder, "late", "windows", "totals", "sums", "recorded")
 

@@ -3,7 +3,8 @@
 import pytest
 
 import keyed
-from keyed import DefinitionError, ascending_timestamps
+from keyed import ascending_timestamps
+from keyed.errors import DefinitionError
 from tests.keyed.runtimes.spark.functions import Both
 
 ALIGNED = ascending_timestamps().with_watermark_alignment("group", 20)

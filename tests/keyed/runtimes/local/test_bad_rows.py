@@ -1,20 +1,20 @@
 """Bad rows of the local runtime: one list of what is bad, whatever the source, by row and by columns."""
 
 import datetime as dt
+import operator
+import tempfile
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import keyed
-from keyed import (
-    KeyedProcessFunction,
-    NullKeyError,
-    OutputTag,
-    RowError,
-    TimestampError,
-    ValueState,
-    VectorizedFunction,
-)
+from keyed import KeyedProcessFunction, OutputTag, ValueState
+from keyed.errors import NullKeyError, RowError, TimestampError
+from keyed.vectorized import VectorizedFunction
 
 BAD = OutputTag("bad")
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -130,7 +130,7 @@ def test_the_limit_goes_by_the_clock_alone():
     rows = [{"k": "past", "t": dt.datetime(1, 1, 1, tzinfo=dt.UTC)}, {"k": "soon", "t": soon}]
     assert run(rows)[1] == []
     assert [row.k for row in run(rows, max_ahead=dt.timedelta(days=1))[1]] == ["soon"]
-    with pytest.raises(keyed.DefinitionError, match="max_ahead=-1"):
+    with pytest.raises(keyed.errors.DefinitionError, match="max_ahead=-1"):
         keyed.stream([], max_ahead=-1)
 
 
@@ -185,3 +185,155 @@ def test_a_lone_surrogate_anywhere_in_an_element_makes_a_bad_row():
     assert [value.s for value in good.values] == ["a", "é", None]
     assert [value.s for value in bad.values] == ["\ud800", ("a", {"x": ["\udfff"]})]
     assert result.metrics["f"]["rows_bad"] == 2
+
+
+# Whatever comes -------------------------------------------------------------------------------------------------------
+
+
+def circular():
+    """A row that holds itself."""
+    row = {"k": "a", "t": 1}
+    row["self"] = row
+    return row
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=3),
+    st.just("\ud800"),
+    st.binary(max_size=3),
+    st.decimals(),
+    st.datetimes(),
+    st.datetimes(timezones=st.just(dt.UTC)),
+    st.uuids(),
+    st.builds(object),
+    st.just(str.upper),
+)
+KEYS = st.none() | st.integers() | st.text(max_size=3) | st.just("\ud800")
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(KEYS, inner, max_size=3),
+)
+NAMES = st.sampled_from(["k", "t", "v", "count"])
+ROWS = st.one_of(
+    st.fixed_dictionaries({"k": st.sampled_from("ab"), "t": st.integers(0, 9), "v": st.integers(0, 3)}),
+    st.fixed_dictionaries({"k": VALUES, "t": VALUES, "v": VALUES}),
+    st.dictionaries(NAMES, VALUES, max_size=4),
+    VALUES,
+    st.builds(circular),
+)
+
+
+class Silent(VectorizedFunction):
+    """Takes rows and emits none."""
+
+    def process_batch(self, table, ctx):
+        pass
+
+
+@pytest.mark.parametrize("function", [Seen(), Silent()], ids=["rows", "columns"])
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(ROWS, max_size=8),
+    key=st.sampled_from(["k", "count", "callable"]),
+    timestamp=st.sampled_from([None, "t", "callable"]),
+    size=st.integers(1, 8),
+    parallelism=st.integers(1, 2),
+    restarts=st.booleans(),
+)
+def test_no_row_whatever_it_is_ends_a_job_that_diverts_bad_rows_and_none_is_lost(
+    function, rows, key, timestamp, size, parallelism, restarts
+):
+    by: Any = "k" if key == "callable" and function.__class__ is Silent else key
+    if by == "callable":
+        by = operator.itemgetter("k")
+    output = "k string" if function.__class__ is Silent else None
+    time: Any = operator.attrgetter("t") if timestamp == "callable" else timestamp
+    came, bad, metrics = 0, keyed.collect_sink(), {}
+    with tempfile.TemporaryDirectory() as checkpoint:
+        for end in [len(rows) // 2, len(rows)] if restarts else [len(rows)]:
+            stream = keyed.stream(rows[:end], timestamp=time, on_bad_row=BAD).key_by(by)
+            processed = stream.process(function, output=output, name="op", parallelism=parallelism)
+            outputs = processed.to(lambda batch, number: None), processed.side_output(BAD).to(bad)
+            metrics = keyed.run(*outputs, rows_per_batch=size, checkpoint=checkpoint, drain=False).metrics["op"]
+            came = metrics.get("rows_in", 0) + metrics.get("rows_bad", 0)
+            assert came == end
+    assert metrics.get("rows_bad", 0) == len(bad.values)
+
+
+ODD = [
+    ({"t": 2}, "key: it cannot be read (DefinitionError), in "),
+    ({"k": "b"}, "timestamp: it cannot be read (DefinitionError), in "),
+    (None, "key: it cannot be read (DefinitionError), in "),
+    (7, "key: it cannot be read (DefinitionError), in "),
+    ({"k": 5, "t": 2}, "key: it is of type int, those before it of type str"),
+    ({"k": ["b"], "t": 2}, "key: "),
+    (circular(), "value: "),
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), ODD)
+def test_rows_of_another_form_are_bad_and_the_log_has_the_reason_once(row, reason, caplog):
+    good, bad = run([{"k": "a", "t": 1}, row, row, {"k": "a", "t": 3}])
+    assert good == ["a", "a"]
+    assert len(bad) == 2
+    (said,) = [record.getMessage() for record in caplog.records if "a bad row" in record.getMessage()]
+    assert reason in said
+    assert "counted in rows_bad" in said
+
+
+def test_the_type_of_keys_is_that_of_the_state_after_a_restart(tmp_path):
+    rows = [{"k": "a", "t": 1}, {"k": 5, "t": 2}, {"k": "b", "t": 3}]
+    assert run(rows[:1], checkpoint=tmp_path, drain=False)[0] == ["a"]
+    good, bad = run(rows, checkpoint=tmp_path, drain=False)
+    assert (good, [row.k for row in bad[-1:]]) == (["b"], [5])
+
+
+def test_of_two_inputs_each_diverts_its_own(tmp_path):
+    """The keys of both are of one type: that of the first row."""
+
+    class Both(keyed.KeyedCoProcessFunction):
+        def process_element1(self, value, ctx):
+            yield 1, ctx.get_current_key()
+
+        def process_element2(self, value, ctx):
+            yield 2, ctx.get_current_key()
+
+    first = keyed.stream([{"k": "a"}, {"k": 1}, None], on_bad_row=BAD).key_by("k")
+    second = keyed.stream([{"k": 2}, {"k": "b"}, 3], on_bad_row=OutputTag("other")).key_by("k")
+    joined = first.connect(second).process(Both())
+    bad, other = keyed.collect_sink(), keyed.collect_sink()
+    good = keyed.collect_sink()
+    keyed.run(joined.to(good), joined.side_output(BAD).to(bad), joined.side_output(OutputTag("other")).to(other))
+    assert sorted(good.values) == [(1, "a"), (2, "b")]
+    assert {getattr(row, "k", row) for row in bad.values} == {1, None}
+    assert {getattr(row, "k", row) for row in other.values} == {2, 3}
+
+
+def test_a_parquet_sink_takes_rows_of_any_form(tmp_path):
+    rows = [{"k": "a", "t": 1}, None, 7, circular(), {"t": 3}]
+    tag = OutputTag("bad", "k string, t bigint")
+    processed = keyed.stream(rows, timestamp="t", on_bad_row=tag).key_by("k").process(Seen())
+    keyed.run(processed.to(keyed.collect_sink()), processed.side_output(tag).to(tmp_path / "bad"))
+    found = pa.parquet.read_table(tmp_path / "bad").to_pylist()
+    assert found == [{"k": None, "t": None}, {"k": None, "t": None}, {"k": "a", "t": 1}, {"k": None, "t": 3}]
+
+
+def test_a_partition_is_heard_of_beside_rows_with_keys_of_another_type():
+    watermark = keyed.ascending_timestamps().with_partitions("p")
+    rows = [{"k": "a", "t": 5, "p": 0}, {"k": 7, "t": 9, "p": 1}, {"k": "b", "t": 7, "p": 1}, {"k": "c", "t": 8}]
+    stream = keyed.stream(rows, timestamp="t", watermark=watermark, on_bad_row=BAD).key_by("k")
+    seen = []
+    processed = stream.process(Seen())
+    bad = keyed.collect_sink()
+    keyed.run(
+        processed.to(keyed.collect_sink()),
+        processed.side_output(BAD).to(bad),
+        drain=False,
+        on_progress=lambda progress: seen.append(progress.watermark),
+    )
+    assert [row.t for row in bad.values] == [8, 9]
+    assert seen == [4]

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed import DefinitionError, KeyTypeError, MapState, OutputTag
+from keyed import MapState, OutputTag
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
-from keyed.recovery import verify_changelog, verify_checkpoint
+from keyed.errors import DefinitionError, KeyTypeError
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, strategies
 from keyed.testing.scripts import Rows
 from tests.keyed.runtimes.spark.functions import RULES, Limits, limits_of
@@ -113,7 +114,7 @@ def test_how_rows_are_cut_into_batches_does_not_matter_once_the_rules_are_there(
 def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys):
     import httpx
 
-    from tests.keyed.views.server import test_server
+    from tests.keyed.tables.server import test_server
 
     rows, rules = rows_of(4, 90), [rule for rule in rules_of(5, 60) if rule["v"] != 1000]
     changelog = DirectoryChangelog(tmp_path / "log")
@@ -125,17 +126,17 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
         job = limits(rows[: 30 * number], rules[: 20 * number], parallelism=4, changelog=changelog)
         values += job.run(checkpoint=tmp_path / "ck").values
     assert sorted(values) == expected
-    assert [found.problem for found in verify_changelog(changelog)] == [""] * 4
-    assert [found.problem for found in verify_checkpoint(tmp_path / "ck", "Limits", changelog)] == [""] * 4
+    assert [found.problem for found in verify(changelog)] == [""] * 4
+    assert [found.problem for found in verify(tmp_path / "ck", changelog)] == [""] * 4
 
     # Programs and commands see the rules once, and not once for each key group.
-    changes = list(keyed.read_changelog(changelog, "rules", map_key_type=str))
+    changes = list(keyed.recovery.read_changelog(changelog, "rules", map_key_type=str))
     assert {change.key for change in changes} == {None}
     assert len(changes) == len({(change.commit.sequence, change.entry) for change in changes})
     assert main(["inspect", str(tmp_path / "ck"), "--json"]) == 0
     inspected = json.loads(capsys.readouterr().out)["states"]["rules"]
     assert (inspected["kind"], inspected["entries"]) == ("broadcast", len(known))
-    with keyed.open_tables(changelog, tmp_path / "open", types={"rules": RULES}) as tables:
+    with keyed.tables.open_tables(changelog, tmp_path / "open", types={"rules": RULES}) as tables:
         tables.poll()
         table = tables["rules"]
         assert {entry.entry: entry.value for entry in table.scan()} == known
@@ -158,7 +159,7 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
         job = limits(rows, rules, parallelism=parallelism, restore_from=point, changelog=again)
         result = job.run(checkpoint=tmp_path / f"ck{parallelism}")
         assert sorted(result.values) == limits_of([(rules[40:], rows[60:])], dict(known), dict(seen))
-        verified = verify_checkpoint(tmp_path / f"ck{parallelism}", "Limits", again)
+        verified = verify(tmp_path / f"ck{parallelism}", again)
         assert [found.problem for found in verified] == [""] * parallelism
 
 
@@ -216,7 +217,7 @@ def test_times_on_the_broadcast_side_alone_are_refused():
 
 def test_a_drained_checkpoint_takes_no_more_rules(tmp_path):
     limits(rows_of(1, 3), rules_of(2, 3)).run(checkpoint=tmp_path, drain=True)
-    with pytest.raises(keyed.CheckpointFinished):
+    with pytest.raises(keyed.errors.CheckpointFinished):
         limits(rows_of(1, 3), rules_of(2, 4)).run(checkpoint=tmp_path)
 
 
@@ -260,5 +261,5 @@ def test_a_declared_migration_goes_over_broadcast_state(tmp_path, parallelism):
     assert reached(new, [{"k": "a"}, {"k": "b"}], **options) == [
         ("b", [NotedLimit(1, "old"), NotedLimit(2, "old"), NotedLimit(3, "new")])
     ]
-    with pytest.raises(keyed.StateSchemaChanged, match="broadcast state 'limits' of str"):
+    with pytest.raises(keyed.errors.StateSchemaChanged, match="broadcast state 'limits' of str"):
         reached(new, [{"k": "a"}], restore_from=log)

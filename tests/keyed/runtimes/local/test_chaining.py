@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import (
-    CheckpointError,
     DirectoryChangelog,
-    ForwardedKeyError,
     KeyedProcessFunction,
     OutputTag,
-    TableState,
     ValueState,
-    VectorizedFunction,
     bounded_out_of_orderness,
     collect_sink,
 )
 from keyed.codec.frames import frame
+from keyed.errors import CheckpointError, ForwardedKeyError
 from keyed.stores.commit_store import CommitStore
 from keyed.testing import MemoryChangelog, strategies
-from windows import Count, TumblingEventTimeWindows
+from keyed.vectorized import TableState, VectorizedFunction
+from keyed.windows import Count, TumblingEventTimeWindows
 
 ROW = "k bigint, v bigint"
 ODD = OutputTag("odd", ROW)
@@ -110,7 +108,7 @@ def outcome(rows, size, **options):
     changes = [
         [
             (c.commit.sequence, c.commit.group, c.commit.watermark, c.commit.hash, *attrs.astuple(c, recurse=False)[1:])
-            for c in keyed.read_changelog(log)
+            for c in keyed.recovery.read_changelog(log)
         ]
         for log in logs.values()
     ]

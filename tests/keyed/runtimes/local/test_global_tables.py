@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed import DefinitionError, RowError, SourceError, StateDefinitionError
 from keyed.changelog import DirectoryChangelog
+from keyed.errors import DefinitionError, RowError, SourceError, StateDefinitionError
 from keyed.global_tables import TableReader
 from tests.keyed.runtimes.spark.functions import COUNTRIES, RATES, Convert, Limits
 

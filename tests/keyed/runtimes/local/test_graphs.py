@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import (
-    DefinitionError,
     DirectoryChangelog,
     KeyedProcessFunction,
     OutputTag,
-    TableState,
     ValueState,
-    VectorizedFunction,
     bounded_out_of_orderness,
     collect_sink,
 )
+from keyed.errors import DefinitionError
 from keyed.joins import IntervalJoin
-from windows import Count, TumblingEventTimeWindows
+from keyed.vectorized import TableState, VectorizedFunction
+from keyed.windows import Count, TumblingEventTimeWindows
 
 ODD = OutputTag("odd", "k string, v bigint, t bigint")
 ROW = "k string, v bigint, t bigint"
@@ -163,7 +162,7 @@ def test_a_query_goes_on_from_its_checkpoint_in_whatever_order_its_outputs_are_n
     for name, found in collected(expected).items():
         got = collected(before)[name] + collected(after)[name]
         assert Counter(got) == Counter(found), name
-    with keyed.open_tables(log("odd"), tmp_path / "tables") as tables:
+    with keyed.tables.open_tables(log("odd"), tmp_path / "tables") as tables:
         tables.wait_for(4)
         assert {key: tables["total"].get(key) for key in ("k0", "k1", "k2")} == {"k0": 27, "k1": 40, "k2": 33}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import keyed
-import windows
-from keyed import DefinitionError, KeyedProcessFunction, OutputTag
+from keyed import KeyedProcessFunction, OutputTag, windows
+from keyed.errors import DefinitionError
 from keyed.rows import row
 from keyed.runtimes.hints import unit_hint
 from keyed.testing import KeyedTestHarness
@@ -118,5 +118,7 @@ def test_times_in_another_unit_are_told_once(caplog: Any) -> None:
 
 def test_times_that_cannot_be_meant_are_refused_with_their_unit() -> None:
     rows = [row(k=1, t=1_700_000_000_123_456)]
-    with pytest.raises(keyed.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"):
+    with pytest.raises(
+        keyed.errors.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"
+    ):
         keyed.stream(rows, timestamp="t").key_by("k").process(Diverts()).run()

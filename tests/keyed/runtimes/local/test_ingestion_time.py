@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import INGESTION_TIME, PAUSE, KeyedProcessFunction, MapState, bounded_out_of_orderness
-from windows import Count, TumblingEventTimeWindows
+from keyed.windows import Count, TumblingEventTimeWindows
 
 
 class Times(KeyedProcessFunction):
@@ -125,7 +125,7 @@ def test_a_batch_that_runs_again_has_its_rows_and_their_time_again(tmp_path, kin
         made = ingested(data).process(Times())
         made.run(sink, checkpoint=tmp_path / "ck", rows_per_batch=size, processing_time=lambda: time)
 
-    with pytest.raises(keyed.QueryFailed, match="the disk is full"):
+    with pytest.raises(keyed.errors.QueryFailed, match="the disk is full"):
         run(4, 100, fails_at=1)
     before = got[1]
     assert {time for _, time, _ in before} == {100}
@@ -182,6 +182,6 @@ def test_a_restored_query_goes_on_after_the_time_at_which_it_was_restored(tmp_pa
 
 
 def test_what_it_is_not_is_refused():
-    with pytest.raises(keyed.DefinitionError, match="must be a column name"):
+    with pytest.raises(keyed.errors.DefinitionError, match="must be a column name"):
         keyed.stream([], timestamp=1)  # type: ignore[arg-type]
     assert repr(keyed.stream([], timestamp=INGESTION_TIME)) == "Stream(list, timestamp=keyed.INGESTION_TIME)"

@@ -13,22 +13,20 @@ from hypothesis import strategies as st
 import keyed
 from keyed import (
     AggregatingState,
-    DefinitionError,
     DirectoryChangelog,
     KeyedProcessFunction,
     ListState,
     MapState,
     ReducingState,
-    RowError,
     StateTtl,
-    TableState,
     TimeDomain,
     ValueState,
-    VectorizedFunction,
     VersionedState,
 )
-from keyed.recovery.verify import verify_changelog
+from keyed.errors import DefinitionError, RowError
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness
+from keyed.vectorized import TableState, VectorizedFunction
 
 
 @attrs.frozen
@@ -187,7 +185,7 @@ def test_a_failed_first_batch_starts_with_it_again(tmp_path):
     def fail(values, batch):
         raise RuntimeError("full")
 
-    with pytest.raises(keyed.QueryFailed):
+    with pytest.raises(keyed.errors.QueryFailed):
         chain("a", STATE).run(fail, checkpoint=tmp_path, processing_time=lambda: 1000)
     assert WITH_A in chain("a", STATE).run(checkpoint=tmp_path, processing_time=lambda: 1000).values
 
@@ -196,21 +194,21 @@ def test_a_changelog_has_it_and_a_restored_query_at_another_parallelism_too(tmp_
     log = DirectoryChangelog(tmp_path / "log")
     run = {"processing_time": lambda: 1000, "drain": False}
     chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
-    with keyed.open_tables(log, tmp_path / "tables") as tables:
-        tables.wait_for(1)
+    with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
+        tables.wait_for(0)
         assert tables["count"].get("b") == 4
     restored = chain("cab", restore_from=log, parallelism=3, function=Everything()).run(**run)
     assert WITH_A in restored.values
     assert WITH_B in restored.values
-    assert [found.problem for found in verify_changelog(log)] == ["", ""]
+    assert [found.problem for found in verify(log)] == ["", ""]
 
 
 def test_the_dataset_of_a_state_table_is_a_source_of_it(tmp_path):
     log = DirectoryChangelog(tmp_path / "log")
     run = {"processing_time": lambda: 1000, "drain": False}
     chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
-    with keyed.open_tables(log, tmp_path / "tables") as tables:
-        tables.wait_for(1)
+    with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
+        tables.wait_for(0)
         names = ("count", "profile", "items", "prices", "total", "mean", "address", "seen", "hot")
         datasets = {name: tables[name].dataset() for name in names}
         result = chain("ab", datasets).run(**run)
@@ -366,8 +364,8 @@ def test_state_under_namespaces_is_loaded_from_state_tables_too(tmp_path):
     )
     expected = [(None, 5, ["d"]), (1, 6, ["b", "c"]), ("x", 7, []), ((1, 2), 8, [])]
     assert first.run().values == expected
-    with keyed.open_tables(log, tmp_path / "tables") as tables:
-        tables.wait_for(1)
+    with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
+        tables.wait_for(0)
         known = {name: tables[name].dataset().to_table() for name in ("total", "items")}
     assert stream.process(InNamespaces(), initial_state=known).run().values == expected
 
@@ -388,7 +386,7 @@ def test_a_namespace_that_is_none_is_refused():
 
 
 def test_windows_say_why_they_take_none():
-    import windows
+    from keyed import windows
 
     windowed = keyed.stream([], timestamp="t").key_by("k").window(windows.TumblingEventTimeWindows.of(5))
     with pytest.raises(DefinitionError, match="windows take no initial_state"):

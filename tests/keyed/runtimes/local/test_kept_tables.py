@@ -50,7 +50,7 @@ def test_tables_are_asked_while_the_query_runs(tmp_path):
         # A source that waits: what came before it is in the tables.
         while not asked:
             yield keyed.PAUSE
-            if query.tables.batch:
+            if query.tables.batch >= 0:
                 asked.append(query.tables["sold"].get("Die Hard"))
         yield from SALES[1:]
 
@@ -93,29 +93,31 @@ def test_all_operators_of_a_chain_have_tables_and_a_changelog_that_is_given_is_u
 def test_what_cannot_be_kept_is_refused(tmp_path):
     tables = tmp_path / "tables"
     sold(SALES).run(tables=tables)
-    with pytest.raises(keyed.DefinitionError, match=r"holds tables of operator 'Sold', which this query does not have"):
+    with pytest.raises(
+        keyed.errors.DefinitionError, match=r"holds tables of operator 'Sold', which this query does not have"
+    ):
         keyed.stream(SALES).key_by(lambda sale: sale.title).process(Sold(), name="Other").run(tables=tables)
-    with pytest.raises(keyed.ChangelogDiverged, match="its checkpoint is new, and its changelog"):
+    with pytest.raises(keyed.errors.ChangelogDiverged, match="its checkpoint is new, and its changelog"):
         sold(SALES).run(tables=tables)
-    with pytest.raises(keyed.DefinitionError, match="holds the changelog that operator 'Sold' is restored from"):
+    with pytest.raises(keyed.errors.DefinitionError, match="holds the changelog that operator 'Sold' is restored from"):
         sold(SALES, restore_from=keyed.DirectoryChangelog(tables / "Sold" / "changelog")).run(tables=tables)
     for folder in ("", "s3://bucket/tables", "a\0b"):
-        with pytest.raises(keyed.DefinitionError, match="tables="):
+        with pytest.raises(keyed.errors.DefinitionError, match="tables="):
             sold(SALES).run(tables=folder)
-    with pytest.raises(keyed.DefinitionError, match="give a sink for the output, or tables="):
+    with pytest.raises(keyed.errors.DefinitionError, match="give a sink for the output, or tables="):
         sold(SALES).start()
     query = sold(SALES).start(keyed.collect_sink())
-    with pytest.raises(keyed.DefinitionError, match="start it with tables="):
+    with pytest.raises(keyed.errors.DefinitionError, match="start it with tables="):
         query.tables  # noqa: B018 - it raises
     query.await_termination()
-    with pytest.raises(keyed.DefinitionError, match=r"give run\(\.\.\.\) tables="):
+    with pytest.raises(keyed.errors.DefinitionError, match=r"give run\(\.\.\.\) tables="):
         sold(SALES).run().tables  # noqa: B018 - it raises
 
 
 def test_a_folder_that_is_followed_is_refused_before_anything_runs(tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     sold(SALES, changelog=log).run()
-    refused = pytest.raises(keyed.LocalStoreError, match=r"read it with keyed.read_tables")
-    with keyed.open_tables(log, tmp_path / "tables"), refused:
+    refused = pytest.raises(keyed.errors.LocalStoreError, match=r"read it with keyed.tables.read_tables")
+    with keyed.tables.open_tables(log, tmp_path / "tables"), refused:
         sold(SALES).run(tables=tmp_path / "tables")
     assert not (tmp_path / "tables" / "Sold" / "changelog").exists()

@@ -11,20 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-import windows as w
-from keyed import (
-    CheckpointError,
-    KeyedProcessFunction,
-    KeysChanged,
-    MapState,
-    TimeDomain,
-    ValueState,
-    VectorizedFunction,
-)
+from keyed import KeyedProcessFunction, MapState, TimeDomain, ValueState
+from keyed import windows as w
 from keyed.changelog import DirectoryChangelog
 from keyed.codec.keys import encode_key
-from keyed.recovery import verify_changelog
+from keyed.errors import CheckpointError, KeysChanged
+from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness
+from keyed.vectorized import VectorizedFunction
 
 BERLIN, LONDON = ZoneInfo("Europe/Berlin"), ZoneInfo("Europe/London")
 ONE_HOUR = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
@@ -121,7 +115,7 @@ def test_nan_is_one_key_over_batches_restarts_and_restore(tmp_path, keys, of_tab
     assert sorted(first.values) == [("0.0", 1), ("0.0", 2), ("nan", 1), ("nan", 2), ("nan", 3)]
     second = query(rows[:6], changelog=log).run(checkpoint=checkpoint, rows_per_batch=4)
     assert second.values == [("nan", 4)]
-    assert {group.problem for group in verify_changelog(log)} == {""}
+    assert {group.problem for group in verify(log)} == {""}
     other = query(rows, restore_from=log, changelog=DirectoryChangelog(tmp_path / "other"))
     third = other.run(checkpoint=tmp_path / "restored", drain=True)
     assert sorted(third.values) == [("0.0", 3), ("nan", 5), ("timer 0.0", 3), ("timer nan", 5)]

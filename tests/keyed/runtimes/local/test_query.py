@@ -16,17 +16,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import (
-    CheckpointError,
-    DirectoryChangelog,
-    KeyedProcessFunction,
-    ListState,
-    OutputTag,
-    UserFunctionError,
-    ValueState,
-    bounded_out_of_orderness,
-)
+from keyed import DirectoryChangelog, KeyedProcessFunction, ListState, OutputTag, ValueState, bounded_out_of_orderness
 from keyed.errors import (
+    CheckpointError,
     CheckpointFinished,
     CorruptionError,
     DefinitionError,
@@ -37,6 +29,7 @@ from keyed.errors import (
     QueryFailed,
     StateSchemaChanged,
     TimestampError,
+    UserFunctionError,
 )
 from keyed.rows import row
 from tests.keyed.runtimes.local import job
@@ -115,7 +108,7 @@ def test_a_changed_query_is_refused_with_old_and_new_printed(tmp_path):
     for other in (more, source):
         # Also where there are no new rows, and before a changelog is made.
         log = DirectoryChangelog(tmp_path / "log")
-        with pytest.raises(ParallelismChanged, match=r"2 key groups.* 3 "):
+        with pytest.raises(ParallelismChanged, match=r"2 key groups, the query 3; set parallelism=2,"):
             chain(other, parallelism=3, changelog=log).run(checkpoint=tmp_path)
         assert not (tmp_path / "log").exists()
     with pytest.raises(StateSchemaChanged, match=r"(?s)int.*str"):
@@ -228,9 +221,10 @@ def test_timestamps_may_be_datetimes():
 
 
 def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
-    arrived, go_on = threading.Event(), threading.Event()
+    begin, arrived, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def source():
+        assert begin.wait(300)
         for value in rows(*range(20, 40)):
             if value["ts"] == 10:
                 arrived.set()
@@ -239,8 +233,11 @@ def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
 
     sink = keyed.collect_sink()
     query = chain(source()).start(sink, checkpoint=tmp_path, rows_per_batch=5)
+    assert query.status.value == "starting"
+    begin.set()
     assert arrived.wait(300)
     assert query.is_active
+    assert query.status.value == "following"
     assert not query.await_termination(0.01)
     assert query.metrics()["Sum"]["rows_in"] == 10
     stopper = threading.Thread(target=query.stop)
@@ -249,6 +246,7 @@ def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
     stopper.join(300)
     assert query.await_termination(30)
     assert not query.is_active
+    assert query.status.value == "closed"
     done = query.progress.batch_id + 1
     assert 2 <= done <= 3
     rest = chain(rows(*range(20, 40))).run(checkpoint=tmp_path, rows_per_batch=5, drain=True)
@@ -270,6 +268,8 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
     failing = chain(rows(1, 13)).start(keyed.collect_sink(), rows_per_batch=1)
     with pytest.raises(UserFunctionError, match="unlucky"):
         failing.await_termination(30)
+    assert failing.status.value == "failed"
+    assert repr(failing) == "Query('Sum', batch 0, failed)"
 
 
 def test_a_checkpoint_in_use_or_that_cannot_be_made_is_refused(tmp_path):
@@ -346,5 +346,5 @@ def test_an_unknown_option_and_an_unusable_source_are_refused():
 def test_a_type_that_spark_does_not_know_is_refused_before_the_first_row(tag):
     stream = keyed.stream(iter(lambda: pytest.fail("a row was read"), None)).key_by("k")
     output = stream.process(Sum(), "v strng" if tag is None else "v bigint")
-    with pytest.raises(keyed.OutputDefinitionError, match="column 'v': 'strng' is not a Spark type"):
+    with pytest.raises(keyed.errors.OutputDefinitionError, match="column 'v': 'strng' is not a Spark type"):
         (output if tag is None else output.side_output(tag)).run()

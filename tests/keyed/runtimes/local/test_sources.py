@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shutil
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import keyed
@@ -254,3 +256,37 @@ def test_a_waiting_source_stops_at_once():
     query.stop()
     assert query.await_termination(30)
     assert sink.values == [("a", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ({"k": "a"} for _ in range(3)),
+        lambda: iter([{"k": "a"}] * 3),
+        lambda: map(dict, [[("k", "a")]] * 3),
+    ],
+    ids=["generator", "list", "map"],
+)
+def test_a_second_run_over_an_iterator_that_was_read_is_refused_before_it_replaces_anything(tmp_path, make):
+    sink = keyed.parquet_sink(tmp_path / "out", mode="overwrite")
+
+    class Emit(keyed.KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield (value.k,)
+
+    job = keyed.stream(make()).key_by("k").process(Emit(), "k string")
+    job.run(sink)
+    with pytest.raises(keyed.errors.SourceError, match=r"was read to its end already.*a new iterator"):
+        job.run(sink)
+    assert len(pa.parquet.read_table(tmp_path / "out")) == 3
+    generator = make()
+    list(generator)
+    if inspect.isgenerator(generator):
+        with pytest.raises(keyed.errors.SourceError, match="was read to its end already"):
+            keyed.stream(generator).key_by("k").process(Emit(), "k string").run(sink)
+
+
+def test_an_iterator_that_has_nothing_yet_and_one_that_goes_on_are_no_error():
+    assert counts(iter([])).run().values == []
+    job = counts(rows(1))
+    assert len(job.run().values) == len(job.run().values) == 1

@@ -15,7 +15,7 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.stores.scratch import ScratchFolder
 
 ROOT = Path(__file__).parents[4]
@@ -84,7 +84,7 @@ def test_a_signal_ends_a_run_after_the_batch_with_its_changelog_flushed(tmp_path
     assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGINT), said
     assert number == signal.SIGINT or said == ""
     changelog = DirectoryChangelog(tmp_path / "log")
-    assert [group.problem for group in verify_changelog(changelog) if group.problem] == []
+    assert [group.problem for group in verify(changelog) if group.problem] == []
     last = changelog.reader(0).last()
     batches = sorted((tmp_path / "out").glob("part-*.parquet"))
     assert last is not None

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
-import windows
-from keyed import DefinitionError, KeyTypeError, OutputTag, StateDefinitionError
+from keyed import OutputTag, windows
 from keyed.changelog import DirectoryChangelog
+from keyed.errors import DefinitionError, KeyTypeError, StateDefinitionError
 from keyed.testing import KeyedTestHarness, Record
 from tests.keyed.runtimes.spark.functions import Both, Count, CountColumns, CountInWindows
 
@@ -216,7 +216,7 @@ def test_each_source_has_its_own_bad_rows():
     assert [value.v for value in sinks[1].values] == [0]
     assert [value.v for value in sinks[2].values] == [3]
     assert result.metrics["Both"]["rows_bad"] == 2
-    with pytest.raises(keyed.NullKeyError):
+    with pytest.raises(keyed.errors.NullKeyError):
         keyed.stream(left, timestamp="t").connect(second).key_by("k", "other").process(Both()).run()
 
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_goes_on_in_both_sources_and_a_changelog_restores_both(tmp_
     values += restored.values
     assert last_counts(values) == expected(left, right)
     assert len(values) == 350 + len(expected(left, right))
-    with pytest.raises(keyed.CheckpointError, match="consumed 90 rows"):
+    with pytest.raises(keyed.errors.CheckpointError, match="consumed 90 rows"):
         both(left, right[:80], parallelism=3, changelog=changelog).run(checkpoint=tmp_path / "ck")
 
 
@@ -315,7 +315,7 @@ def test_a_failure_names_the_side():
 
     stream = keyed.stream([{"k": "a", "t": 1}], timestamp="t")
     connected = keyed.stream([], timestamp="t").connect(stream).key_by("k").process(Fails())
-    with pytest.raises(keyed.UserFunctionError, match=r"process_element2 of element Row\(k='a'"):
+    with pytest.raises(keyed.errors.UserFunctionError, match=r"process_element2 of element Row\(k='a'"):
         connected.run()
 
 
@@ -383,6 +383,6 @@ def test_a_checkpoint_is_of_so_many_sources(tmp_path):
 
     united([1, 2], [3]).run(checkpoint=tmp_path)
     for parts in ([1, 2],), ([1, 2], [3], [4]):
-        with pytest.raises(keyed.CheckpointError, match=f"over 2 sources, and this one has {len(parts)}"):
+        with pytest.raises(keyed.errors.CheckpointError, match=f"over 2 sources, and this one has {len(parts)}"):
             united(*parts).run(checkpoint=tmp_path)
     assert len(united([1, 2], [3, 5]).run(checkpoint=tmp_path).values) == 1

@@ -12,16 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed import TIMESTAMP_COLUMN, OutputTag
+from keyed import OutputTag
 from keyed.errors import DefinitionError, NullKeyError, OutputDefinitionError, TimestampError
+from keyed.vectorized import TIMESTAMP_COLUMN
 
 COLUMNS = "user string, start bigint, n bigint, total bigint"
 
 
-class Windows(keyed.VectorizedFunction):
+class Windows(keyed.vectorized.VectorizedFunction):
     """Count and sum in windows of 10 ms."""
 
-    sums = keyed.TableState(COLUMNS, key=("user", "start"))
+    sums = keyed.vectorized.TableState(COLUMNS, key=("user", "start"))
 
     def combine(self, table):
         start = pc.multiply(pc.divide(table[TIMESTAMP_COLUMN], 10), 10)
@@ -51,7 +52,7 @@ class Running(keyed.KeyedProcessFunction):
         yield value.user, ctx.timestamp(), self.total.value()
 
 
-class Count(keyed.VectorizedFunction):
+class Count(keyed.vectorized.VectorizedFunction):
     """Rows with and without a timestamp, a user."""
 
     def process_batch(self, table, ctx):

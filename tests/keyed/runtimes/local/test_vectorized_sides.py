@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import DefinitionError, KeyTypeError, StateDefinitionError
+from keyed.errors import DefinitionError, KeyTypeError, StateDefinitionError
 from keyed.testing import KeyedTestHarness
 from tests.keyed.runtimes.local.test_two_inputs import expected, last_counts, rows_of
 from tests.keyed.runtimes.spark.functions import BothColumns
@@ -49,7 +49,7 @@ def test_what_is_refused():
     with pytest.raises(DefinitionError, match="BothColumns takes two streams"):
         one.key_by("k").process(BothColumns())
 
-    class NoMethod(keyed.VectorizedCoFunction):
+    class NoMethod(keyed.vectorized.VectorizedCoFunction):
         pass
 
     class Combines(BothColumns):

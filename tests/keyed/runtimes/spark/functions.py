@@ -19,19 +19,16 @@ from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined
 
 import keyed
 from keyed import (
-    TIMESTAMP_COLUMN,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListState,
     MapState,
     OutputTag,
-    TableState,
     ValueState,
-    VectorizedCoFunction,
-    VectorizedFunction,
 )
 from keyed.changelog import DirectoryChangelog
+from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedCoFunction, VectorizedFunction
 
 BIG = OutputTag("big")
 EVERY = OutputTag("every", "k string, n bigint")
@@ -210,7 +207,7 @@ class Convert(KeyedProcessFunction):
         rate = ctx.get_broadcast_state(RATES).get(value.currency)
         try:
             country = next(ctx.get_broadcast_state(COUNTRIES).values())
-        except keyed.StateAccessError:
+        except keyed.errors.StateAccessError:
             country = None
         yield value.user, None if rate is None else rate.rate, country
 

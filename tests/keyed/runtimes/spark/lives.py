@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-import windows as w
 from keyed import KeyedProcessFunction, ListState, OutputTag, TimeDomain, ValueState
+from keyed import windows as w
 from tests.keyed.recovery.jobs import Life, Options, final_state
 from tests.keyed.runtimes.spark.functions import SCHEMA, BestColumns, CountInWindows, best
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ValueState, bounded_out_of_orderness
 from keyed.testing import strategies
-from windows import Sum, TumblingEventTimeWindows
+from keyed.windows import Sum, TumblingEventTimeWindows
 
 ROW = "k string, g bigint, v bigint, t bigint"
 ODD = OutputTag("odd", ROW)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from keyed import TIMESTAMP_COLUMN, OutputTag, StateTtl, TableState, TimeDomain, VectorizedFunction
+from keyed import OutputTag, StateTtl, TimeDomain
+from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedFunction
 
 #: The published types of its functions take no plain values.
 pc: Any = pyarrow.compute

@@ -3,7 +3,8 @@
 import pytest
 
 import keyed
-from keyed import RowError, TimestampError, collect_sink
+from keyed import collect_sink
+from keyed.errors import RowError, TimestampError
 from tests.keyed.runtimes.spark.functions import BAD, BIG, SCHEMA, CountColumns, count, files_source, write_file
 
 #: 2^62 ms is not to be seen in a lifetime.

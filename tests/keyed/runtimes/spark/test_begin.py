@@ -118,7 +118,7 @@ def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
 
 def test_a_restore_that_begins_anew_at_a_newer_cut_is_the_same_query(folder):
     changelog = changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)})
-    first, _ = begun(folder, {"op": RestorePoint(changelog, until=42)})
+    first, _ = begun(folder, {"op": RestorePoint(changelog, until=41)})
     second, _ = begun(folder, points(op=changelog))
     assert (first.sequence, second.sequence) == (42, 43)
     assert first.queries[-1] == second.queries[-1]
@@ -139,7 +139,7 @@ def test_a_restore_that_has_not_happened_is_not_forgotten(folder):
     # The next start would run over empty state, with a source that may stand anywhere.
     found = points(op=changelog_at(43, {43: encode_position(POSITION)}))
     begun(folder, found)
-    with pytest.raises(CheckpointError, match=r"to begin with batch 43 .* give restore_from= once more"):
+    with pytest.raises(CheckpointError, match=r"to begin after batch 42 .* give restore_from= once more"):
         begun(folder, {})
     assert begun(folder, found)[1] is not None
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_in_which_another_query_has_begun_is_not_restored_into(fold
 
 
 def test_a_position_that_is_lost_is_told(folder):
-    with pytest.raises(CorruptionError, match="a position of the sources after batch 42 and none after batch 43"):
+    with pytest.raises(CorruptionError, match="a position of the sources after batch 41 and none after batch 42"):
         begun(folder, points(op=changelog_at(43, {42: encode_position(POSITION)})))
 
 
@@ -167,7 +167,7 @@ def test_without_a_position_state_alone_is_restored_and_that_is_said(folder, cap
     assert ids_apart(record) == Begin(first_batch=43, sequence=43, sources=None, with_position=False)
     # A query of the local runtime goes on here, in the folders of its sinks.
     assert record.queries[:-1] == earlier
-    assert "batch 43 is restored without a position" in caplog.text
+    assert "batch 42 is restored without a position" in caplog.text
     first_batch(folder, ticks_alone=False)
     assert begun(folder, {}) == (record, None)
 
@@ -214,5 +214,5 @@ def test_a_record_of_version_1_gets_an_id_once(folder):
 
 def test_a_query_from_a_past_batch_is_another_one(folder):
     changelog = changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)})
-    record, _ = begun(folder, {"op": RestorePoint(changelog, until=42)})
+    record, _ = begun(folder, {"op": RestorePoint(changelog, until=41)})
     assert "earlier" not in record.queries

@@ -9,7 +9,7 @@ import pytest
 import keyed
 from keyed import OutputTag
 from keyed.changelog import DirectoryChangelog
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from tests.keyed.runtimes.local.test_broadcast import rows_of, rules_of
 from tests.keyed.runtimes.spark.functions import RULES, SCHEMA, Limits, limits_of, parquet_rows, write_file
 from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
@@ -76,9 +76,9 @@ def test_a_query_goes_on_and_is_restored_with_another_parallelism(spark, tmp_pat
         add(number)
         run(limits(*sources, parallelism=2, changelog=changelog), tmp_path / "ck")
     assert watermarks[-1] == batches[1][0][-1]["t"] - 1
-    keyed.spark_flush(spark, tmp_path / "ck", {"limits": changelog})
-    assert [found.problem for found in verify_changelog(changelog)] == ["", ""]
-    found = keyed.spark_verify(spark, tmp_path / "ck", "limits", changelog)
+    keyed.recovery.flush(tmp_path / "ck", {"limits": changelog}, session=spark)
+    assert [found.problem for found in verify(changelog)] == ["", ""]
+    found = keyed.recovery.verify(tmp_path / "ck", changelog, session=spark)
     assert [each.problem for each in found] == ["", ""]
     add(2)
     again = limits(*sources, parallelism=3, restore_from=changelog)

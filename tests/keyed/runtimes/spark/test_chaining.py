@@ -7,8 +7,9 @@ import random
 import pytest
 
 import keyed
-from keyed import CheckpointError, DirectoryChangelog, ForwardedKeyError, bounded_out_of_orderness
+from keyed import DirectoryChangelog, bounded_out_of_orderness
 from keyed.cli.inspect_command import inspect_spark
+from keyed.errors import CheckpointError, ForwardedKeyError
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     COUNTED,
@@ -72,7 +73,7 @@ def changes(folder):
     """What the changelogs hold, by the batch of each operator."""
     found = []
     for name in ("hand", "then"):
-        for change in keyed.read_changelog(DirectoryChangelog(folder / "log" / name)):
+        for change in keyed.recovery.read_changelog(DirectoryChangelog(folder / "log" / name)):
             commit = change.commit
             where = (commit.sequence, commit.group, commit.watermark, commit.hash)
             found.append((name, *where, change.state, change.key, repr(change.entry), repr(change.value)))
@@ -91,10 +92,10 @@ def test_outputs_state_changelogs_and_counters_are_those_with_a_shuffle(spark, t
         write_file(folder / "in", 2, rows_of(2))
         counters[chain] = first, run(spark, folder, kind, chain=chain, drain=True)
         seen = inspect_spark(spark, str(folder / "ck"))
-        inspected[chain] = {name: (each.commit, each.groups, each.watermark) for name, each in seen.items()}
+        inspected[chain] = {name: (each.batch, each.groups, each.watermark) for name, each in seen.items()}
         for name in ("hand", "then"):
             log = DirectoryChangelog(folder / "log" / name)
-            assert not any(each.problem for each in keyed.spark_verify(spark, folder / "ck", name, log)), name
+            assert not any(each.problem for each in keyed.recovery.verify(folder / "ck", log, session=spark)), name
     assert outputs(tmp_path / "True") == outputs(tmp_path / "False")
     assert changes(tmp_path / "True") == changes(tmp_path / "False")
     assert counters[True] == counters[False]
@@ -130,7 +131,7 @@ def test_chained_operators_are_restored_at_another_parallelism_and_layout(spark,
     for chain in (True, False):
         for name in ("hand", "then"):
             log = DirectoryChangelog(tmp_path / str(chain) / "log" / name)
-            verified = keyed.spark_verify(spark, tmp_path / str(chain) / "ck", name, log)
+            verified = keyed.recovery.verify(tmp_path / str(chain) / "ck", log, session=spark)
             assert [each.problem for each in verified] == [""] * 3
     assert outputs(tmp_path / "True") == outputs(tmp_path / "False")
     assert set(outputs(tmp_path / "True")["two"]) <= set(outputs(before)["two"])

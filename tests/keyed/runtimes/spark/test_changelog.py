@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 
 import keyed
-from keyed import (
-    ChangelogDiverged,
-    CheckpointError,
-    OperatorChanged,
-    RestorePoint,
-    UserFunctionError,
-    bounded_out_of_orderness,
-)
+from keyed import RestorePoint, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
 from keyed.content.entry_hash import MODULUS, hash_of_text
-from keyed.recovery import verify_changelog
+from keyed.errors import ChangelogDiverged, CheckpointError, OperatorChanged, UserFunctionError
+from keyed.recovery import verify
 from keyed.testing.changelog_conformance import state_of
 from tests.keyed.runtimes.spark.functions import (
     BIG,
@@ -84,12 +78,12 @@ def committed(checkpoint):
 
 def assert_sound(changelog):
     """Every commit is what its marker says."""
-    assert [found.problem for found in verify_changelog(changelog) if found.problem] == []
+    assert [found.problem for found in verify(changelog) if found.problem] == []
 
 
 def assert_same(spark, checkpoint, changelog, operator):
     """A checkpoint and its changelog hold the same, entry by entry."""
-    found = keyed.spark_verify(spark, checkpoint, operator, changelog)
+    found = keyed.recovery.verify(checkpoint, changelog, session=spark)
     assert [(each.problem, each.note) for each in found] == [("", "")] * len(found)
     return found
 
@@ -120,7 +114,7 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
         assert len(assert_same(spark, checkpoint, logs[name], name)) == 2
     # The checkpoint alone gives another changelog the same state.
     exported = changelogs(tmp_path / "exported")
-    assert keyed.spark_flush(spark, checkpoint, exported) == {"windows": 3, "best": 3}
+    assert keyed.recovery.flush(checkpoint, exported, session=spark) == {"windows": 2, "best": 2}
     for name in OPERATORS:
         assert total(exported[name]) == total(logs[name])
         assert_sound(exported[name])
@@ -135,7 +129,7 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
     result = run(source, new, tmp_path / "out", parallelism=3, **options)
     # What was restored stays in the local store of the key group.
     assert len(list((tmp_path / "stores").iterdir())) == 3 * len(OPERATORS)
-    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.restored == keyed.Restored(2, with_position=True)
     for progress in told:
         assert progress.groups_done == progress.groups == 2
         assert result.metrics[progress.operator]["records_restored"] == progress.records
@@ -175,9 +169,9 @@ def test_a_batch_that_is_run_again_with_another_result_leaves_log_and_state_the_
     result = drawn.run(checkpoint=checkpoint)
     assert exported == [1, 3]
     assert result.metrics["drawn"]["rows_in"] == 4 * ROWS
-    # All four files are exported; a batch of nothing but a tick after them is left to `spark_flush`.
+    # All four files are exported; a batch of nothing but a tick after them is left to `flush`.
     assert total(changelog)[0] in (4, committed(checkpoint))
-    keyed.spark_flush(spark, checkpoint, {"drawn": changelog})
+    keyed.recovery.flush(checkpoint, {"drawn": changelog}, session=spark)
     assert total(changelog)[0] == committed(checkpoint)
     assert_sound(changelog)
     assert_same(spark, checkpoint, changelog, "drawn")
@@ -196,9 +190,9 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
     by_hand(changelog=changelog)
     assert total(changelog)[0] == 1
     with pytest.raises(OperatorChanged, match="no operator 'other'; it has"):
-        keyed.spark_flush(spark, checkpoint, {"other": changelog})
+        keyed.recovery.flush(checkpoint, {"other": changelog}, session=spark)
     for _ in range(2):
-        assert keyed.spark_flush(spark, checkpoint, {"count": changelog}) == {"count": 2}
+        assert keyed.recovery.flush(checkpoint, {"count": changelog}, session=spark) == {"count": 2}
     assert_same(spark, checkpoint, changelog, "count")
     assert list(changelog.positions()) == []
     # The next run begins after the flush.
@@ -216,7 +210,7 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
     with caplog.at_level(logging.WARNING):
         result = restored.run(checkpoint=tmp_path / "ck2")
     assert "batch 3 is restored without a position" in caplog.text
-    assert result.restored == keyed.Restored(3, with_position=False)
+    assert result.restored == keyed.Restored(2, with_position=False)
     # The source was read from its beginning once more.
     assert max(row.n for row in result.values) == 2 * max(
         sum(element["k"] == key for element in elements(range(3))) for key in KEYS
@@ -229,7 +223,7 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
         by_hand(restore_from=RestorePoint(changelog, until=1))
     assert "the position of ['count'] is not restored with the DataFrame" in caplog.text
     found = DirectoryChangelog(tmp_path / "of-ck3")
-    keyed.spark_flush(spark, checkpoint, {"count": found})
+    keyed.recovery.flush(checkpoint, {"count": found}, session=spark)
     assert total(found)[:2] == (4, len(KEYS))
 
 
@@ -249,7 +243,7 @@ def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path, monkey
     exported = total(changelog)[0]
     assert committed(checkpoint) - 1 <= exported <= committed(checkpoint)
     assert [sequence for sequence, _ in changelog.positions()] == list(range(1, exported + 1))
-    keyed.spark_flush(spark, checkpoint, {"count": changelog})
+    keyed.recovery.flush(checkpoint, {"count": changelog}, session=spark)
     assert_same(spark, checkpoint, changelog, "count")
 
 
@@ -277,7 +271,7 @@ def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_pat
     again = count(files_source(spark, tmp_path / "in"), changelog=new, restore_from=past, parallelism=1)
     seen: list[keyed.Progress] = []
     result = again.run(tmp_path / "b", checkpoint=tmp_path / "ck2", on_progress=seen.append)
-    assert result.restored == keyed.Restored(1, with_position=True)
+    assert result.restored == keyed.Restored(0, with_position=True)
     assert [(progress.batch_id, progress.rows) for progress in seen] == [(1, 0), (2, ROWS), (3, ROWS)]
     first = {path.name for path in (tmp_path / "a").glob("part-0000000000-*")}
     assert first
@@ -304,7 +298,7 @@ def test_a_restore_whose_cut_is_compacted_away_meanwhile_takes_a_newer_one(spark
     (tmp_path / "early").rename(tmp_path / "log")
     write_files(tmp_path, [4])
     result = count(source, restore_from=changelog, parallelism=1).run(out, checkpoint=tmp_path / "ck2")
-    assert result.restored == keyed.Restored(4, with_position=True)
+    assert result.restored == keyed.Restored(3, with_position=True)
     expected = count(keyed.stream(elements(range(5)), timestamp="t")).run(rows_per_batch=ROWS)
     assert parquet_rows(out) == sorted(map(tuple, expected.values))
 
@@ -326,7 +320,7 @@ def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp
     assert "this program does not reach" in caplog.text
     assert [(progress.batch_id, progress.rows) for progress in seen] == [(4, ROWS)]
     assert (total(new)[0], list(new.positions())) == (5, [])
-    with pytest.raises(keyed.DefinitionError, match="does not reach the file system of the checkpoint"):
+    with pytest.raises(keyed.errors.DefinitionError, match="does not reach the file system of the checkpoint"):
         count(source, restore_from=changelog).run(checkpoint=tmp_path / "ck3")
 
 
@@ -345,7 +339,7 @@ def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
         write_files(tmp_path, [file])
         count(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "third")
     with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
-        keyed.spark_flush(spark, tmp_path / "third", {"count": changelog})
+        keyed.recovery.flush(tmp_path / "third", {"count": changelog}, session=spark)
     write_files(tmp_path, [3])
     with pytest.raises(ChangelogDiverged, match="was written from another checkpoint"):
         job.run(checkpoint=tmp_path / "third")
@@ -356,7 +350,7 @@ def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
 def test_a_changelog_on_a_batch_dataframe_is_refused(spark, tmp_path):
     frame = spark.createDataFrame([("a", 1, 1)], "k string, t bigint, v bigint")
     stream = keyed.stream(frame, timestamp="t").key_by("k")
-    with pytest.raises(keyed.DefinitionError, match="a batch DataFrame has no checkpoint"):
+    with pytest.raises(keyed.errors.DefinitionError, match="a batch DataFrame has no checkpoint"):
         stream.process(Count(), COUNTED, changelog=DirectoryChangelog(tmp_path / "log")).run()
     assert not Path(tmp_path / "log").exists()
 
@@ -368,7 +362,7 @@ def test_a_checkpoint_that_spark_could_not_read_again_is_refused(spark, tmp_path
     with pytest.raises(CheckpointError, match="in its path"):
         job.run(checkpoint=tmp_path / name)
     with pytest.raises(CheckpointError, match="in its path"):
-        keyed.spark_flush(spark, tmp_path / name, {})
+        keyed.recovery.flush(tmp_path / name, {}, session=spark)
 
 
 def test_a_batch_dataframe_can_start_with_the_state_of_a_changelog(spark, tmp_path):
@@ -378,5 +372,5 @@ def test_a_batch_dataframe_can_start_with_the_state_of_a_changelog(spark, tmp_pa
     frame = spark.createDataFrame([("a", 10_000, 1)], "k string, t bigint, v bigint")
     counted = count(keyed.stream(frame, timestamp="t"), restore_from=changelog, parallelism=1)
     result = counted.run()
-    assert result.restored == keyed.Restored(1, with_position=False)
+    assert result.restored == keyed.Restored(0, with_position=False)
     assert [row.n for row in result.values] == [sum(key == "a" for key, _, _ in rows_of(0)) + 1]

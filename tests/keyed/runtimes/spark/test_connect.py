@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import keyed
-from keyed import SinkError, UserFunctionError, collect_sink
+from keyed import collect_sink
 from keyed.changelog import DirectoryChangelog
+from keyed.errors import SinkError, UserFunctionError
 from keyed.joins import IntervalJoin
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import is_remote
+from keyed.windows import Count, Sum, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     EVERY,
@@ -34,8 +36,9 @@ from tests.keyed.runtimes.spark.functions import (
     parquet_rows,
     write_file,
 )
+from tests.support.features import FEATURES, local
+from tests.support.features import SCHEMA as SCHEMA_OF_FEATURES
 from tests.support.waiting import until
-from windows import Count, Sum, TumblingEventTimeWindows
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 ROWS = [("a", 1, 1), ("b", 2, 95), ("a", 3, 2)]
@@ -163,10 +166,10 @@ def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path,
     assert result.metrics["count"]["rows_in"] == 4
     assert "positions" in caplog.text
     assert list(changelog.positions()) == []
-    found = keyed.spark_verify(remote, checkpoint, "count", changelog)
+    found = keyed.recovery.verify(checkpoint, changelog, session=remote)
     assert [(each.last, each.problem, each.note) for each in found] == [(2, "", "")] * 2
     assert sum(each.entries for each in found) == 3
-    with pytest.raises(keyed.DefinitionError, match="does not reach the file system"):
+    with pytest.raises(keyed.errors.DefinitionError, match="does not reach the file system"):
         count(files_source(remote, tmp_path / "in"), restore_from=changelog).run(checkpoint=tmp_path / "other")
 
 
@@ -217,8 +220,27 @@ def test_broadcast_state_and_joins_run_with_functions_of_the_user(remote, tmp_pa
     assert sorted(map(tuple, joined.run().values)) == [("a", 1, 5)]
 
 
+@pytest.mark.parametrize(
+    "feature", [feature for features in FEATURES.values() for feature in features], ids=lambda feature: feature.name
+)
+def test_connect(remote, feature):
+    """The column of the support matrix."""
+
+    def on_connect(rows):
+        return keyed.stream(remote.createDataFrame(rows, SCHEMA_OF_FEATURES), timestamp="at")
+
+    def rows_of(source):
+        return sorted(tuple(value) for value in feature.chain(source, {}).run().values)
+
+    if "Connect" in feature.missing:
+        with pytest.raises(keyed.KeyedError):
+            rows_of(on_connect)
+    else:
+        assert rows_of(on_connect) == rows_of(local)
+
+
 def test_what_needs_positions_is_refused(remote, tmp_path):
     write_file(tmp_path / "in", 0, ROWS)
     counted = count(files_source(remote, tmp_path / "in"), changelog=DirectoryChangelog(tmp_path / "log"))
-    with pytest.raises(keyed.DefinitionError, match=r"record=.* cannot be replayed over Spark Connect"):
+    with pytest.raises(keyed.errors.DefinitionError, match=r"record=.* cannot be replayed over Spark Connect"):
         counted.run(checkpoint=tmp_path / "checkpoint", record=tmp_path / "record")

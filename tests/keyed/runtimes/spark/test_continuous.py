@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-import windows
+from keyed import windows
+from keyed.windows import CollectSet, Count, Latest, Mean, Sum
 from tests.keyed.runtimes.spark.functions import files_source, write_file
-from windows import CollectSet, Count, Latest, Mean, Sum
 
 CHOSEN = {"n": Count(), "sum": Sum("v"), "mean": Mean("v"), "last": Latest("v", by_time=True), "seen": CollectSet("v")}
 
@@ -41,7 +41,7 @@ def test_spark_agrees_with_the_local_runtime(spark, tmp_path, path):
     assert len(found[0]) == 18
     tables = []
     for log in ("spark-log", "local-log"):
-        with keyed.open_tables(keyed.DirectoryChangelog(tmp_path / log), tmp_path / f"{log}-tables") as opened:
+        with keyed.tables.open_tables(keyed.DirectoryChangelog(tmp_path / log), tmp_path / f"{log}-tables") as opened:
             opened.poll()
             tables.append({entry.key: entry.value for entry in opened["totals"]})
     assert tables[0] == tables[1]

@@ -119,5 +119,6 @@ def test_the_first_cause_in_java_is_told():
 def test_the_lines_of_the_users_function_are_a_note_without_those_of_the_engine():
     text = JOB.format(name="UserFunctionError")
     assert translated(SparkError(text), "q").__notes__ == [
-        'In the worker:\n  File "job.py", line 3, in process_element\n    raise ValueError("boom")'
+        'In the worker:\n  File "job.py", line 3, in process_element\n    raise ValueError("boom")',
+        f"See {UserFunctionError.help_url}",
     ]

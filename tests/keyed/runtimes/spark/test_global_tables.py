@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed import DefinitionError
 from keyed.changelog import DirectoryChangelog
+from keyed.errors import DefinitionError
 from tests.keyed.runtimes.local.test_global_tables import rates, table_of
 from tests.keyed.runtimes.spark.functions import Convert, parquet_rows, write_file
 from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill

@@ -7,8 +7,8 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, OutputTag
+from keyed.windows import Count, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import COUNTED, files_source, write_file
-from windows import Count, TumblingEventTimeWindows
 
 
 class Later(KeyedProcessFunction):
@@ -69,7 +69,9 @@ def test_what_a_started_query_was_not_asked_about_is_told_when_it_stops(spark, t
 
 def test_microseconds_are_refused_with_their_unit(spark):
     frame = spark.createDataFrame([("a", 1_700_000_000_123_456)], "k string, t bigint")
-    with pytest.raises(keyed.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"):
+    with pytest.raises(
+        keyed.errors.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"
+    ):
         keyed.stream(frame, timestamp="t").key_by("k").process(Diverts(), COUNTED).run()
 
 

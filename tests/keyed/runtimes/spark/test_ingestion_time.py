@@ -4,9 +4,9 @@ import pytest
 
 import keyed
 from keyed import INGESTION_TIME
+from keyed.windows import Count, TumblingEventTimeWindows
 from tests.keyed.runtimes.spark.functions import Stamp, files_source, parquet_rows, write_file
 from tests.support.waiting import until
-from windows import Count, TumblingEventTimeWindows
 
 STAMPED = "k string, v bigint, t bigint"
 

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import DirectoryChangelog, RowError
+from keyed import DirectoryChangelog
+from keyed.errors import RowError
 from keyed.testing import KeyedTestHarness
 from tests.keyed.runtimes.spark.functions import (
     SCHEMA,
@@ -37,7 +38,9 @@ def test_a_new_checkpoint_starts_with_it_and_an_older_one_does_not_look_at_it(sp
     first = [("a", 101, "['x', 'y'] {}"), ("b", 101, "[] {'z': 0.5}"), ("c", 1, "[] {}"), ("d", 5, "timer")]
     assert parquet_rows(tmp_path / "out") == first
     changes = {
-        (change.key, change.state): change.value for change in keyed.read_changelog(log) if change.state == "count"
+        (change.key, change.state): change.value
+        for change in keyed.recovery.read_changelog(log)
+        if change.state == "count"
     }
     assert changes == {("a", "count"): 101, ("b", "count"): 101, ("c", "count"): 1, ("d", "count"): 100}
 
@@ -55,7 +58,7 @@ def test_a_batch_dataframe_starts_with_it_and_a_bad_row_is_named(spark, tmp_path
     frame = spark.createDataFrame([("a", 0, 1)], SCHEMA)
     with KeyedTestHarness(CountOn(), key="k", changelog=DirectoryChangelog(tmp_path / "log")) as harness:
         harness.process({"k": "a", "v": 40})
-    with keyed.open_tables(DirectoryChangelog(tmp_path / "log"), tmp_path / "tables") as tables:
+    with keyed.tables.open_tables(DirectoryChangelog(tmp_path / "log"), tmp_path / "tables") as tables:
         tables.poll()
         known = {"count": tables["count"].dataset()}
         assert [row.n for row in counted(keyed.stream(frame), known).run().values] == [41]

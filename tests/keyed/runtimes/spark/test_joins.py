@@ -77,7 +77,7 @@ def test_a_job_whose_worker_dies_goes_on_and_is_restored_with_another_parallelis
     add(1, slice(15, 30))
     job = joined(sources[0], sources[1], function, changelog=changelog, parallelism=2)
     values = []
-    with pytest.raises(keyed.QueryFailed):
+    with pytest.raises(keyed.errors.QueryFailed):
         job.run(keyed.parquet_sink(tmp_path / "out"), checkpoint=tmp_path / "ck")
     assert (tmp_path / "died").exists()
     job.run(keyed.parquet_sink(tmp_path / "out"), checkpoint=tmp_path / "ck")

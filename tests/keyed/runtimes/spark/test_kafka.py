@@ -9,7 +9,7 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.testing import replay
 from tests.keyed.changelog.kafka.topics import create, messages, new_topic, produce
 from tests.keyed.runtimes.spark.functions import SCHEMA, Count, count, parquet_rows
@@ -113,7 +113,7 @@ def test_source_and_changelog_in_kafka_restore_a_lost_checkpoint(spark_kafka, ka
     logs = [KafkaChangelog(new_topic(), bootstrap=kafka) for _ in range(2)]
     send(kafka, source, FIRST)
     count(read(spark_kafka, kafka, source), changelog=logs[0]).run(tmp_path / "out", checkpoint=tmp_path / "lost")
-    assert [group.problem for group in verify_changelog(logs[0]) if group.problem] == []
+    assert [group.problem for group in verify(logs[0]) if group.problem] == []
     send(kafka, source, SECOND)
     # Another checkpoint, another number of key groups: the state and the offsets come from the topic.
     restored = count(read(spark_kafka, kafka, source), changelog=logs[1], restore_from=logs[0], parallelism=3)
@@ -122,7 +122,7 @@ def test_source_and_changelog_in_kafka_restore_a_lost_checkpoint(spark_kafka, ka
     header = logs[1].header()
     assert header is not None
     assert header.parallelism == 3
-    assert [group.problem for group in verify_changelog(logs[1]) if group.problem] == []
+    assert [group.problem for group in verify(logs[1]) if group.problem] == []
     assert [sequence for sequence, _ in logs[1].positions()] != []
 
 
@@ -140,8 +140,8 @@ def test_another_writer_of_a_running_querys_changelog_is_fenced_and_its_state_st
         for group in range(2):
             changelog.writer(group).close()
     assert parquet_rows(tmp_path / "out") == expected(*parts)
-    assert [group.problem for group in verify_changelog(changelog) if group.problem] == []
-    assert keyed.spark_verify(spark_kafka, tmp_path / "checkpoint", "count", changelog) is not None
+    assert [group.problem for group in verify(changelog) if group.problem] == []
+    assert keyed.recovery.verify(tmp_path / "checkpoint", changelog, session=spark_kafka) is not None
 
 
 @pytest.mark.long

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-import windows as w
-from keyed import CheckpointError, KeysChanged
+from keyed import windows as w
 from keyed.changelog import DirectoryChangelog
-from keyed.recovery import verify_changelog
+from keyed.errors import CheckpointError, KeysChanged
+from keyed.recovery import verify
 from tests.keyed.runtimes.spark.functions import CountKeys
 
 SCHEMA = "k double, t bigint"
@@ -49,7 +49,7 @@ def test_nan_and_zero_are_one_key_each(spark, tmp_path):
         ("0.0", 1), ("0.0", 2), ("1.0", 1), ("nan", 1), ("nan", 2), ("nan", 3),
         ("timer 0.0", 2), ("timer nan", 3),
     ]  # fmt: skip
-    assert {group.problem for group in verify_changelog(log)} == {""}
+    assert {group.problem for group in verify(log)} == {""}
 
     write(tmp_path / "in", 2, batches[2])
     restored = counted(restore_from=log).run(checkpoint=tmp_path / "restored", drain=True)

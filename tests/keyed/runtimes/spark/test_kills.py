@@ -25,7 +25,7 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.runtimes.spark import publishing
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
@@ -178,7 +178,7 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, ki
             # when its input had ended already only the last state is left.
             assert found in ([read, ended], [ended, ended]), about
         for operator in life.operators():
-            verified = verify_changelog(life.changelog(operator, life.number))
+            verified = verify(life.changelog(operator, life.number))
             assert [group.problem for group in verified if group.problem] == [], about
 
 
@@ -190,11 +190,11 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
 
     def follow():
         until(lambda: log.header() is not None, seconds=PATIENCE)
-        with keyed.open_tables(log, tmp_path / "tables") as tables:
+        with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
             changes = None
             while not ended.wait(0.02):
                 tables.poll()
-                if changes is None and tables.batch:
+                if changes is None and tables.batch >= 0:
                     changes = tables["drawn"].subscribe(after="beginning")
                 if changes is not None:
                     shown.extend(changes.take(0))
@@ -223,13 +223,13 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
     assert publishing.read_rows(tmp_path / "out") == 7 * files
     # What was shown is what came of the batch in the end: nothing of an attempt that the job did not keep.
     assert len(shown) > 7 * 2
-    assert {(change.batch - 1, change.key): change.new for change in shown}.items() <= rows.items()
+    assert {(change.batch, change.key): change.new for change in shown}.items() <= rows.items()
     batches = [change.batch for change in shown]
     assert batches == sorted(batches)
     last = max(batch for batch, _ in rows)
     for name, each in ("drawn", log), ("copied", copied):
-        assert [group.problem for group in verify_changelog(each)] == ["", ""]
-        with keyed.open_tables(each, tmp_path / f"fresh {name}") as tables:
+        assert [group.problem for group in verify(each)] == ["", ""]
+        with keyed.tables.open_tables(each, tmp_path / f"fresh {name}") as tables:
             tables.poll()
             assert {entry.key: entry.value for entry in tables[name].scan()} == {k: rows[last, k] for k in "abcdefg"}
         assert list(Path(each.path).glob("groups/*/.*")) == []

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.engine.channels import Upstream
 from keyed.errors import NullKeyError, OutputDefinitionError, TimestampError, UserFunctionError
@@ -27,6 +26,7 @@ from keyed.runtimes.spark.worker.wire import (
     output_id,
     read_chunk,
 )
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 CLOCK_NOW = 1_700_000_000_000
 

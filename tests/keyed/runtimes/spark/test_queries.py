@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed import (
+from keyed import bounded_out_of_orderness, collect_sink
+from keyed.errors import (
     DefinitionError,
     NullKeyError,
     OutputDefinitionError,
@@ -17,8 +18,6 @@ from keyed import (
     QueryFailed,
     TimestampError,
     UserFunctionError,
-    bounded_out_of_orderness,
-    collect_sink,
 )
 from tests.keyed.runtimes.spark.functions import (
     BAD,
@@ -86,7 +85,7 @@ def test_counts_per_key_go_on_from_run_to_run_under_different_triggers(spark, tm
     result = counted.run(out, checkpoint=checkpoint, drain=True)
     assert result.metrics["count"]["rows_in"] == 250
     write_file(source, 5, rows[0])
-    with pytest.raises(keyed.CheckpointFinished, match="drained"):
+    with pytest.raises(keyed.errors.CheckpointFinished, match="drained"):
         counted.run(out, checkpoint=checkpoint)
 
 
@@ -257,7 +256,7 @@ def test_a_plain_write_stream_works_and_reports_the_counters(spark, tmp_path):
     query = writer.option("path", str(tmp_path / "out")).trigger(availableNow=True).start()
     query.awaitTermination()
     assert parquet_rows(tmp_path / "out") == expected_counts(rows_of(1, 60))
-    metrics = keyed.spark_metrics(query.lastProgress)["count"]
+    metrics = keyed.recovery.spark_metrics(query.lastProgress)["count"]
     assert (metrics["rows_in"], metrics["rows_out"], metrics["watermark"]) == (60, 60, 58)
 
 

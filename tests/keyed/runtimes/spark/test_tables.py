@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed.views import open_tables
+from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import ODD, SCHEMA, Both, Running, Split, count, files_source, write_file
 from tests.support.waiting import until
 
@@ -15,7 +15,7 @@ ROWS = [("a", 1, 1), ("b", 2, 1), ("a", 3, 1)]
 def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(spark, tmp_path):
     def has(query: keyed.Query, number: int) -> None:
         def is_there() -> bool:
-            return bool(query.tables.batch) and query.tables["seen"].get("a") == (number, number)
+            return query.tables.batch >= 0 and query.tables["seen"].get("a") == (number, number)
 
         until(is_there)
 
@@ -82,7 +82,7 @@ def test_a_run_leaves_tables(spark, tmp_path):
 
 def test_a_batch_dataframe_keeps_no_tables(spark, tmp_path):
     frame = spark.createDataFrame(ROWS, "k string, t bigint, v bigint")
-    with pytest.raises(keyed.DefinitionError, match=r"tables='.*': a batch DataFrame has no checkpoint"):
+    with pytest.raises(keyed.errors.DefinitionError, match=r"tables='.*': a batch DataFrame has no checkpoint"):
         count(keyed.stream(frame, timestamp="t")).run(tables=tmp_path / "tables")
 
 

@@ -7,7 +7,7 @@ import pytest
 import keyed
 from keyed.errors import DefinitionError
 from keyed.runtimes.spark.plan.travelling import check_travels
-from windows import ProcessWindowFunction, TumblingEventTimeWindows
+from keyed.windows import ProcessWindowFunction, TumblingEventTimeWindows
 
 
 class Count(keyed.KeyedProcessFunction):

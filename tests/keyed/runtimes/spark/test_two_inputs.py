@@ -7,8 +7,9 @@ import time
 import pytest
 
 import keyed
-from keyed import DefinitionError, OutputTag, bounded_out_of_orderness
+from keyed import OutputTag, bounded_out_of_orderness
 from keyed.changelog import DirectoryChangelog
+from keyed.errors import DefinitionError
 from tests.keyed.runtimes.local.test_two_inputs import both, expected, last_counts, rows_of
 from tests.keyed.runtimes.spark.functions import COUNTED, EVERY, SCHEMA, Both, BothColumns, Count, write_file
 from tests.support.waiting import until

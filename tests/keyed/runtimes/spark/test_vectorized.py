@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from keyed import UserFunctionError, bounded_out_of_orderness, collect_sink
+from keyed import bounded_out_of_orderness, collect_sink
+from keyed.errors import UserFunctionError
 from keyed.vectorized import combines
 from tests.keyed.runtimes.spark.functions import (
     BIG,

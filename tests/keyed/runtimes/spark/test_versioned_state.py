@@ -62,7 +62,7 @@ def test_versions_are_the_same_as_in_the_local_runtime(spark, tmp_path):
     assert min(counted[0].values()) > 0
     found = []
     for log in ("spark-log", "local-log"):
-        with keyed.open_tables(keyed.DirectoryChangelog(tmp_path / log), tmp_path / f"{log}-tables") as tables:
+        with keyed.tables.open_tables(keyed.DirectoryChangelog(tmp_path / log), tmp_path / f"{log}-tables") as tables:
             tables.poll()
             found.append([(entry.key, entry.entry, entry.value) for entry in tables["state"]])
             assert tables["state"].get("a") == tables["state"].get("a", 10_000)

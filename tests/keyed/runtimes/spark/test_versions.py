@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 from keyed.changelog import DirectoryChangelog
-from keyed.recovery import verify_changelog
+from keyed.recovery import verify
 from keyed.runtimes.spark.session.session_check import _numbers
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.stages import run
@@ -59,4 +59,4 @@ def test_a_checkpoint_moves_from_an_older_spark_to_this_one(spark, tmp_path, old
     assert len(parquet_rows(moved / "windows")) > before
     for operator in ("windows", "best"):
         log = DirectoryChangelog(moved / "log" / operator)
-        assert [found.problem for found in verify_changelog(log) if found.problem] == []
+        assert [found.problem for found in verify(log) if found.problem] == []

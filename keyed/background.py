@@ -1,0 +1,270 @@
+"""Work in a thread beside the rows: one owner, one status, one end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from copy import copy
+from enum import Enum
+
+from keyed.errors import KeyedError, StateAccessError
+
+_log = logging.getLogger(__name__)
+#: Seconds from a failure to the next try: the first time, and at most, after twice as long each time.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
+#: Seconds of failures, one after the other, after which the work ends.
+PATIENCE = 86_400.0
+#: Seconds that a process which ends waits for its threads.
+_EXIT_WAIT = 5.0
+
+
+class Status(Enum):
+    """The life cycle of work that runs beside the rows."""
+
+    STARTING = "starting"
+    """It has not succeeded once yet."""
+    FOLLOWING = "following"
+    """It has succeeded."""
+    FAILED = "failed"
+    """It ended with an error, which every later use raises."""
+    CLOSED = "closed"
+    """It ended as its owner wanted, or belongs to the process that this one was forked from."""
+
+
+class WorkEnded(Exception):
+    """Raised by work that was asked to end and gave up what it was at."""
+
+
+class Background:
+    """A thread that calls a function again and again.
+
+    Errors that may pass are retried, at growing distances up to ten seconds, for a day; each kind is logged once, and
+    repeats are counted. Any other error ends the work: it is logged and kept, and `check` raises it each time.
+
+    Args:
+        name: Name of the work in log lines, and of its thread.
+        step: Does the work once. Returns the seconds until it is called again, or ``None`` when there is no more to do.
+            One that takes long asks `is_stopping` now and then, and raises `WorkEnded` to end early.
+        may_pass: Returns whether an error may pass, so that ``step`` is called again.
+        patience: Seconds of failures, one after the other, after which the work ends.
+
+    Attributes:
+        name: As given.
+        status: The status.
+        error: The error that the work ended with; ``None`` if there is none.
+        trouble: The error of the last call, which is retried; ``None`` if it succeeded.
+        failures: Failed calls so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        *,
+        may_pass: Callable[[Exception], bool] = lambda _: False,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self.trouble: Exception | None = None
+        self.failures = 0
+        self._step = step
+        self._may_pass = may_pass
+        self._patience = patience
+        self._status = Status.STARTING
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._looked = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._fresh_at: float | None = None
+        # Of the failures since the last success: how many, since when, and the kinds that were logged.
+        self._repeats = 0
+        self._failing_since = 0.0
+        self._logged: set[type[Exception]] = set()
+
+    @property
+    def status(self) -> Status:
+        """The status."""
+        return Status.CLOSED if self.is_inherited else self._status
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one whose work it is."""
+        return self._pid != os.getpid()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread that works."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the work is to end, asked by a long call in its thread: it returns early, or raises `WorkEnded`."""
+        return self._stopping.is_set() and threading.current_thread() is self._thread
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last call that succeeded began; ``None`` if none has."""
+        return None if self._fresh_at is None else time.monotonic() - self._fresh_at
+
+    def check(self) -> None:
+        """Raise the error that the work ended with, each time as a new exception of its type with it as the cause.
+
+        Raises:
+            StateAccessError: The work belongs to the process that this one was forked from.
+        """
+        if self.is_inherited:
+            raise StateAccessError(
+                f"{self.name}: it runs in process {self._pid}, which this one was forked from; open it in this process"
+            )
+        if self.error is not None:
+            raise _renewed(self.error, f"{self.name} ended with this error; close it and open it again") from self.error
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            StateAccessError: The work has ended, or runs already.
+        """
+        self.check()
+        with self._lock:
+            if self._status is Status.CLOSED or self.is_running:
+                state = "is closed" if self._status is Status.CLOSED else "runs already"
+                raise StateAccessError(f"{self.name} {state}")
+            self._stopping.clear()
+            self._looked.clear()
+            thread = self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            _running[id(self)] = self
+            try:
+                thread.start()
+            except BaseException:
+                self._thread = None
+                _running.pop(id(self), None)
+                raise
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the first call since the start, also where that failed. Returns whether there was one."""
+        return self._looked.wait(timeout)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the thread and wait for it. `start` starts another one."""
+        if self.is_inherited:
+            return
+        self._stopping.set()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(timeout)
+        if not thread.is_alive():
+            self._thread = None
+            _running.pop(id(self), None)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End for good. Closing again does nothing."""
+        self.stop(timeout)
+        if self.is_inherited:
+            return
+        with self._lock:
+            if self._status is not Status.FAILED:
+                self._status = Status.CLOSED
+
+    def succeeded(self, since: float) -> None:
+        """Take in that a call succeeded which began at a time of `time.monotonic`; also one beside the thread."""
+        with self._lock:
+            self._fresh_at = since
+            if self._status is Status.STARTING:
+                self._status = Status.FOLLOWING
+            repeats, self._repeats, self.trouble = self._repeats, 0, None
+            self._logged.clear()
+        if repeats:
+            _log.warning("%s: works again after %d failures", self.name, repeats)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                try:
+                    wait = self._step()
+                except WorkEnded:
+                    return
+                except Exception as error:
+                    if not self._may_pass(error):
+                        raise
+                    wait = self._failed(error, began)
+                else:
+                    self.succeeded(began)
+                    if wait is None:
+                        break
+                self._looked.set()
+                self._stopping.wait(wait)
+            else:
+                return
+            with self._lock:
+                self._status = Status.CLOSED
+        except BaseException as error:  # noqa: BLE001 - raised wherever the work is used
+            with self._lock:
+                self.error, self._status = error, Status.FAILED
+            _log.error("%s: ended", self.name, exc_info=error)
+        finally:
+            self._looked.set()
+            _running.pop(id(self), None)
+
+    def _failed(self, error: Exception, began: float) -> float:
+        """Take in a failure that may pass. Returns the seconds until the next try.
+
+        Raises:
+            Exception: That one, if there were failures for too long.
+        """
+        with self._lock:
+            if not self._repeats:
+                self._failing_since = began
+            self.failures += 1
+            self._repeats += 1
+            self.trouble = error
+            wait = min(_FIRST_WAIT * 2.0 ** min(self._repeats - 1, 16), _LONGEST_WAIT)
+            is_new = type(error) not in self._logged
+            self._logged.add(type(error))
+        if time.monotonic() + wait - self._failing_since > self._patience:
+            error.add_note(f"{self.name}: {self._repeats} tries in {self._patience:g} s failed")
+            raise error
+        # What the call had is not kept until the next one succeeds.
+        error.__traceback__ = None
+        if is_new:
+            _log.warning("%s: %s; tries again, and counts further failures", self.name, error)
+        return wait
+
+
+#: Those with a thread, by identity.
+_running: dict[int, Background] = {}
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the threads before the interpreter takes away what they use."""
+    running = list(_running.values())
+    for each in running:
+        each.stop(0.0)
+    until = time.monotonic() + _EXIT_WAIT
+    for each in running:
+        each.close(max(0.0, until - time.monotonic()))
+
+
+def _renewed(error: BaseException, note: str) -> Exception:
+    """Return a new exception of the same type with the same attributes: one that is raised twice grows a traceback."""
+    if not isinstance(error, Exception):
+        new: Exception = KeyedError(f"ended by {type(error).__name__}: {error}")
+    else:
+        try:
+            new = copy(error)
+        except Exception:  # noqa: BLE001 - it wants other arguments than it keeps
+            new = type(error).__new__(type(error), *error.args)
+        if new is error:
+            new = type(error).__new__(type(error), *error.args)
+        vars(new).update(vars(error))
+    new.__notes__ = [*getattr(error, "__notes__", ()), note]
+    return new.with_traceback(None)

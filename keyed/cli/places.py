@@ -1,0 +1,120 @@
+"""Recognition of the folders that commands are given: a command that is given the wrong one names what it is.
+
+A folder is recognized by the files that its writer leaves: the header of a changelog, the commits of a checkpoint, the
+stores of state tables, the mark of a sink. Topics, and the paths of other file systems, are recognized by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+
+from keyed.errors import DefinitionError, KeyedError
+from keyed.runtimes.sink_folder import MARK
+from keyed.stores.commit_store import COMMITS_FOLDER
+
+KAFKA = "kafka://"
+#: Folders that are looked at for one that fits, below one that does not.
+_BELOW = 200
+
+
+class Place(Enum):
+    """Kinds of places, with their names in messages."""
+
+    CHANGELOG = "a changelog"
+    TOPIC = "a Kafka topic"
+    CHECKPOINT = "a checkpoint of the local runtime"
+    SPARK_CHECKPOINT = "a checkpoint of Spark"
+    REMOTE = "a URI"
+    TABLES = "a folder of state tables"
+    SINK = "a folder that a sink has written"
+    RECORD = "a folder that a job's record= has written"
+    EMPTY = "an empty folder"
+    MISSING = "not there"
+    FILE = "a file"
+    FOREIGN = "a folder that holds nothing of keyed"
+
+
+CHANGELOGS = frozenset({Place.CHANGELOG, Place.TOPIC})
+CHECKPOINTS = frozenset({Place.CHECKPOINT, Place.SPARK_CHECKPOINT, Place.REMOTE})
+#: Places for something new.
+FREE = frozenset({Place.EMPTY, Place.MISSING})
+#: The commands for what was given to another one.
+_COMMANDS = {
+    Place.CHANGELOG: "verify, tables, get, sql, restore, standby, replay",
+    Place.TOPIC: "verify, tables, get, sql, restore, standby, replay",
+    Place.CHECKPOINT: "inspect, verify, flush",
+    Place.SPARK_CHECKPOINT: "inspect, verify, flush",
+    Place.TABLES: "tables, get, scan, history, sql, tail, serve",
+    Place.RECORD: "replay (as ROWS)",
+}
+
+
+def place_of(text: str) -> Place:
+    """Return the kind of place that an argument names."""
+    if text.startswith(KAFKA):
+        return Place.TOPIC
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
+        return Place.REMOTE
+    path = Path(text)
+    if path.is_file():
+        return Place.FILE
+    if not path.is_dir():
+        return Place.MISSING
+    if (path / "header").is_file():
+        return Place.CHANGELOG
+    if (path / COMMITS_FOLDER).is_dir():
+        return Place.CHECKPOINT
+    if (path / "offsets").is_dir():
+        return Place.SPARK_CHECKPOINT
+    if next(path.glob("*/keyed-versions-*"), None) is not None:
+        return Place.TABLES
+    if (path / MARK).is_file():
+        return Place.RECORD if _is_record(path) else Place.SINK
+    # Folders that a program made before it was killed are no reason to refuse.
+    return Place.FOREIGN if any(not each.is_dir() for each in path.rglob("*")) else Place.EMPTY
+
+
+def check_place(text: str, allowed: frozenset[Place], parameter: str, wanted: str) -> Place:
+    """Return the kind of place that an argument names.
+
+    Args:
+        text: The argument.
+        allowed: The kinds that the command takes.
+        parameter: Name of the argument.
+        wanted: What the command takes, for the message.
+
+    Raises:
+        DefinitionError: It is of another kind.
+    """
+    place = place_of(text)
+    if place in allowed:
+        return place
+    message = f"{parameter} {text!r} is {place.value}; give {wanted}"
+    inner = next((each for each in _below(text) if place_of(str(each)) in allowed - FREE), None)
+    if inner is not None:
+        message += f", such as {str(inner)!r}"
+    elif place in _COMMANDS:
+        message += f". Commands for {place.value}: {_COMMANDS[place]}"
+    raise DefinitionError(message)
+
+
+def _is_record(path: Path) -> bool:
+    from keyed.testing import Recording
+
+    try:
+        Recording(path)
+    except (KeyedError, KeyError, OSError, ValueError):
+        return False
+    return True
+
+
+def _below(text: str) -> Iterator[Path]:
+    """Yield the folders in a folder that is none of keyed's, and those in them."""
+    if place_of(text) is not Place.FOREIGN:
+        return iter(())
+    path = Path(text)
+    return islice((each for pattern in ("*/", "*/*/") for each in sorted(path.glob(pattern))), _BELOW)

@@ -1,0 +1,47 @@
+"""The contract for authors of libraries on `keyed`, such as `keyed.windows` and `keyed.joins`.
+
+Programs that declare functions and run them need none of it.
+
+- Values: `as_stored` and `snapshot` copy a value as state would hold it.
+- Types: `schema_of` reads an output's columns out of a DDL string, a class or a schema; `table_of` and `table_rows`
+  convert between rows and Arrow tables.
+- Parameters: `milliseconds_of` reads a duration; `OperatorOptions` and `shows_options` hand the options of ``process``
+  through a method of yours.
+- Seams: `Changelog` is what a changelog of yours implements.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from keyed.changelog import Changelog
+from keyed.codec.snapshots import as_stored, snapshot
+from keyed.durations import milliseconds_of
+from keyed.options import OperatorOptions
+from keyed.outputs import Schema, schema_of
+from keyed.shown import shows_options
+
+if TYPE_CHECKING:
+    from keyed.arrow.read import table_rows
+    from keyed.arrow.write import table_of
+
+#: Names that need pyarrow, by module.
+_ON_DEMAND = {"table_of": "write", "table_rows": "read"}
+
+__all__ = [
+    "Changelog",
+    "OperatorOptions",
+    "Schema",
+    "as_stored",
+    "milliseconds_of",
+    "schema_of",
+    "shows_options",
+    "snapshot",
+    "table_of",
+    "table_rows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(f"keyed.arrow.{_ON_DEMAND[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

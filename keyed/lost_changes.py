@@ -1,0 +1,175 @@
+"""Changes of copies that a function would lose: ``self.recent[user].append(page)``.
+
+A read of a state returns a copy, so changing what was read changes no state. That is what a function wants that sorts a
+list before it yields it; a line that changes a copy which nothing else can reach is a mistake. Such lines are found in
+the source of the function, once and before the first row, so that reads cost nothing. Where there is no source, nothing
+is found.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from keyed.errors import StateDefinitionError
+from keyed.state import ListState, MapState, State, ValueState
+
+#: Methods of lists, dictionaries and sets that change them.
+_CHANGES = {"append", "extend", "insert", "remove", "clear", "sort", "reverse", "update", "add", "discard"}
+_CHANGES |= {"setdefault", "popitem", "pop"}
+#: Methods of states that return a copy of something that can change.
+_READS: dict[type[State], set[str]] = {
+    ValueState: {"value"},
+    ListState: {"get"},
+    MapState: {"get", "setdefault"},
+}
+_REMEDIES: dict[type[State], str] = {
+    ValueState: "value = self.{0}.value(), change it, self.{0}.update(value)",
+    ListState: "values = self.{0}.get(), change it, self.{0}.update(values)",
+    MapState: "value = self.{0}.get(key, ...), change it, self.{0}[key] = value",
+}
+_GETTERS = {"get_state": ValueState, "get_list_state": ListState, "get_map_state": MapState}
+
+
+class _Lost(NamedTuple):
+    """A statement that changes a copy.
+
+    Attributes:
+        attribute: The state's attribute.
+        read: How the copy was read: ``[]`` or the name of a method.
+        code: The statement.
+        line: Its line in the method.
+    """
+
+    attribute: str
+    read: str
+    code: str
+    line: int
+
+
+def check_changes(function: object, states: Mapping[str, State]) -> None:
+    """Check that no method of a function changes a copy of what a state holds, and loses the change.
+
+    Args:
+        function: The function.
+        states: Its declared states by attribute.
+
+    Raises:
+        StateDefinitionError: One does.
+    """
+    for cls in type(function).__mro__:
+        if cls.__module__.partition(".")[0] in ("keyed", "windows", "builtins", "typing"):
+            continue
+        for name, member in vars(cls).items():
+            if not inspect.isfunction(member):
+                continue
+            for lost in _lost_changes(member):
+                kind = _kind(states, lost.attribute, cls)
+                if kind is not None and lost.read in ("[]", *_READS[kind]):
+                    raise StateDefinitionError(
+                        f"{cls.__name__}.{name}, line {member.__code__.co_firstlineno + lost.line - 1}: {lost.code} "
+                        f"changes a copy of what {kind.kind} state {lost.attribute!r} holds, and the change would be "
+                        f"lost; put it back: {_REMEDIES[kind].format(lost.attribute)}"
+                    )
+
+
+def _kind(states: Mapping[str, State], attribute: str, cls: type) -> type[State] | None:
+    """Return the kind of state of an attribute, ``None`` if it is another one or no state."""
+    state = states.get(attribute)
+    if state is not None:
+        if isinstance(state, ValueState) and state.in_place:
+            return None
+        return next((kind for kind in _READS if isinstance(state, kind)), None)
+    opened = vars(cls).get("open")
+    return _obtained(opened).get(attribute) if inspect.isfunction(opened) else None
+
+
+def _tree(method: Any) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return None
+    return tree if isinstance(tree, ast.FunctionDef) and tree.args.args else None
+
+
+@lru_cache(maxsize=512)
+def _obtained(method: Any) -> dict[str, type[State]]:
+    """Return the states that ``open`` keeps: ``self.count = context.get_state(...)``."""
+    tree = _tree(method)
+    found: dict[str, type[State]] = {}
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(), attr=attribute)],
+                value=ast.Call(func=ast.Attribute(attr=getter)),
+            ) if getter in _GETTERS:
+                found[attribute] = _GETTERS[getter]
+    return found
+
+
+@lru_cache(maxsize=512)
+def _lost_changes(method: Any) -> tuple[_Lost, ...]:
+    """Return the statements of a method that change what was read of an attribute of ``self`` and is not kept."""
+    tree = _tree(method)
+    if tree is None:
+        return ()
+    this = tree.args.args[0].arg
+    changed = [(node, target) for node in ast.walk(tree) for target in _changed(node)]
+    kept = _copies(tree, this, {id(target) for _, target in changed})
+    found = []
+    for node, target in changed:
+        read = kept.get(target.id) if isinstance(target, ast.Name) else _read(target, this)
+        if read is not None:
+            found.append(_Lost(*read, ast.unparse(node), getattr(node, "lineno", 1)))
+    return tuple(found)
+
+
+def _changed(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions whose value a statement changes, and does nothing else with."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))) if method in _CHANGES:
+            yield target
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            yield from (each.value for each in targets if isinstance(each, ast.Subscript | ast.Attribute))
+        case ast.AugAssign(target=ast.Subscript(value=target) | ast.Attribute(value=target) | (ast.Name() as target)):
+            yield target
+
+
+def _read(node: ast.expr, this: str) -> tuple[str, str] | None:
+    """Return the attribute of ``this`` that an expression reads an item of, and how."""
+    match node:
+        case ast.Subscript(value=state):
+            method = "[]"
+        case ast.Call(func=ast.Attribute(value=state, attr=method)):
+            pass
+        case _:
+            return None
+    match state:
+        case ast.Call(func=ast.Attribute(value=inner, attr="namespace")):
+            state = inner
+    match state:
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == this:
+            return attribute, method
+    return None
+
+
+def _copies(tree: ast.FunctionDef, this: str, changed: set[int]) -> dict[str, tuple[str, str]]:
+    """Return the local names that hold nothing but what a state was read for, and are only used to change it."""
+    reads: dict[str, list[tuple[str, str] | None]] = {}
+    assigned = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name) as target], value=value):
+                reads.setdefault(name, []).append(_read(value, this))
+                assigned.add(id(target))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in changed and id(node) not in assigned:
+            reads[node.id] = [None]
+        elif isinstance(node, ast.arg | ast.Global | ast.Nonlocal):
+            for name in [node.arg] if isinstance(node, ast.arg) else node.names:
+                reads[name] = [None]
+    return {name: each[0] for name, each in reads.items() if each[0] is not None and None not in each}

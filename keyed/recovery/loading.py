@@ -1,0 +1,271 @@
+"""Restore: key groups that have no state are given the state that a changelog holds, at any parallelism.
+
+Each old group is read once, for all new groups that take entries of it. With p old groups and q new ones, a key of old
+group i can only be in a new group j with i ≡ j modulo gcd(p, q), because a group is the key's hash modulo the number of
+groups; so from 2 groups to 4, say, a new group reads one old one. Of broadcast states every old group has the same, and
+a new group takes it from the first one that it reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keyed.changelog.model import ChangelogReader, Commit, batch_id
+from keyed.codec.key_hash import group_of, key_hash
+from keyed.content.addresses import broadcast_prefixes, key_of
+from keyed.content.blocks import Block
+from keyed.content.delta import Delta, deltas
+from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text
+from keyed.content.table_entries import blocks_of, tables_of
+from keyed.engine.counters import COUNTERS
+from keyed.engine.keytypes import check_not_merged
+from keyed.engine.loader import Loader
+from keyed.engine.meta import GroupMeta
+from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
+from keyed.operators import OperatorSpec
+from keyed.recovery.cut import Restoration
+from keyed.recovery.migrate import Migration
+from keyed.results import RestoreProgress
+from keyed.stores.database import successor
+from keyed.stores.version_store import VersionReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Addresses whose new group is remembered: a changelog has the same ones again and again.
+_REMEMBERED = 500_000
+#: Records between two reports of progress.
+_TELL = 100_000
+
+
+class Loadable(Protocol):
+    """A key group that can be loaded, such as a `keyed.engine.key_group.KeyGroup` without state."""
+
+    @property
+    def index(self) -> int:
+        """Its index."""
+
+    def loader(self, commit: int, states: dict[str, Any]) -> Loader:
+        """Return what loads it. See `KeyGroup.loader`."""
+
+
+def restore(
+    restoration: Restoration,
+    spec: OperatorSpec,
+    groups: Sequence[Loadable],
+    on_progress: Callable[[RestoreProgress], object] = lambda _: None,
+) -> None:
+    """Load key groups whose writes are committed as one, and write their meta records. See `load`."""
+    for loader in load(restoration, spec, groups, on_progress):
+        loader.write_meta()
+
+
+def load(
+    restoration: Restoration,
+    spec: OperatorSpec,
+    groups: Sequence[Loadable],
+    on_progress: Callable[[RestoreProgress], object] = lambda _: None,
+    written: Callable[[], object] = lambda: None,
+) -> list[Loader]:
+    """Load the logs and local stores of key groups with the state that a changelog has at the cut.
+
+    Args:
+        restoration: What the operator is restored from.
+        spec: The operator.
+        groups: Key groups of it without state; those that are loaded at a time share the reading.
+        on_progress: Called after each old group and about every 100,000 records.
+        written: Called when rows were written that may be committed by themselves, as `Loader.write_log` has it.
+
+    Returns:
+        What has loaded them, for the meta records to be written.
+
+    Raises:
+        StateSchemaChanged: The function's states do not fit those of the changelog. Nothing has been read then.
+        HistoryCompacted: The changelog was compacted beyond the cut.
+        CorruptionError: The changelog is damaged, or the entries are not those whose hash its commits have.
+    """
+    markers, parallelism = restoration.markers, spec.parallelism
+    stored = {name: state for marker in markers for name, state in marker.states.items()}
+    migration = Migration(restoration.point.migrate, stored)
+    loaders = {group.index: group.loader(restoration.sequence, migration.states) for group in groups}
+    common = math.gcd(len(markers), parallelism)
+    wanted = {index % common for index in loaders}
+    needed = [marker for marker in markers if marker.group % common in wanted]
+    route = _Route(loaders, len(markers), spec)
+    records = 0
+    with _standby(restoration) as standby:
+        for done, marker in enumerate(needed):
+            told = records
+            for count, delta in _deltas(restoration, marker, standby):
+                records += count
+                route.add(marker.group, migration.apply(delta))
+                if records - told >= _TELL:
+                    told = records
+                    on_progress(RestoreProgress(spec.name, done, len(needed), records))
+            on_progress(RestoreProgress(spec.name, done + 1, len(needed), records))
+    for loader in loaders.values():
+        meta = loader.meta
+        meta.watermark = min(marker.watermark for marker in markers)
+        meta.processing_time = max(marker.processing_time for marker in markers)
+        meta.ended = any(marker.ended for marker in markers)
+        # All groups hear the same of the sources.
+        meta.channels = markers[0].channels
+        meta.key_columns = markers[0].key_columns
+        meta.key_type = next((marker.key_type for marker in markers if marker.key_type), "")
+        # The operator's counters are the sums over its groups, so one of them goes on from the old sums.
+        counted = markers if meta.group == 0 else ()
+        meta.counters = {name: sum(marker.counters.get(name, 0) for marker in counted) for name in COUNTERS}
+    loaders[groups[0].index].meta.counters["records_restored"] += records
+    loaded = [loader.write_log(written) for loader in loaders.values()]
+    if all(index in loaders for index in range(parallelism) if index % common in wanted):
+        broadcast = [loader.broadcast for loader in loaders.values()]
+        _check(restoration, needed, loaded, broadcast, hashes=not migration.changes_entries)
+    return list(loaders.values())
+
+
+@contextmanager
+def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
+    """Open the tables in the folder of the restore point, if they are of the changelog and reach the cut."""
+    point, header = restoration.point, restoration.header
+    if point.standby is None:
+        yield None
+        return
+    try:
+        standby = VersionReader(Path(point.standby) / header.operator)
+    except LocalStoreError:
+        yield None
+        return
+    try:
+        yield standby if _place(standby, restoration) is not None else None
+    finally:
+        standby.close()
+
+
+def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] | None:
+    """Return the newest batch up to the cut that tables have, as the number of their commit and its own."""
+    extent, log_id = standby.extent, restoration.header.log_id
+    if extent is None:
+        return None
+    batch = min(restoration.sequence, extent.batch if extent.log_id == log_id else restoration.sequence)
+    commit = extent.commit_of(batch, log_id)
+    return None if commit is None else (commit, batch)
+
+
+def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | None) -> Iterator[tuple[int, Delta]]:
+    """Yield what makes up one old group at the cut, later ones winning, each with how many records were read for it."""
+    reader = restoration.point.changelog.reader(marker.group)
+    where = f"key group {marker.group} of a changelog"
+    commits = reader.commits(0, marker.sequence)
+    if standby is not None and (place := _place(standby, restoration)) is not None:
+        commit, batch = place
+        missing = _after(reader, batch, marker.sequence)
+        if missing is not None:
+            states, commits = standby.batch(commit).states, missing
+            # Tables have the entries of broadcast states once, under one of the groups.
+            broadcast = (standby.scan(each, successor(each), commit) for each in broadcast_prefixes(states))
+            entries = chain(standby.group(marker.group, len(restoration.markers), commit), *broadcast)
+            for delta in deltas(blocks_of(entries, tables_of(states, where)), states, where):
+                yield 0, delta
+    for found, blocks in commits:
+        for delta in deltas(blocks, found.states, where):
+            yield delta.records, delta
+
+
+def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Commit, Iterable[Block]]] | None:
+    """Yield the commits after one; ``None`` if they are not all there any more."""
+    if batch == until:
+        return iter(())
+    commits = reader.commits(batch, until)
+    try:
+        first = next(commits)
+    except HistoryCompacted:
+        return None
+    return chain((first,), commits)
+
+
+class _Route:
+    """Brings what old groups had to the new groups that it belongs to."""
+
+    def __init__(self, loaders: Mapping[int, Loader], old_parallelism: int, spec: OperatorSpec) -> None:
+        self._loaders = loaders
+        self._parallelism = spec.parallelism
+        self._stream_keys = spec.keys
+        # All entries of an old group go to one new group.
+        self._whole = old_parallelism % spec.parallelism == 0
+        self._known: dict[bytes, tuple[int, ...]] = {}
+        self._common = math.gcd(old_parallelism, spec.parallelism)
+        #: The new groups for which the old one that is read is the first.
+        self._first: tuple[int, ...] = ()
+
+    def add(self, old: int, delta: Delta) -> None:
+        """Add what an old group had."""
+        if self._whole:
+            self._loaders[old % self._parallelism].add(delta)
+            return
+        self._first = tuple(index for index in self._loaders if index % self._common == old)
+        for index, part in delta.by_group(self._loaders, self._group, self._groups).items():
+            self._loaders[index].add(part)
+
+    def _group(self, prefix: bytes) -> tuple[int, ...]:
+        """Return the new groups of an entry of an old one."""
+        known = self._known
+        found = known.get(prefix)
+        if found is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            key = key_of(prefix)
+            if key is None:
+                return self._first
+            found = known[prefix] = (group_of(key_hash(key), self._parallelism),)
+        return found
+
+    def _groups(self, rows: pa.Table) -> Any:
+        """Return the new group of each row of a table."""
+        from keyed.table_state.batches import group_indices
+
+        return group_indices(rows, self._stream_keys, self._parallelism)
+
+
+def _check(
+    restoration: Restoration,
+    markers: Sequence[Commit],
+    loaded: Sequence[GroupMeta],
+    broadcast: Sequence[LiveHash],
+    *,
+    hashes: bool,
+) -> None:
+    """Check that the new groups together have what the old ones had, and each of them what broadcast states have.
+
+    Raises:
+        CorruptionError: They do not.
+        KeysChanged: They do not, because an earlier version took one key for several.
+    """
+    where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
+    # As many copies of the entries of broadcast states were there before as there were groups.
+    more, copy = len(markers) - len(loaded), broadcast[0]
+    before = sum(hash_of_text(marker.hash, where) for marker in markers) - more * copy.value
+    after = sum(hash_of_text(meta.hash, where) for meta in loaded)
+    expected = sum(marker.entries for marker in markers) - more * copy.live
+    found = sum(meta.live for meta in loaded)
+    equal = all((each.live, each.value) == (copy.live, copy.value) for each in broadcast)
+    if equal and expected == found and not (hashes and (before - after) % MODULUS):
+        return
+    for marker in markers:
+        commits = restoration.point.changelog.reader(marker.group).commits(0, marker.sequence)
+        check_not_merged(
+            restoration.header.operator, (deltas(blocks, commit.states, where) for commit, blocks in commits)
+        )
+    if expected != found:
+        raise CorruptionError(
+            f"{found} entries were restored, batch {batch_id(restoration.sequence)} had {expected}", where=where
+        )
+    raise CorruptionError(
+        f"the restored entries are not those that batch {batch_id(restoration.sequence)} had: their hash differs; see "
+        "keyed.recovery.verification",
+        where=where,
+    )

@@ -1,0 +1,210 @@
+"""Verify: the state is rebuilt from a changelog or a checkpoint and compared with the hash in its commits.
+
+A changelog is checked commit by commit, as far back as it goes, so the first commit that does not give the hash in its
+marker is named. A checkpoint is checked as it stands; where a changelog has the same commit the two are compared entry
+by entry, and the first one that differs is named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, batch_id
+from keyed.content.addresses import describe_entry
+from keyed.content.contents import contents_hash
+from keyed.content.delta import Delta, deltas
+from keyed.content.entry_hash import LiveHash, hash_text
+from keyed.content.local_store import ReadStore
+from keyed.engine.group_log import GroupLog
+from keyed.engine.meta import GroupMeta
+from keyed.errors import CorruptionError, HistoryCompacted
+from keyed.recovery.cut import header_of
+from keyed.recovery.local_checkpoint import committed
+from keyed.stores import MemoryStore
+
+
+@attrs.frozen
+class Verified:
+    """What was found of one key group.
+
+    Attributes:
+        operator: Name of the operator.
+        group: Index of the key group.
+        first: Id of the first batch that was checked; −1 if there was none.
+        last: Id of the last one.
+        entries: Live entries after it.
+        problem: The first thing that is wrong; empty if nothing is.
+        note: What could not be checked; empty if all was.
+    """
+
+    operator: str
+    group: int
+    first: int = -1
+    last: int = -1
+    entries: int = 0
+    problem: str = ""
+    note: str = ""
+
+
+def verify_changelog(changelog: Changelog) -> list[Verified]:
+    """Check every commit of a changelog, and name the first in each key group that is wrong; and the positions.
+
+    Memory is needed for the state of one key group.
+
+    Raises:
+        ChangelogError: It was never written, or cannot be read.
+    """
+    header = header_of(changelog)
+    try:
+        # Before the commits: a running job goes on meanwhile.
+        before = [batch_id(sequence) for sequence, _ in changelog.positions()]
+        groups = range(header.parallelism)
+        found = [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
+        return _with_positions(found, before, {batch_id(sequence) for sequence, _ in changelog.positions()})
+    except CorruptionError as error:
+        return [Verified(header.operator, 0, problem=str(error))]
+
+
+def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = None) -> Verified:
+    """Check one key group of a checkpoint.
+
+    Args:
+        meta: Its meta record.
+        log: Its log.
+        changelog: Its changelog, to compare with.
+    """
+    found = Verified(meta.operator, meta.group, batch_id(meta.commit), batch_id(meta.commit))
+    where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
+    try:
+        store = committed(log, meta, where)
+        live = contents_hash(store, meta.states)
+        found = attrs.evolve(found, entries=live.live)
+        marker = None if changelog is None else changelog.reader(meta.group).last()
+        same = marker is not None and (marker.sequence, marker.attempt) == (meta.commit, meta.attempt)
+        problem = _compared(live, meta.live, meta.hash)
+        if changelog is not None and same:
+            replayed, replay = _replayed(changelog.reader(meta.group), meta.operator, meta.group)
+            problem = replayed.problem or problem
+            if replay.found.value != live.value:
+                problem = f"batch {batch_id(meta.commit)}: {_first_difference(store, replay.store, meta.states)}"
+    except CorruptionError as error:
+        return attrs.evolve(found, problem=str(error))
+    note = "" if meta.hash else "no hash is kept: the query had no changelog in its last batch"
+    if changelog is not None and not same:
+        at = "is empty"
+        if marker is not None:
+            at = f"ends with batch {marker.batch}, the checkpoint with {batch_id(meta.commit)}"
+        note = f"not compared with the changelog, which {at}; flush first"
+    return attrs.evolve(found, problem=problem, note=note)
+
+
+def _with_positions(found: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
+    """Add what the positions say, those from before the commits were read and those from after it.
+
+    The position after a batch is logged before the batch is exported, and the next one when all groups have it. A
+    restored query logs where it begins besides, and exports its first batch as a snapshot.
+    """
+    cut = min(group.last for group in found)
+    result = []
+    for group in found:
+        problem = group.problem
+        missing = [batch for batch in before if batch > group.last]
+        if not problem and len(missing) > (2 if group.last < 0 else 1):
+            batches = f"from batch {missing[0]} to {missing[-1]}"
+            problem = f"its last batch is {group.last}, and there are positions of the sources {batches}"
+        elif not problem and group.last == cut and cut not in kept and any(batch < cut for batch in kept):
+            problem = f"there is no position of the sources after batch {cut}, and there are positions before it"
+        result.append(attrs.evolve(group, problem=problem))
+    return result
+
+
+class Replay:
+    """A key group's log played from its beginning in memory, with the hash of what is live after each commit.
+
+    Attributes:
+        store: The entries and tables.
+        found: Their number and hash.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.store = MemoryStore()
+        self.found = LiveHash(self.store)
+
+    def apply(self, commit: Commit, blocks: Blocks) -> None:
+        """Apply the next commit.
+
+        Raises:
+            CorruptionError: Rows of a table cannot be read.
+        """
+        if commit.snapshot:
+            self._clear()
+        where = f"commit {commit.sequence} of key group {commit.group}"
+        for delta in deltas(blocks, commit.states, where):
+            # Versions that took one key for several wrote an address twice.
+            newest = {(prefix, sub): (prefix, sub, value) for prefix, sub, value in delta.entries}
+            once = Delta(list(newest.values()), delta.tables)
+            self.found.add(once)
+            self.store.apply("replay", 1, once.entries, once.tables)
+
+
+def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verified, Replay]:
+    """Check the commits of a key group of a changelog."""
+    while True:
+        replay, found = Replay(), Verified(operator, group)
+        try:
+            for commit, blocks in reader.commits():
+                replay.apply(commit, blocks)
+                first = commit.batch if found.first < 0 else found.first
+                found = attrs.evolve(found, first=first, last=commit.batch, entries=replay.found.live)
+                problem = _compared(replay.found, commit.entries, commit.hash)
+                if problem:
+                    return attrs.evolve(found, problem=f"batch {commit.batch}: {problem}"), replay
+        except HistoryCompacted:
+            # Compaction beside a running job took what was not read yet.
+            continue
+        except CorruptionError as error:
+            return attrs.evolve(found, problem=str(error)), replay
+        return found, replay
+
+
+def _compared(found: LiveHash, entries: int, hash_: str) -> str:
+    """Say what is wrong with a state, by what its marker says; empty if nothing is."""
+    if found.live != entries:
+        return f"there are {found.live} live entries, its marker says {entries}"
+    if hash_ and hash_text(found.value) != hash_:
+        return f"the hash of its {found.live} live entries is {hash_text(found.value)}, its marker says {hash_}"
+    return ""
+
+
+def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:
+    """Return the first entry, in the order of addresses, or row of a table that is not the same in both."""
+    one, other = ({(prefix, sub): value for prefix, sub, value in store.items()} for store in (checkpoint, changelog))
+    for address in sorted(one.keys() | other.keys()):
+        a, b = one.get(address), other.get(address)
+        if a != b:
+            words = describe_entry(*address, states)
+            return f"{words} is {_shown(a)} in the checkpoint and {_shown(b)} in the changelog"
+    for name, state in states.items():
+        if state["schema"]["kind"] == "table":
+            rows, others = (_rows(store, state) for store in (checkpoint, changelog))
+            for key in sorted(rows.keys() | others.keys(), key=repr):
+                row, there = rows.get(key, "absent"), others.get(key, "absent")
+                if row != there:
+                    return f"row {key!r} of table {name!r} is {row} in the checkpoint and {there} in the changelog"
+    return "its entries differ in their hash alone"
+
+
+def _rows(store: ReadStore, state: dict[str, Any]) -> dict[tuple[Any, ...], Any]:
+    """Return the rows of a table, by their keys."""
+    table, keys = store.table(int(state["id"])), state["schema"]["key"]
+    parts = table.select(None) if table is not None else ()
+    return {tuple(row[name] for name in keys): row for _, part in parts for row in part.to_pylist()}
+
+
+def _shown(value: bytes | None) -> str:
+    return "absent" if value is None else f"{value[:40]!r}{'...' if len(value) > 40 else ''}"

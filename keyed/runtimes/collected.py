@@ -1,0 +1,23 @@
+"""The values that a query collects, as an Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from keyed.arrow.write import table_of_values
+from keyed.graph import BoundOutput
+from keyed.sinks import CollectSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def tabled(outputs: Iterable[BoundOutput]) -> Callable[[Sequence[Any]], pa.Table]:
+    """Return a function that makes a table of the collected values of a query.
+
+    The columns are the declared ones of the output that is collected; those of several have none in common.
+    """
+    collected = [bound.output for bound in outputs if isinstance(bound.sink, CollectSink)]
+    return partial(table_of_values, schema=collected[0].schema if len(collected) == 1 else None)

@@ -1,0 +1,116 @@
+"""Operations on the checkpoints of either runtime: `flush` and `verify`, as `keyed.recovery` has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keyed.changelog.model import Changelog
+from keyed.errors import CheckpointError, DefinitionError
+from keyed.recovery.cut import header_of
+from keyed.recovery.local_checkpoint import Checkpoint, flush_checkpoint
+from keyed.recovery.verification import Verified, verify_changelog, verify_group
+from keyed.runtimes.local.local_position import decode_position
+from keyed.stores.commit_store import COMMITS_FOLDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def flush(
+    checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog], *, session: SparkSession | None = None
+) -> dict[str, int]:
+    """Export what a checkpoint has committed and its changelogs lack.
+
+    Queries of `keyed.run` and `keyed.start` do it when they end. It is for a query of Spark that was started with plain
+    ``writeStream``, whose last batch is not exported, for one that was killed, and for a changelog that is added to a
+    checkpoint: an empty changelog starts with a snapshot.
+
+    Args:
+        checkpoint: Folder of the checkpoint, of either runtime. A run of the local runtime must not be using it; a
+            query of Spark may.
+        changelogs: Changelogs by name of operator.
+        session: The session to read a checkpoint of Spark with; by default one from `keyed.spark_session`.
+
+    Returns:
+        Id of the last batch by operator, which its changelog now has.
+
+    Raises:
+        CheckpointError: There is no checkpoint, a run is using it, or it has no such operator.
+        ChangelogDiverged: A changelog is not this checkpoint's.
+        ChangelogError: A changelog cannot be written.
+    """
+    used = _session_for(checkpoint, session)
+    if used is None:
+        return flush_checkpoint(checkpoint, changelogs)
+    from keyed.runtimes.spark.checkpoint.spark_flush import spark_flush
+
+    return spark_flush(used, checkpoint, changelogs)
+
+
+def verify(
+    source: Changelog | str | os.PathLike[str],
+    changelog: Changelog | None = None,
+    *,
+    session: SparkSession | None = None,
+) -> list[Verified]:
+    """Check state against the hashes in its commits.
+
+    A changelog is checked commit by commit, as far back as it goes; memory is needed for the state of one key group.
+    A checkpoint is checked at its last commit, and with its changelog entry by entry.
+
+    Args:
+        source: A changelog, or the folder of a checkpoint of either runtime. A run of the local runtime must not be
+            using it; a query of Spark may.
+        changelog: The changelog of an operator of the checkpoint: that operator is checked, against it. Without one all
+            operators of the checkpoint are.
+        session: The session to read a checkpoint of Spark with; by default one from `keyed.spark_session`.
+
+    Returns:
+        A `Verified` for each key group; one without a ``problem`` is right.
+
+    Raises:
+        CheckpointError: There is no checkpoint, a run is using it, or it has no such operator.
+        ChangelogError: The changelog was never written, or cannot be read.
+        DefinitionError: ``source`` is neither, or two changelogs are given.
+    """
+    if isinstance(source, Changelog):
+        if changelog is not None:
+            raise DefinitionError("verify(changelog, changelog): give a checkpoint and its changelog, or one changelog")
+        return verify_changelog(source)
+    operator = None if changelog is None else header_of(changelog).operator
+    used = _session_for(source, session)
+    if used is not None:
+        from keyed.runtimes.spark.checkpoint.spark_verify import spark_verify
+
+        return spark_verify(used, source, operator, changelog)
+    with Checkpoint.open(source) as opened:
+        names = operators_of(opened) if operator is None else [operator]
+        return [verify_group(meta, log, changelog) for name in names for meta, log in opened.groups(name)]
+
+
+def operators_of(opened: Checkpoint) -> list[str]:
+    """Return the names of the operators in a checkpoint of the local runtime, in order."""
+    record = opened.commits.read("run")
+    return [] if record is None else decode_position(record, f"checkpoint {opened.path}, record 'run'").operators
+
+
+def _session_for(checkpoint: str | os.PathLike[str], session: SparkSession | None) -> SparkSession | None:
+    """Return a session to read a checkpoint of Spark with, ``None`` for one of the local runtime."""
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise DefinitionError(f"{checkpoint!r:.100} is neither a changelog nor the folder of a checkpoint")
+    text = os.fspath(checkpoint)
+    # Other file systems than this machine's are Spark's.
+    if "://" not in text and ":/" not in text:
+        path = Path(text)
+        if (path / COMMITS_FOLDER).is_dir():
+            return None
+        if session is None and not (path / "offsets").is_dir():
+            raise CheckpointError(f"there is no checkpoint in {text}, of the local runtime or of Spark")
+    if session is not None:
+        return session
+    from keyed.runtimes.spark.session.spark_session import spark_session
+
+    return spark_session("keyed")

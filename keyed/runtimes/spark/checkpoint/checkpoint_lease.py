@@ -1,0 +1,98 @@
+"""The lease on a checkpoint: of the queries of this machine that start on one checkpoint, one runs.
+
+Spark notices that two drivers run one checkpoint when both log the same batch. By then the one that ends may have
+replaced files of state that the other one goes on from, and the next run finds a damaged checkpoint. So a query that
+`run` or `start` begins takes the lease first, and the others are refused before they have written anything.
+
+The lease is a lock on the file ``keyed-lease`` in the checkpoint, which holds the process id of its holder. The system
+releases the lock when the process ends, by a kill too. Within a process a query that has ended hands it over.
+
+It is kept on file systems of this machine, and on network file systems as far as these have locks. A checkpoint that
+only Spark or `pyarrow.fs` reaches has none, because object stores have no locks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from keyed.errors import CheckpointError
+from keyed.private_files import file_mode
+from keyed.stores.lease import NO_LOCKS, Lease
+
+_NAME = "keyed-lease"
+#: Digits of a process id at most.
+_DIGITS = 20
+
+
+class CheckpointLease:
+    """The lease on a checkpoint, taken.
+
+    Args:
+        folder: The checkpoint, a folder that is there.
+        is_over: Whether another query of this process may take it over: this one has ended, and not released it.
+
+    Raises:
+        CheckpointError: Another query holds it, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, is_over: Callable[[], bool]) -> None:
+        self.is_over = is_over
+        self._key = os.path.realpath(folder)
+        with _guard:
+            before = _held.get(self._key)
+            if before is not None and before.is_over():
+                before.close()
+            self._lock = _locked(folder)
+            _held[self._key] = self
+
+    def release(self) -> None:
+        """Let other queries have the checkpoint. Releasing it again does nothing."""
+        with _guard:
+            self.close()
+
+    def close(self) -> None:
+        """Release it, where no other thread takes or releases one."""
+        if _held.get(self._key) is self:
+            del _held[self._key]
+        if self._lock is not None:
+            self._lock.close()
+
+
+#: The leases of this process, by the checkpoint's real path.
+_held: dict[str, CheckpointLease] = {}
+_guard = Lock()
+
+
+def _locked(folder: Path) -> Lease | None:
+    """Return the lock; ``None`` where the file system has no locks, and Spark's own check is what there is."""
+    path = folder / _NAME
+    try:
+        path.touch(mode=file_mode(folder))
+        lock = Lease(path)
+    except BlockingIOError:
+        holder = path.read_text(errors="replace")[:_DIGITS].strip()
+        raise CheckpointError(
+            f"the checkpoint {folder} is in use by another run{f', of process {holder}' if holder else ''}; stop that "
+            "one, or choose another folder"
+        ) from None
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise CheckpointError(f"the checkpoint {folder} cannot be written: {error.strerror or error}") from error
+    with suppress(OSError):
+        path.write_text(f"{os.getpid()}\n")
+    return lock
+
+
+def _forget() -> None:
+    """Let go of what the parent of a forked process holds: the lock stays the parent's."""
+    global _guard  # noqa: PLW0603 - a thread of the parent may have held it
+    _guard = Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,78 @@
+"""`Lease`: a lock on a file or folder, which a process holds as long as it lives.
+
+The lock ends with the process, however that ends. A forked child has no share in it: it would keep the lock after its
+parent was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+from weakref import WeakSet
+
+#: Errors of file systems that have no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
+
+
+class Lease:
+    """An exclusive lock on a file that is there, or a folder. It excludes others in this process too.
+
+    Args:
+        path: The file or folder.
+        waits: Whether to wait for another holder.
+
+    Raises:
+        BlockingIOError: Another one holds it.
+        FileNotFoundError: There is no such file.
+        OSError: It cannot be opened, or its file system has no locks.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, waits: bool = False) -> None:
+        flags = os.O_RDONLY if Path(path).is_dir() else os.O_RDWR
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC)
+        _HELD.add(self)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it."""
+        return self._descriptor >= 0
+
+    def close(self) -> None:
+        """End it. Closing again does nothing."""
+        if self._descriptor >= 0:
+            # A process that is being forked may have the descriptor for another moment.
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor. The lock stays with the process that this one was forked from."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+_HELD: WeakSet[Lease] = WeakSet()
+
+
+def _leave() -> None:
+    for lease in list(_HELD):
+        lease.forget()
+
+
+os.register_at_fork(after_in_child=_leave)

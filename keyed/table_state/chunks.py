@@ -1,0 +1,316 @@
+"""A stored table: chunks of rows in the order of the hashes of their keys, each row in one place only.
+
+Writing appends: the rows that a commit writes become a *run* of chunks of their own, and the rows that they replace are
+marked dead where they are. So a row is found by a binary search in each run, nothing shadows anything, and scanning is
+filtering. Runs are merged as they grow alike, in the manner of a log-structured merge tree (O'Neil et al., 1996): a row
+is rewritten a number of times that grows with the logarithm of the table.
+
+A chunk knows the least and greatest hash and the bounds of its integer columns, so that reading can leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.content.blocks import Range, TableDelta
+from keyed.content.row_hash import Words, row_hashes
+from keyed.table_state.ranges import Mask, bounds_of, mask_of, meets
+
+#: Rows of a chunk at most.
+CHUNK_ROWS = 1 << 15
+#: Numbers of rows.
+Positions = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Sorted:
+    """Rows with unique keys in the order of the hashes of their keys."""
+
+    __slots__ = ("hashes", "table")
+
+    def __init__(self, hashes: Words, table: pa.Table) -> None:
+        self.hashes = hashes
+        self.table = table
+
+    def find(self, hashes: Words, keys: pa.Table) -> Positions:
+        """Return the row with each key, −1 where there is none.
+
+        Args:
+            hashes: The hashes of the keys, ascending.
+            keys: The key columns, in any order of the columns.
+        """
+        places = np.searchsorted(self.hashes, hashes)
+        places[places == len(self.hashes)] = 0
+        found = np.full(len(hashes), -1)
+        hits = np.flatnonzero(self.hashes[places] == hashes) if len(self.hashes) else places[:0]
+        if not len(hits):
+            return found
+        mine = self.table.select(keys.column_names).take(places[hits])
+        same = _same_rows(mine, keys.take(hits) if len(hits) < len(hashes) else keys)
+        found[hits[same]] = places[hits[same]]
+        for hit in hits[~same].tolist():
+            # Another key has this hash; the one that is looked for may stand after it.
+            key = keys.slice(hit, 1)
+            end = int(np.searchsorted(self.hashes, hashes[hit], side="right"))
+            for place in range(int(places[hit]) + 1, end):
+                if _same_rows(self.table.select(keys.column_names).slice(place, 1), key)[0]:
+                    found[hit] = place
+        return found
+
+
+def in_hash_order(table: pa.Table, keys: Sequence[str]) -> Sorted:
+    """Return the rows of a table in the order of the hashes of their keys."""
+    hashes = row_hashes(table, keys)
+    if not bool((hashes[1:] < hashes[:-1]).any()):
+        return Sorted(hashes, table)
+    order = np.argsort(hashes, kind="stable")
+    return Sorted(hashes[order], table.take(order))
+
+
+def _same_rows(one: pa.Table, other: pa.Table) -> Mask:
+    """Return which rows are equal; nulls are equal to each other, floats by their bytes."""
+    same = np.ones(one.num_rows, dtype="bool")
+    for name in one.column_names:
+        a: Any = one.column(name)
+        b: Any = other.column(name)
+        if pa.types.is_floating(a.type):
+            width = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[a.type.bit_width]
+            a, b = (column.combine_chunks().view(width) for column in (a, b))
+        equal = pc.equal(a, b)
+        if equal.null_count:
+            equal = pc.fill_null(equal, pc.and_(a.is_null(), b.is_null()))
+        same &= equal.to_numpy(zero_copy_only=False) if isinstance(equal, pa.Array) else equal.to_numpy()
+    return same
+
+
+class Chunk:
+    """Up to `CHUNK_ROWS` rows. This one holds them in memory.
+
+    Attributes:
+        rows: Number of rows, dead ones included.
+        dead: Which rows are dead, ``None`` if none is.
+        low: Least hash.
+        high: Greatest hash.
+        bounds: Least and greatest integer of each range column.
+    """
+
+    def __init__(self, content: Sorted) -> None:
+        self._content = content
+        self.rows = content.table.num_rows
+        self.dead: Mask | None = None
+        self.low, self.high = content.hashes[0], content.hashes[-1]
+        self.bounds = bounds_of(content.table)
+
+    def content(self) -> Sorted:
+        """Return the rows, dead ones included."""
+        return self._content
+
+    @property
+    def alive(self) -> int:
+        """Number of rows that are not dead."""
+        return self.rows if self.dead is None else self.rows - int(np.count_nonzero(self.dead))
+
+    def kill(self, rows: Any) -> None:
+        """Mark rows as dead: their numbers, or a mask."""
+        if self.dead is None:
+            self.dead = np.zeros(self.rows, dtype="bool")
+        self.dead[rows] = True
+
+
+class ChunkedTable:
+    """The rows of one table state of a key group. A position is a row's number over all chunks.
+
+    Args:
+        keys: Columns of the key.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = tuple(keys)
+        self.runs: list[list[Chunk]] = []
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+        """All chunks, each with the position of its first row."""
+        start = 0
+        for run in self.runs:
+            for chunk in run:
+                yield start, chunk
+                start += chunk.rows
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return sum(chunk.rows for run in self.runs for chunk in run)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return sum(chunk.alive for run in self.runs for chunk in run)
+
+    def find(self, wanted: Sorted) -> Positions:
+        """Return the position of each key, −1 where it is not there."""
+        found = np.full(len(wanted.hashes), -1)
+        for start, chunk in self.chunks:
+            first = int(np.searchsorted(wanted.hashes, chunk.low))
+            last = int(np.searchsorted(wanted.hashes, chunk.high, side="right"))
+            if first >= last:
+                continue
+            keys = wanted.table.select(self.keys).slice(first, last - first)
+            rows = chunk.content().find(wanted.hashes[first:last], keys)
+            if chunk.dead is not None:
+                rows[(rows >= 0) & chunk.dead[rows]] = -1
+            hits = np.flatnonzero(rows >= 0)
+            found[first + hits] = start + rows[hits]
+        return found
+
+    def at(self, positions: Positions) -> pa.Table | None:
+        """Return the rows at positions, in that order; ``None`` if there are no positions."""
+        if not len(positions):
+            return None
+        order = None
+        if bool((positions[1:] < positions[:-1]).any()):
+            order = np.argsort(positions, kind="stable")
+            positions = positions[order]
+        parts = [chunk.content().table.take(rows) for chunk, rows in self._by_chunk(positions)]
+        table = pa.concat_tables(parts, promote_options="default")
+        return table if order is None else table.take(np.argsort(order))
+
+    def select(self, ranges: Sequence[Range] | None) -> Iterator[tuple[Positions, pa.Table]]:
+        """Yield the rows in ranges, or all of them, with their positions, a chunk at a time."""
+        for start, chunk in self.chunks:
+            mask = self._mask(chunk, ranges)
+            if mask is None:
+                yield np.arange(start, start + chunk.rows), chunk.content().table
+            elif mask.any():
+                rows = np.flatnonzero(mask)
+                yield start + rows, chunk.content().table.take(rows)
+
+    def _by_chunk(self, positions: Positions) -> Iterator[tuple[Chunk, Positions]]:
+        """Yield the chunks of ascending positions, each with the numbers of its rows."""
+        for start, chunk in self.chunks:
+            first, last = np.searchsorted(positions, [start, start + chunk.rows]).tolist()
+            if first < last:
+                yield chunk, positions[first:last] - start
+
+    @staticmethod
+    def _mask(chunk: Chunk, ranges: Sequence[Range] | None) -> Mask | None:
+        """Return the live rows of a chunk that are in ranges; ``None`` for all of its rows."""
+        mask: Mask | None = None
+        if ranges:
+            if not meets(ranges, chunk.bounds):
+                return np.zeros(1, dtype="bool")
+            mask = mask_of(ranges, chunk.content().table)
+        if chunk.dead is not None:
+            mask = ~chunk.dead if mask is None else mask & ~chunk.dead
+        return mask
+
+    def rows_of(self, keys: pa.Table) -> pa.Table | None:
+        """Return the rows that are there of some keys, each once; ``None`` if none is."""
+        found = self.find(in_hash_order(keys, self.keys))
+        return self.at(np.unique(found[found >= 0]))
+
+    def live(self, rows: pa.Table) -> Positions:
+        """Return the positions of those of some rows that are there just as they are given."""
+        wanted = in_hash_order(rows, self.keys)
+        found = self.find(wanted)
+        hits = np.flatnonzero(found >= 0)
+        here = self.at(found[hits])
+        if here is None:
+            return hits
+        same = row_hashes(here) == row_hashes(wanted.table.take(hits))
+        live: Positions = found[hits[same]]
+        return live
+
+    # Writing ----------------------------------------------------------------------------------------------------
+
+    def apply(self, delta: TableDelta) -> None:
+        """Apply what a commit changed. Call `settle` after the last one."""
+        for ranges in delta.ranges:
+            for run in self.runs:
+                for chunk in run:
+                    mask = self._mask(chunk, ranges)
+                    if mask is None or mask.any():
+                        chunk.kill(slice(None) if mask is None else mask)
+        for rows in (delta.removed, delta.upserts):
+            if rows is not None and rows.num_rows:
+                content = in_hash_order(rows, self.keys)
+                self._kill(self.find(content))
+                if rows is delta.upserts:
+                    self.runs.append(self._run(content))
+
+    def _kill(self, positions: Positions) -> None:
+        for chunk, rows in self._by_chunk(np.sort(positions[positions >= 0])):
+            chunk.kill(rows)
+
+    @staticmethod
+    def _run(content: Sorted) -> list[Chunk]:
+        """Return a run of new chunks."""
+        size = content.table.num_rows
+        return [
+            Chunk(Sorted(content.hashes[start : start + CHUNK_ROWS], content.table.slice(start, CHUNK_ROWS)))
+            for start in range(0, size, CHUNK_ROWS)
+        ]
+
+    def keep(self, chunk: Chunk) -> Chunk:
+        """Put a new chunk where chunks are kept."""
+        return chunk
+
+    def settle(self) -> None:
+        """Drop chunks without live rows, and merge runs until each is larger than those after it together."""
+        for run in self.runs:
+            run[:] = [chunk for chunk in run if chunk.alive]
+        self.runs = [run for run in self.runs if run]
+        first = len(self.runs)
+        newer = 0
+        for index in reversed(range(len(self.runs))):
+            alive = sum(chunk.alive for chunk in self.runs[index])
+            mostly_dead = 2 * alive < sum(chunk.rows for chunk in self.runs[index])
+            if (newer and alive <= newer) or mostly_dead:
+                first = index
+            newer += alive
+        if first < len(self.runs):
+            self.runs[first:] = [self._merged([chunk for run in self.runs[first:] for chunk in run])]
+        for run in self.runs:
+            run[:] = map(self.keep, run)
+
+    def _merged(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Merge the live rows of chunks into a run, by parts of the range of hashes, so that few are in memory."""
+        parts = -(-sum(chunk.alive for chunk in chunks) * 4 // (3 * CHUNK_ROWS))
+        ends = [(1 << 64) * part // parts for part in range(parts + 1)]
+        run: list[Chunk] = []
+        for low, end in pairwise(ends):
+            within = self._within(chunks, np.uint64(low), np.uint64(end - 1))
+            if within is not None:
+                run += map(self.keep, self._run(within))
+        return run
+
+    @staticmethod
+    def _within(chunks: list[Chunk], low: Any, high: Any) -> Sorted | None:
+        """Return the live rows whose hashes are in a range."""
+        hashes, tables = [], []
+        for chunk in chunks:
+            if chunk.low > high or chunk.high < low:
+                continue
+            content = chunk.content()
+            first = int(np.searchsorted(content.hashes, low))
+            last = int(np.searchsorted(content.hashes, high, side="right"))
+            part, rows = content.hashes[first:last], content.table.slice(first, last - first)
+            if chunk.dead is not None:
+                live = ~chunk.dead[first:last]
+                part, rows = part[live], rows.filter(live)
+            if len(part):
+                hashes.append(part)
+                tables.append(rows)
+        if not tables:
+            return None
+        table = pa.concat_tables(tables, promote_options="default")
+        joined = np.concatenate(hashes)
+        order = np.argsort(joined, kind="stable")
+        return Sorted(joined[order], table.take(order).combine_chunks())

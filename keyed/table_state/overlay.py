@@ -1,0 +1,219 @@
+"""What a batch does to a table: the stored rows stay as they are, and what changes lies over them.
+
+A stored row has a status; rows that the batch wrote are *fresh*, and each knows the stored row that it replaces. What
+is left at the end is the net change: fresh rows, keys of removed rows, and the ranges that were removed as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.content.blocks import Range, TableDelta
+from keyed.content.local_store import StoredTable
+from keyed.content.row_hash import row_hashes
+from keyed.table_state.chunks import Positions, Sorted
+from keyed.table_state.layout import Layout
+from keyed.table_state.merging import grouped
+from keyed.table_state.ranges import mask_of
+
+#: Status of a stored row: as it was, replaced by a fresh row, removed by itself, removed with a range.
+_AS_IT_WAS, _REPLACED, _REMOVED, _IN_RANGE = range(4)
+#: A table with up to so many times the rows of a delta is merged as a whole; of a larger one the rows are looked up.
+_WHOLE = 2
+
+
+class Overlay:
+    """A table during a batch.
+
+    Args:
+        layout: Its columns.
+        stored: The committed rows.
+    """
+
+    def __init__(self, layout: Layout, stored: StoredTable) -> None:
+        self._layout = layout
+        self._stored = stored
+        self._status = np.zeros(stored.positions, dtype="int8")
+        self._live = stored.num_rows
+        self._fresh = layout.schema.empty_table()
+        self._origin: Positions = np.empty(0, dtype="int64")
+        self._sorted: Sorted | None = None
+        self._ranges: list[tuple[Range, ...]] = []
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self._live + self._fresh.num_rows
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def scan(self, predicate: Sequence[Range] | pc.Expression | None) -> pa.Table:
+        """Return the rows for which a predicate holds, in no particular order."""
+        _, table = self._select(predicate)
+        return pa.concat_tables([table, self._fresh.filter(self._mask(predicate))])
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys, in the order of ``keys``."""
+        stored, fresh = self._find(keys)
+        rows, places = [], []
+        at: Any
+        for found, at in ((stored, self._at), (fresh, self._fresh.take)):
+            hits = np.flatnonzero(found >= 0)
+            rows.append(at(found[hits]))
+            places.append(hits)
+        order: Any = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_tables(rows).take(order)
+
+    # Writing ----------------------------------------------------------------------------------------------------
+
+    def merge(self, delta: pa.Table, how: Mapping[str, str]) -> None:
+        """Merge rows, given in the layout's columns, into those with the same keys."""
+        positions, old = self._candidates(delta)
+        rows = pa.concat_tables([old, self._fresh, delta])
+        merged, first, last = grouped(self._layout, rows, how)
+        fresh_from, delta_from = old.num_rows, old.num_rows + self._fresh.num_rows
+        touched = last >= delta_from
+        if not touched.all():
+            merged, first = merged.filter(touched), first[touched]
+        origin = np.full(len(first), -1)
+        was_stored = np.flatnonzero(first < fresh_from)
+        origin[was_stored] = positions[first[was_stored]]
+        self._set_status(origin[was_stored], _REPLACED)
+        was_fresh = np.flatnonzero((first >= fresh_from) & (first < delta_from))
+        replaced = first[was_fresh] - fresh_from
+        origin[was_fresh] = self._origin[replaced]
+        kept = np.ones(self._fresh.num_rows, dtype="bool")
+        kept[replaced] = False
+        self._set_fresh(
+            pa.concat_tables([self._fresh.filter(kept), merged]),
+            np.concatenate([self._origin[kept], origin]),
+        )
+
+    def delete(self, keys: pa.Table) -> None:
+        """Remove the rows with these keys."""
+        stored, fresh = self._find(keys)
+        self._set_status(np.unique(stored[stored >= 0]), _REMOVED)
+        mask = np.zeros(self._fresh.num_rows, dtype="bool")
+        mask[fresh[fresh >= 0]] = True
+        self._remove_fresh(mask, None)
+
+    def take(self, predicate: Sequence[Range] | pc.Expression | None) -> pa.Table:
+        """Remove the rows for which a predicate holds, and return them."""
+        positions, table = self._select(predicate)
+        mask = self._mask(predicate)
+        taken = pa.concat_tables([table, self._fresh.filter(mask)])
+        ranges = None if isinstance(predicate, pc.Expression) else tuple(predicate or ())
+        self._set_status(positions, _REMOVED if ranges is None else _IN_RANGE)
+        self._remove_fresh(mask, ranges)
+        if ranges is not None and len(positions):
+            self._ranges.append(ranges)
+        return taken
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _candidates(self, delta: pa.Table) -> tuple[Positions, pa.Table]:
+        """Return stored rows, at least those with keys that are in ``delta``."""
+        if self._live <= _WHOLE * delta.num_rows:
+            return self._select(None)
+        keys = list(self._layout.keys)
+        distinct = delta.select(keys).group_by(keys, use_threads=False).aggregate([])
+        found, _ = self._find(distinct, fresh=False)
+        found = found[found >= 0]
+        return found, self._at(found)
+
+    def _select(self, predicate: Sequence[Range] | pc.Expression | None) -> tuple[Positions, pa.Table]:
+        """Return the stored rows for which a predicate holds, with their positions."""
+        expression, ranges = (predicate, None) if isinstance(predicate, pc.Expression) else (None, predicate)
+        places, tables = [np.empty(0, dtype="int64")], [self._layout.schema.empty_table()]
+        for positions, part in self._stored.select(ranges):
+            table = self._layout.completed(part)
+            mask = self._status[positions] == _AS_IT_WAS
+            if expression is not None:
+                mask &= mask_of(expression, table)
+            if not mask.all():
+                positions, table = positions[mask], table.filter(mask)
+            places.append(positions)
+            tables.append(table)
+        return np.concatenate(places), pa.concat_tables(tables)
+
+    def _mask(self, predicate: Sequence[Range] | pc.Expression | None) -> Any:
+        return mask_of(predicate if predicate is not None else (), self._fresh)
+
+    def _find(self, keys: pa.Table, *, fresh: bool = True) -> tuple[Positions, Positions]:
+        """Tell for each key its stored row and its fresh row, −1 where there is none; at most one of them is there."""
+        names = self._layout.keys
+        hashes = row_hashes(keys, names)
+        order = np.argsort(hashes, kind="stable")
+        wanted = Sorted(hashes[order], keys.select(names).take(order))
+        stored, new = np.full(len(order), -1), np.full(len(order), -1)
+        found = self._stored.find(wanted)
+        if len(self._status):
+            found[(found >= 0) & (self._status[found] != _AS_IT_WAS)] = -1
+        stored[order] = found
+        if fresh:
+            new[order] = self._in_hash_order().find(wanted.hashes, wanted.table)
+        return stored, new
+
+    def _in_hash_order(self) -> Sorted:
+        """Return the fresh rows, put in the order of their hashes."""
+        if self._sorted is None:
+            hashes = row_hashes(self._fresh, self._layout.keys)
+            order = np.argsort(hashes, kind="stable")
+            self._fresh, self._origin = self._fresh.take(order), self._origin[order]
+            self._sorted = Sorted(hashes[order], self._fresh)
+        return self._sorted
+
+    def _at(self, positions: Positions) -> pa.Table:
+        """Return the stored rows at positions."""
+        table = self._stored.at(positions)
+        return self._layout.schema.empty_table() if table is None else self._layout.completed(table)
+
+    def _set_status(self, positions: Positions, status: int) -> None:
+        """Say what became of stored rows that were as they were."""
+        self._status[positions] = status
+        self._live -= len(positions)
+
+    def _set_fresh(self, table: pa.Table, origin: Positions) -> None:
+        self._fresh, self._origin, self._sorted = table, origin, None
+
+    def _remove_fresh(self, mask: Any, ranges: tuple[Range, ...] | None) -> None:
+        """Remove fresh rows. The stored rows that they replaced are removed with the ranges if they are in them."""
+        if not mask.any():
+            return
+        origin = self._origin[mask]
+        origin = origin[origin >= 0]
+        self._status[origin] = _REMOVED
+        if ranges is not None and len(origin):
+            covered: Any = slice(None)
+            if not all(column in self._layout.keys for column, _, _ in ranges):
+                covered = mask_of(ranges, self._at(origin))
+            self._status[origin[covered]] = _IN_RANGE
+            self._ranges.append(ranges)
+        self._set_fresh(self._fresh.filter(~mask), self._origin[~mask])
+
+    # At the end of the batch ------------------------------------------------------------------------------------
+
+    def net_change(self, state_id: int, *, spell_out: bool) -> tuple[TableDelta, pa.Table] | None:
+        """Return what the batch has changed, with the stored rows that it removes or writes over.
+
+        Args:
+            state_id: Id of the state.
+            spell_out: Whether rows that were removed with a range are given as keys too, and no ranges.
+        """
+        new = self._in_hash_order().table
+        touched = np.flatnonzero(self._status)
+        if not len(touched) and not new.num_rows:
+            return None
+        old = self._at(touched)
+        status = self._status[touched]
+        gone = status == _REMOVED
+        if spell_out:
+            gone |= status == _IN_RANGE
+        ranges = () if spell_out or not bool((status == _IN_RANGE).any()) else tuple(dict.fromkeys(self._ranges))
+        removed = old.select(self._layout.keys).filter(gone) if gone.any() else None
+        return TableDelta(state_id, self._layout.keys, ranges, removed, new if new.num_rows else None), old

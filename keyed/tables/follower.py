@@ -1,0 +1,516 @@
+"""A store of versions kept level with a changelog, at the newest batch that all key groups have."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from keyed.background import WorkEnded
+from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, LogHeader, batch_id
+from keyed.content.blocks import Change
+from keyed.content.table_entries import TableEntries, entries_of, tables_of
+from keyed.errors import (
+    ChangelogDiverged,
+    ChangelogError,
+    HistoryCompacted,
+    LocalStoreError,
+    OperatorChanged,
+    StateAccessError,
+)
+from keyed.recovery.cut import header_of, newest_sequence
+from keyed.recovery.origin import ancestors_of, origin_of
+from keyed.stores.database import is_interrupted, is_locked, is_refused
+from keyed.stores.version_store import Extent, Part, VersionedBatch, VersionReader, VersionStore, is_store
+
+_log = logging.getLogger(__name__)
+#: Changes that are written at a time, of one commit or of several while the store is behind, and what a commit counts.
+_CHANGES, _OF_COMMIT = 20_000, 20
+#: How the folder of a state begins that is joined with the one that is there.
+_JOINED = "keyed-joined-"
+_Entry = tuple[bytes, bytes, bytes]
+
+
+class Held:
+    """The store in use, and how many snapshots hold which commits of it and of those before it.
+
+    Attributes:
+        store: The store.
+        damage: What is wrong with it, as somebody who read it has found; empty if nothing was found.
+        check: Raises the error that following ended with, if it did.
+        is_stopping: Whether following in this thread is to end.
+    """
+
+    def __init__(self, store: VersionStore) -> None:
+        self.store = store
+        self.damage = ""
+        self.check: Callable[[], None] = _follows
+        self.is_stopping: Callable[[], bool] = lambda: False
+        self._is_closed = False
+        # The oldest commit of the store in use that may be taken: what is older may be removed.
+        self._floor = 0
+        self._counts: dict[tuple[VersionStore, int], int] = {}
+        self._lock = threading.Lock()
+
+    def check_open(self) -> None:
+        """Refuse tables that were closed, maybe by another thread, or are not followed any more.
+
+        Raises:
+            StateAccessError: All stores were closed.
+            Exception: Following ended with it.
+        """
+        self.check()
+        if self._is_closed:
+            raise StateAccessError("the tables are closed; ask within their with block, or open them again")
+
+    def take(self, store: VersionStore, commit: int) -> None:
+        """Keep a store open, and what a commit left in it.
+
+        Raises:
+            StateAccessError: All stores were closed.
+            HistoryCompacted: What the commit left may be removed already.
+            LocalStoreError: Another store is in use by now.
+        """
+        with self._lock:
+            self.check_open()
+            if store is not self.store and not any(held is store for held, _ in self._counts):
+                raise LocalStoreError(f"{store.path} was rebuilt meanwhile; ask again")
+            if store is self.store and commit < self._floor:
+                raise HistoryCompacted(f"commit {commit} is older than the history that is kept")
+            self._counts[store, commit] = self._counts.get((store, commit), 0) + 1
+
+    def give_back(self, store: VersionStore, commit: int) -> None:
+        """Undo a `take`."""
+        with self._lock:
+            left = self._counts.pop((store, commit)) - 1
+            if left:
+                self._counts[store, commit] = left
+            unused = store is not self.store and not any(held is store for held, _ in self._counts)
+        if unused:
+            store.close(delete=True)
+
+    def refresh(self) -> bool:
+        """Refresh a store that another program writes. Whether that is possible: not while a snapshot holds it."""
+        with self._lock:
+            store = self.store
+            assert isinstance(store, VersionReader)
+            # What a snapshot reads may have been removed since.
+            return not any(held is store for held, _ in self._counts) and store.refresh()
+
+    def keep_from(self, oldest: int) -> int:
+        """Keep what commits of the store in use left from one on, or from the oldest that a snapshot holds.
+
+        Returns:
+            The oldest commit that is kept. Older ones cannot be taken from now on.
+        """
+        with self._lock:
+            held = (commit for store, commit in self._counts if store is self.store)
+            self._floor = max(self._floor, min(oldest, min(held, default=oldest)))
+            return self._floor
+
+    def report(self, store: VersionStore, error: LocalStoreError) -> None:
+        """Take in an error that a reader of a store met: if that is damaged, it is rebuilt."""
+        self.check_open()
+        with self._lock:
+            if store is self.store and not may_pass(error):
+                self.damage = str(error)
+
+    def replace(self, new: VersionStore) -> None:
+        """Use another store from now on."""
+        with self._lock:
+            old, self.store, self.damage, self._floor = self.store, new, "", 0
+            unused = not any(held is old for held, _ in self._counts)
+        if unused:
+            old.close(delete=True)
+
+    def close(self) -> None:
+        """Close all stores. Closing again does nothing."""
+        with self._lock, ExitStack() as stack:
+            self._is_closed = True
+            for store in {self.store, *(held for held, _ in self._counts)}:
+                stack.callback(store.close, delete=store is not self.store)
+
+
+def _follows() -> None:
+    """Raise nothing: following did not end."""
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether an error of a store may pass without a change of the store: the disk is full, say."""
+    return is_refused(error) or is_locked(error) or is_interrupted(error)
+
+
+@attrs.frozen
+class Lag:
+    """How far tables are behind their changelogs, which themselves end one batch before the running job.
+
+    Attributes:
+        records: Records of the changelogs that are not applied, over all key groups.
+        seconds: Processing time from the batch that there is to the newest one.
+    """
+
+    records: int
+    seconds: float
+
+
+class Follower:
+    """Follows the changelog of one operator, and after it those of the jobs that were restored from it.
+
+    What is shown is whole: one batch of all key groups, as they committed it. The store goes on from where it stands.
+    Where that is not possible the state that the changelog has is applied as what differs from the one that is there,
+    and that is logged. A damaged store is rebuilt. A changelog of another job or operator is refused.
+
+    Args:
+        operator: Name of the operator.
+        changelog: The changelog. It need not be written yet.
+        path: Folder of the store.
+        history_ms: How far back, in processing time from the newest batch, past states can be asked for.
+
+    Attributes:
+        held: The store, and what snapshots hold of it.
+        rebuilds: How often the state was taken from the beginning of a changelog since the store was opened, because
+            it could not go on from where it stood.
+    """
+
+    def __init__(self, operator: str, changelog: Changelog, path: str | os.PathLike[str], history_ms: int) -> None:
+        self.operator = operator
+        self.changelog = changelog
+        store = VersionStore(path)
+        self.held = Held(store)
+        self.rebuilds = 0
+        self._history_ms = history_ms
+        self._lock = threading.Lock()
+        self._states: dict[str, Any] = {}
+        self._tables: dict[int, TableEntries] = {}
+        self._header: LogHeader | None = None
+        self._readers: list[ChangelogReader] = []
+        self._is_written = changelog.header() is not None
+        self._reason = ""
+        if store.damage:
+            self._say(store.damage)
+
+    def poll(self) -> int:
+        """Apply what the changelog has and the store lacks.
+
+        Returns:
+            How many records that were.
+
+        Raises:
+            ChangelogError: The changelog cannot be read, or is damaged.
+            ChangelogDiverged: It is another one, and its job was not restored from the one that was followed.
+            OperatorChanged: It is another operator's.
+            LocalStoreError: The store cannot be written, or its folder was deleted.
+        """
+        with self._lock:
+            self.held.check_open()
+            if not self._store.is_there():
+                raise LocalStoreError(
+                    f"{self._store.path} was deleted or replaced while these tables were open in it; close them and "
+                    "open them again: they are rebuilt from the changelog"
+                )
+            header = header_of(self.changelog) if self._is_written else self.changelog.header()
+            if header is None:
+                return 0
+            if header != self._header:
+                if header.operator != self.operator:
+                    raise OperatorChanged(
+                        f"the changelog {self.changelog} is of operator {header.operator!r}, and the tables in "
+                        f"{self._store.path} are of operator {self.operator!r}; give the changelog of "
+                        f"{self.operator!r}, or another folder"
+                    )
+                self._readers = [self.changelog.reader(group) for group in range(header.parallelism)]
+                self._header = header
+            extent = self._store.extent
+            known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
+            newest = newest_sequence(self._readers, known)
+            if not newest or (newest == known and not self.held.damage):
+                return 0
+            self._is_written = True
+            self._check_log(header)
+            try:
+                if self.held.damage:
+                    raise LocalStoreError(self.held.damage)
+                if self._store.refuses:
+                    self._store.reopen()
+                records = self._poll(header, newest)
+            except LocalStoreError as error:
+                if may_pass(error):
+                    raise
+                self._say(str(error))
+            else:
+                self._reason = ""
+                return records
+            # It is used when it is level: until then what can be read is what there was.
+            new = self._store.successor()
+            try:
+                new.buckets = header.parallelism
+                records = self._follow(new, header, 0, newest)
+            except BaseException:
+                new.close(delete=True)
+                raise
+            self.held.replace(new)
+            self._reason = ""
+            return records
+
+    @staticmethod
+    def may_pass(error: Exception) -> bool:
+        """Whether an error of `poll` may pass: the changelog cannot be reached, say, or the disk is full."""
+        if isinstance(error, LocalStoreError):
+            return may_pass(error)
+        return isinstance(error, ChangelogError | OSError) and not isinstance(error, ChangelogDiverged)
+
+    def lag(self) -> Lag:
+        """Tell how far the store is behind the changelog.
+
+        Raises:
+            ChangelogError: The changelog cannot be read, or is damaged.
+        """
+        header = header_of(self.changelog) if self._is_written else self.changelog.header()
+        extent = self._store.extent
+        if header is None:
+            return Lag(0, 0.0)
+        at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
+        behind = [_behind(self.changelog.reader(group), at) for group in range(header.parallelism)]
+        return Lag(sum(records for records, _ in behind), max(milliseconds for _, milliseconds in behind) / 1000)
+
+    def close(self) -> None:
+        """Let go of the folder. Closing again does nothing."""
+        with self._lock:
+            self.held.close()
+
+    @property
+    def _store(self) -> VersionStore:
+        return self.held.store
+
+    def _say(self, reason: str) -> None:
+        # Where that fails it is tried again, for the same reason.
+        if reason != self._reason:
+            self.rebuilds += 1
+            _log.warning("the tables in %s are rebuilt: %s", self._store.path, reason)
+        self._reason = reason
+
+    def _check_log(self, header: LogHeader) -> None:
+        """Check that a changelog is the one that was followed, or of a job that was restored from that."""
+        extent = self._store.extent
+        if extent is None or extent.log_id == header.log_id:
+            return
+        followed = {era.log_id for era in extent.eras}
+        if followed.isdisjoint([header.log_id, *ancestors_of(self.changelog)]):
+            raise ChangelogDiverged(
+                f"the tables in {self._store.path} follow the changelog {extent.log_id} of operator "
+                f"{self.operator!r}, and {self.changelog} is now the changelog {header.log_id}, whose job was not "
+                "restored from it; give that changelog back, or another folder for the tables of the new one"
+            )
+
+    def _poll(self, header: LogHeader, newest: int) -> int:
+        store = self._store
+        store.undo()
+        extent = store.extent
+        if extent is None:
+            store.buckets = header.parallelism
+            return self._follow(store, header, 0, newest)
+        if extent.log_id == header.log_id and extent.batch <= newest:
+            try:
+                return self._follow(store, header, extent.batch, newest)
+            except HistoryCompacted:
+                store.undo()
+                why = f"the changelog no longer has what came after batch {batch_id(extent.batch)}"
+        else:
+            why = f"it followed the changelog {extent.log_id} to batch {batch_id(extent.batch)}"
+        return self._join(header, newest, why)
+
+    def _join(self, header: LogHeader, newest: int, why: str) -> int:
+        """Make of the state that is there the oldest one that the changelog still has, and go on from that."""
+        store = self._store
+        extent = store.extent
+        assert extent is not None
+        with tempfile.TemporaryDirectory(prefix=_JOINED, dir=store.path) as folder:
+            joined = VersionStore(folder)
+            try:
+                joined.buckets = header.parallelism
+                records = self._follow(joined, header, 0, newest, first=True)
+                there = joined.extent
+                assert there is not None
+                log_id, cut = origin_of(self.changelog) or ("", 0)
+                # The job was restored from a batch that is there, and its first one is the next.
+                follows = log_id == extent.log_id and there.batch - 1 <= cut <= extent.batch
+                if not follows:
+                    self._say(why)
+                before, after = store.scan(b"", b"\xff", extent.newest), joined.scan(b"", b"\xff", there.newest)
+                changes = _differences(before, after)
+                while len(waiting := list(islice(changes, _CHANGES))) == _CHANGES:
+                    store.write(extent.newest + 1, [(None, waiting)])
+                batch = attrs.evolve(joined.batch(there.newest), commit=extent.newest + 1, follows=follows)
+                store.apply([(batch, [(None, waiting)])], self._oldest(store, [batch]))
+            finally:
+                joined.close()
+        return records + self._follow(store, header, batch.batch, newest)
+
+    def _follow(self, store: VersionStore, header: LogHeader, after: int, until: int, *, first: bool = False) -> int:
+        """Apply the commits after one up to another, or the first that all key groups have. Gives the records read.
+
+        Raises:
+            HistoryCompacted: The changelog does not have all of them.
+        """
+        commits = merge(
+            *(reader.commits(after, until) for reader in self._readers), key=lambda found: found[0].sequence
+        )
+        markers: list[Commit | None] = [None] * header.parallelism
+        level: list[tuple[VersionedBatch, list[Part]]] = []
+        waiting: list[Part] = []
+        records = size = 0
+        number = 1 if store.extent is None else store.extent.newest + 1
+        same = header.parallelism % store.buckets == 0
+
+        def show() -> None:
+            shown, level[:] = level[:], []
+            if shown:
+                store.apply(shown, self._oldest(store, [batch for batch, _ in shown]))
+
+        try:
+            for commit, blocks in commits:
+                if after and commit.snapshot and commit.sequence > after:
+                    raise HistoryCompacted(f"commit {commit.sequence} of key group {commit.group} is a snapshot")
+                records += commit.records
+                for changes in self._changes(commit, blocks):
+                    if size >= _CHANGES:
+                        show()
+                        store.write(number, waiting)
+                        waiting, size = [], 0
+                    waiting.append((commit.group % store.buckets if same else None, changes))
+                    size += len(changes)
+                markers[commit.group] = commit
+                found = [marker for marker in markers if marker is not None and marker.sequence == commit.sequence]
+                if len(found) < header.parallelism:
+                    continue
+                level.append((_batch(number, header.log_id, found), waiting))
+                waiting, number = [], number + 1
+                size += _OF_COMMIT
+                if size >= _CHANGES or store.extent is None:
+                    show()
+                    size = 0
+                if first:
+                    break
+                if self.held.is_stopping():
+                    raise WorkEnded
+        finally:
+            # Also what there is before something that cannot be read.
+            show()
+        return records
+
+    def _changes(self, commit: Commit, blocks: Blocks) -> Iterator[list[Change]]:
+        """Return the changes of a commit; rows of tables as entries."""
+        where = f"commit {commit.sequence} of key group {commit.group} of a changelog"
+        if commit.states != self._states:
+            self._states, self._tables = commit.states, tables_of(commit.states, where)
+        return (entries_of(block, self._tables, where) for block in blocks)
+
+    def _oldest(self, store: VersionStore, batches: list[VersionedBatch]) -> int:
+        """Return the oldest commit that is kept when batches are written."""
+        extent, newest = store.extent, batches[-1]
+        if extent is None:
+            return newest.commit
+        oldest, limit = extent.oldest, newest.processing_time - self._history_ms
+        last = newest.commit - 1
+        new = {batch.commit: batch for batch in batches}
+        while oldest < last and (new.get(oldest + 1) or store.batch(oldest + 1)).processing_time <= limit:
+            oldest += 1
+        return self.held.keep_from(oldest) if store is self._store else oldest
+
+
+class FolderReader:
+    """The store that another program keeps level, read.
+
+    Args:
+        path: Folder of the store.
+
+    Attributes:
+        held: The store, and what snapshots hold of it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self.held = Held(VersionReader(path))
+        self._lock = threading.Lock()
+
+    def poll(self) -> int:
+        """Take in what was written since. Gives 0: applying is the other program's."""
+        with self._lock:
+            self.held.check_open()
+            if not self.held.refresh():
+                new = VersionReader(self._path)
+                if _is_behind(new.extent, self.held.store.extent):
+                    # It is being rebuilt: until it is level, what was there is what there is.
+                    new.close()
+                else:
+                    self.held.replace(new)
+        return 0
+
+    def may_pass(self, error: Exception) -> bool:
+        """Whether an error of `poll` may pass: the other program replaces files, and its folder is there."""
+        return isinstance(error, LocalStoreError | OSError) and is_store(self._path)
+
+    def close(self) -> None:
+        """Let go of the folder. Closing again does nothing."""
+        with self._lock:
+            self.held.close()
+
+
+def _is_behind(new: Extent | None, old: Extent | None) -> bool:
+    if new is None or old is None:
+        return old is not None
+    return new.log_id == old.log_id and new.batch < old.batch
+
+
+def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
+    """Return what the markers of all key groups say of their batch."""
+    return VersionedBatch(
+        commit=number,
+        batch=markers[0].sequence,
+        log_id=log_id,
+        watermark=min(marker.watermark for marker in markers),
+        processing_time=max(marker.processing_time for marker in markers),
+        hashes=tuple(marker.hash for marker in markers),
+        entries=sum(marker.entries for marker in markers),
+        ended=all(marker.ended for marker in markers),
+        states=markers[0].states,
+        key_columns=markers[0].key_columns,
+    )
+
+
+def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Change]:
+    """Yield what makes one state, in the order of addresses, into another one."""
+    before, after = next(old, None), next(new, None)
+    while before is not None or after is not None:
+        if after is None or (before is not None and before[0] + before[1] < after[0] + after[1]):
+            assert before is not None
+            yield before[0], before[1], None
+            before = next(old, None)
+        elif before is None or after[0] + after[1] < before[0] + before[1]:
+            yield after
+            after = next(new, None)
+        else:
+            if before != after:
+                yield after
+            before, after = next(old, None), next(new, None)
+
+
+def _behind(reader: ChangelogReader, at: int) -> tuple[int, int]:
+    """Return the records after a sequence, and the milliseconds of processing time from it to the newest commit."""
+    last = reader.last()
+    if last is None or last.sequence <= at:
+        return 0, 0
+    try:
+        markers = [commit for commit, _ in reader.commits(max(at - 1, 0), last.sequence)]
+    except HistoryCompacted:
+        markers = [commit for commit, _ in reader.commits(0, last.sequence)]
+    missing = sum(commit.records for commit in markers if commit.sequence > at)
+    return missing, last.processing_time - markers[0].processing_time

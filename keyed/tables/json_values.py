@@ -1,0 +1,264 @@
+"""Keys out of the text of a request, and answers as JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections import deque
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import attrs
+import msgspec
+
+from keyed.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from keyed.tables.operator_view import Position
+
+_NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
+#: Types that JSON has, or msgspec, but not as keys of maps.
+_ONLY_KEYS = (bool, tuple, list, dict, frozenset, set)
+#: Levels of lists and objects in what somebody sends.
+_DEEPEST = 32
+_TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date: "an ISO 8601 date", UUID: "a UUID"}
+
+
+def as_json(answer: Any) -> bytes:
+    """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects.
+
+    Floats that JSON has not are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. A map is an object where its keys are
+    single values, and else, as of keys that are tuples, a list of ``[key, value]``.
+    """
+    try:
+        encoded = msgspec.json.encode(answer, enc_hook=_simple)
+    except _NoText:
+        return msgspec.json.encode(_plain(answer))
+    # Floats that JSON has not come out as null, or in keys as Python has them: they are looked for where one may be.
+    if b"null" not in encoded and b'"nan"' not in encoded and b'inf"' not in encoded:
+        return encoded
+    return msgspec.json.encode(_plain(answer))
+
+
+class _NoText(Exception):
+    """A key of a map that is no single value."""
+
+
+def _simple(value: Any) -> str:
+    """Return the text of a value that JSON has not; of those that it has only keys come here."""
+    if (
+        value is None
+        or isinstance(value, bool | tuple | list | dict | frozenset | set)
+        or _fields_of(value) is not None
+    ):
+        raise _NoText
+    return repr(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if value is None or (isinstance(value, str | int | msgspec.Raw) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
+    if isinstance(value, dict):
+        texts = [*map(_text_of, value)]
+        if None in texts or len(set(texts)) < len(texts):
+            return [[_plain(key), _plain(item)] for key, item in value.items()]
+        return dict(zip(texts, map(_plain, value.values()), strict=True))
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return [*map(_plain, value)]
+    fields = _fields_of(value)
+    if fields is not None:
+        return {name: _plain(getattr(value, name)) for name in fields}
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    return msgspec.to_builtins(value, enc_hook=repr)
+
+
+def _text_of(key: Any) -> str | None:
+    """Return the text that stands for a key of a map; ``None`` if it is no single value."""
+    plain = _plain(key)
+    if isinstance(plain, list | dict):
+        return None
+    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+def _fields_of(value: Any) -> list[str] | None:
+    """Return the names of the fields of a class; ``None`` of other values."""
+    if isinstance(value, type):
+        return None
+    if isinstance(value, msgspec.Struct):
+        return [*value.__struct_fields__]
+    fields = getattr(value, "__attrs_attrs__", None) or getattr(value, "__dataclass_fields__", {}).values()
+    return [field.name for field in fields] if fields else None
+
+
+def shown_position(position: Position, *, whole: bool) -> Any:
+    """Return a position as those see it who may see all tables, or some: entries and hash are of all tables."""
+    hidden = () if whole else ("entries", "hash")
+    return attrs.asdict(position, filter=lambda field, _: field.name not in hidden)
+
+
+def decoded(text: str | bytes, what: str) -> Any:
+    """Decode JSON that somebody sent.
+
+    Raises:
+        DefinitionError: It is no JSON, or has lists and objects within each other that are more than 32 deep.
+    """
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError as error:
+        raise DefinitionError(f"{what} is nested more than {_DEEPEST} levels deep") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise DefinitionError(f"{what} is no JSON: {error}") from error
+    if _is_deeper(value, _DEEPEST):
+        raise DefinitionError(f"{what} is nested more than {_DEEPEST} levels deep")
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, list | dict):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return not levels or any(_is_deeper(item, levels - 1) for item in items)
+
+
+def windows_of(text: str) -> tuple[Any, Any]:
+    """Return the times ``FROM/TO``, each milliseconds or an ISO 8601 time, as `StateTable.scan` takes them.
+
+    Raises:
+        DefinitionError: It is none of that.
+    """
+    first, slash, last = text.partition("/")
+    try:
+        if slash:
+            return _time(first), _time(last)
+    except ValueError:
+        pass
+    raise DefinitionError(
+        f"windows={text!r:.100}: give FROM/TO, each milliseconds or a time such as 2026-01-31T12:00:00Z"
+    )
+
+
+def _time(text: str) -> Any:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else dt.datetime.fromisoformat(text)
+
+
+def key_of(text: str, example: Any, parameter: str) -> Any:
+    """Return the key, or first part of one, that a request names.
+
+    Args:
+        text: Text for keys that are text; JSON for all others, of keys with several parts a list, and ``null`` for the
+            key of broadcast states.
+        example: A key of the table, whose type decides; ``None`` if it has none.
+        parameter: Where the text was, for messages.
+
+    Raises:
+        DefinitionError: It is no key of this type.
+    """
+    if example is None and text == "null":
+        return None
+    if example is None or isinstance(example, str):
+        return text
+    given = _given(text, parameter)
+    if not isinstance(given, str) and not isinstance(example, bool | int | float | tuple):
+        # Base64 or a decimal that looks like a number.
+        given = text
+    try:
+        return _converted(given, example)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        kind = type(example).__name__
+        raise DefinitionError(
+            f"{parameter}={text!r} is no key of this table: its keys have type {kind}, as in {example!r}; give "
+            f"{_TEXT.get(type(example), 'JSON')}"
+        ) from error
+
+
+def namespace_of(text: str | None, example: Any, parameter: str) -> Any:
+    """Return the namespace that a request names; ``None`` if it names none.
+
+    Args:
+        text: Text for namespaces that are text; JSON for all others, of tuples a list.
+        example: A namespace of the table, whose type decides; ``None`` if it is not known.
+        parameter: Where the text was, for messages.
+
+    Raises:
+        DefinitionError: It is no namespace of this type, or is nested too deeply.
+    """
+    if text is None or example is not None:
+        return None if text is None else key_of(text, example, parameter)
+    return _given(text, parameter)
+
+
+def _given(text: str, parameter: str) -> Any:
+    """Return the value of a text: JSON, of which lists are tuples, or text that is no JSON."""
+    if not text.startswith("["):
+        return _leaf_of(text)
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    except RecursionError:
+        pass
+    return _tuples(decoded(text, parameter))
+
+
+def _leaf_of(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text, type=str | int | float | bool | None)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def _tuples(given: Any) -> Any:
+    return tuple(map(_tuples, given)) if isinstance(given, list) else given
+
+
+def bounds_of(given: Mapping[str, str | None], example: Any, dashes: str = "") -> dict[str, Any]:
+    """Return what a request gives of the keyword arguments of `StateTable.scan` that say which entries.
+
+    Args:
+        given: Texts by the name of the parameter, ``key``, ``prefix``, ``from``, ``to`` and ``windows``.
+        example: As in `key_of`.
+        dashes: What stands before the names in messages.
+
+    Raises:
+        DefinitionError: One is no key of this type, or windows are no two times.
+    """
+    keys = {name: text for name in ("key", "prefix", "from", "to") if (text := given.get(name)) is not None}
+    bounds = {f"{name}_" if name == "from" else name: key_of(keys[name], example, dashes + name) for name in keys}
+    windows = given.get("windows")
+    return bounds if windows is None else bounds | {"windows": windows_of(windows)}
+
+
+def batch_or_time(text: str | None, parameter: str) -> int | dt.datetime | None:
+    """Return the id of a batch or the time that a request names; ``None`` if it names none.
+
+    Raises:
+        DefinitionError: It is neither.
+    """
+    try:
+        return None if text is None else _time(text)
+    except ValueError as error:
+        raise DefinitionError(
+            f"{parameter}={text!r:.140}: give the id of a batch, or a time such as 2026-01-31T12:00:00Z"
+        ) from error
+
+
+def _converted(given: Any, example: Any) -> Any:
+    if isinstance(example, tuple):
+        if not isinstance(given, tuple):
+            # The only further key column of a table.
+            given = (given,) if len(example) == 1 else None
+        if given is None or len(given) > len(example):
+            raise ValueError("not a list of the parts")
+        return tuple(None if part is None else _converted(part, of) for part, of in zip(given, example, strict=False))
+    if example is None:
+        return given
+    kind: Any = Decimal if isinstance(example, Decimal) else type(example)
+    return msgspec.convert(given, kind, strict=isinstance(given, bool) or kind is str)

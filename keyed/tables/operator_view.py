@@ -1,0 +1,390 @@
+"""One operator's state as one batch left it: where the answers of its tables are taken from."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from itertools import chain, pairwise
+from typing import Any
+from weakref import WeakValueDictionary
+
+import attrs
+
+from keyed.changelog.model import batch_id, sequence_of
+from keyed.content.addresses import decode_time, split_value
+from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
+from keyed.durations import MAX_TIMESTAMP, instant_ms, instant_of
+from keyed.errors import ChangelogError, HistoryCompacted, LocalStoreError, TableNotFound
+from keyed.state import VersionedRecord
+from keyed.stores.database import successor
+from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
+from keyed.tables.entries import Entry, EntryReader
+from keyed.tables.follower import FolderReader, Follower
+from keyed.tables.stored_entries import NamedEntries, StoredEntries
+
+AsOf = int | datetime | None
+"""A batch: its id, or a time; ``None`` is the newest one."""
+
+#: Bytes of changes, as they are stored and with what each costs besides, that are kept for those who follow a state.
+_CHANGES_BYTES, _CHANGE_BYTES = 16 << 20, 500
+
+
+@attrs.frozen
+class Position:
+    """Which state of an operator an answer was taken from.
+
+    Attributes:
+        operator: Name of the operator.
+        batch: Id of the batch, from 0, the same in all operators of a query, and in its progress and sinks.
+        watermark: The least watermark of the operator's key groups after it, milliseconds.
+        processing_time: The processing time of the batch, milliseconds since the epoch.
+        log_id: Identity of the changelog.
+        entries: Number of live entries of the operator after it, timers included.
+        hash: Order-independent hash of all live entries of the operator after the batch: the sum of those that the
+            commit markers of its key groups vouch for.
+    """
+
+    operator: str
+    batch: int
+    watermark: int
+    processing_time: int
+    log_id: str
+    entries: int
+    hash: str
+
+
+class Operator:
+    """One operator's source of tables: its store, kept level here or by another program."""
+
+    def __init__(self, name: str, source: Follower | FolderReader, types: Mapping[str, Any]) -> None:
+        self.name = name
+        self.source = source
+        self.types = types
+        self._readers: dict[tuple[str, bool], tuple[Any, EntryReader]] = {}
+        self.changes = RecentChanges(_CHANGES_BYTES)
+
+    @property
+    def extent(self) -> Extent:
+        """What its store holds.
+
+        Raises:
+            TableNotFound: There is no batch yet.
+        """
+        self.source.held.check_open()
+        extent = self.source.held.store.extent
+        if extent is None:
+            raise TableNotFound(
+                f"the tables of operator {self.name!r} are empty: no batch of its changelog was applied yet; wait for "
+                "one with wait_for(0)"
+            )
+        return extent
+
+    @contextmanager
+    def view(self, commit: int) -> Iterator[View]:
+        """Open the state that a commit left, which stays as it is while the context is open.
+
+        Raises:
+            HistoryCompacted: It is not kept any more.
+        """
+        held = self.source.held
+        store = held.store
+        try:
+            held.take(store, commit)
+        except HistoryCompacted as error:
+            raise self._gone() from error
+        try:
+            extent = store.extent
+            if extent is None or not extent.oldest <= commit <= extent.newest:
+                raise self._gone()
+            yield View(self, store, extent, store.batch(commit))
+        except LocalStoreError as error:
+            held.report(store, error)
+            raise
+        finally:
+            held.give_back(store, commit)
+
+    def commit_of(self, batch: int) -> int:
+        """Return the commit that is a batch, given by its id.
+
+        Raises:
+            HistoryCompacted: It is not kept any more.
+            ChangelogError: It is not there yet.
+            TableNotFound: There is no batch yet.
+        """
+        extent = self.extent
+        commit = extent.commit_of(sequence_of(batch))
+        if commit is None:
+            if sequence_of(batch) > extent.batch:
+                raise ChangelogError(
+                    f"as_of: the newest batch of operator {self.name!r} is {batch_id(extent.batch)}, not {batch}"
+                )
+            raise self._gone(f"as_of: batch {batch} of operator {self.name!r} is gone; ")
+        return commit
+
+    def commit_at(self, time: datetime) -> int:
+        """Return the newest commit whose processing time is not after ``time``.
+
+        Raises:
+            HistoryCompacted: There is none any more.
+            TableNotFound: There is no batch yet.
+        """
+        store, extent = self.source.held.store, self.extent
+        limit = instant_ms(time)
+        low, high = extent.oldest - 1, extent.newest
+        while low < high:
+            middle = (low + high + 1) // 2
+            if store.batch(middle).processing_time <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        if low < extent.oldest:
+            raise self._gone(f"as_of={time.isoformat()}: ")
+        return low
+
+    def _gone(self, what: str = "") -> HistoryCompacted:
+        store, extent = self.source.held.store, self.extent
+        oldest = batch_id(extent.batch_of(extent.oldest))
+        return HistoryCompacted(
+            f"{what}the history of operator {self.name!r} goes back to batch {oldest} "
+            f"({_shown(store.batch(extent.oldest).processing_time)})"
+        )
+
+    def reader(self, state: str, states: Mapping[str, Any], *, as_stored: bool) -> EntryReader:
+        """Return what reads a state as a batch describes it, in the user's types or as it is stored."""
+        described, type_ = states[state], None if as_stored else self.types.get(state)
+        known = self._readers.get((state, as_stored))
+        if known is None or known[0] != described:
+            known = self._readers[state, as_stored] = (described, EntryReader(described, type_))
+        return known[1]
+
+
+@attrs.frozen
+class Changed:
+    """An entry that a batch changed.
+
+    Attributes:
+        address: Its address.
+        entry: The entry, with its value after the batch; ``None`` if it is gone.
+        old: The value before.
+        removed: Whether it is gone.
+        size: The bytes of both values.
+    """
+
+    address: bytes
+    entry: Entry
+    old: Any
+    removed: bool
+    size: int
+
+
+class ChangedEntries(list[Changed]):
+    """What a commit changed in a state, by address."""
+
+    __slots__ = ("__weakref__",)
+
+
+class RecentChanges:
+    """What commits changed in states: those used last, up to a number of bytes. Threads share it.
+
+    What exceeds the limit alone is here for as long as somebody uses it.
+
+    Args:
+        limit: The most bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[VersionStore, int, str], tuple[ChangedEntries, int]] = OrderedDict()
+        self._large: WeakValueDictionary[tuple[VersionStore, int, str], ChangedEntries] = WeakValueDictionary()
+        self._bytes = 0
+
+    def get(self, store: VersionStore, commit: int, state: str) -> ChangedEntries | None:
+        """Return what a commit of a store changed in a state, if it is here."""
+        with self._lock:
+            found = self._found.get((store, commit, state))
+            if found is None:
+                return self._large.get((store, commit, state))
+            self._found.move_to_end((store, commit, state))
+            return found[0]
+
+    def put(self, store: VersionStore, commit: int, state: str, changes: ChangedEntries, size: int) -> None:
+        """Keep what a commit changed, which has so many bytes."""
+        with self._lock:
+            before = self._found.pop((store, commit, state), None)
+            self._bytes -= before[1] if before is not None else 0
+            if size <= self._limit:
+                self._found[store, commit, state] = changes, size
+                self._bytes += size
+            else:
+                self._large[store, commit, state] = changes
+            while self._bytes > self._limit:
+                self._bytes -= self._found.popitem(last=False)[1][1]
+
+
+class View:
+    """One operator's state as a commit left it.
+
+    Attributes:
+        operator: The operator.
+        store: Where it is.
+        extent: What the store held when the view was opened.
+        at: The commit.
+    """
+
+    def __init__(self, operator: Operator, store: VersionStore, extent: Extent, at: VersionedBatch) -> None:
+        self.operator = operator
+        self.store = store
+        self.extent = extent
+        self.at = at
+
+    @property
+    def position(self) -> Position:
+        """The position of answers."""
+        at = self.at
+        total = sum(hash_of_text(text, "a commit") for text in at.hashes if text) % MODULUS
+        return Position(
+            self.operator.name,
+            batch_id(at.batch),
+            at.watermark,
+            at.processing_time,
+            at.log_id,
+            at.entries,
+            hash_text(total),
+        )
+
+    def reader(self, state: str, *, as_stored: bool = False) -> EntryReader:
+        """Return what reads a state.
+
+        Args:
+            state: Its name.
+            as_stored: Whether values are given as they are stored, and not in the user's types.
+        """
+        states = self.at.states
+        if state not in states:
+            raise TableNotFound(
+                f"there is no state {state!r} in batch {batch_id(self.at.batch)} of operator {self.operator.name!r}; "
+                f"there are: {', '.join(states) or 'none'}"
+            )
+        return self.operator.reader(state, states, as_stored=as_stored)
+
+    def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
+        """Return a stored value, unless it has expired by the clocks of the batch."""
+        if value is None or reader.clock is None:
+            return value
+        clock = self.at.processing_time if reader.clock == "processing_time" else self.at.watermark
+        # What is due at the greatest time never expires, also after the end of input.
+        return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
+
+    def stored_entries(self, reader: EntryReader) -> StoredEntries:
+        """Return what is stored of a state, by the addresses under which it is shown."""
+        names = reader.schema.named_by
+        if names is None or names not in self.at.states:
+            return StoredEntries(self.store, self.at.commit, reader)
+        return NamedEntries(self.store, self.at.commit, reader, self.reader(names, as_stored=True))
+
+    def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
+        """Return the stored value of an entry that is live."""
+        stored = self.stored_entries(reader)
+        if reader.schema.rows is not None:
+            return reader.rows(self.live(reader, stored.get(prefix, b""))).get(sub)
+        return self.live(reader, stored.get(prefix, sub))
+
+    def history(self, reader: EntryReader, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the (commit, stored value) of an entry's versions, the newest first, as `VersionStore.history` does."""
+        stored = self.stored_entries(reader)
+        if reader.schema.rows is None:
+            yield from stored.history(prefix, sub)
+            return
+        lists = stored.history(prefix, b"")
+        rows = ((number, reader.rows(stored).get(sub)) for number, stored in lists)
+        for (number, row), (_, before) in pairwise(chain(rows, [(0, None)])):
+            if row != before:
+                yield number, row
+
+    def changes(self, state: str) -> ChangedEntries:
+        """Return what the batch changed in a state, by address. All who follow the state share the list."""
+        number = self.at.commit
+        found = self.operator.changes.get(self.store, number, state)
+        if found is None:
+            reader = self.reader(state)
+            found, size = ChangedEntries(), _CHANGE_BYTES
+            for change in self.stored_entries(reader).changes():
+                for prefix, sub, old, new in _entry_changes(reader, *change):
+                    if old and new and split_value(prefix, old)[1] == split_value(prefix, new)[1]:
+                        # Only when it expires is another time.
+                        continue
+                    entry, before = reader.entry(prefix, sub, new), None if old is None else reader.value(old)
+                    values = len(old or b"") + len(new or b"")
+                    found.append(Changed(prefix + sub, entry, before, new is None, values))
+                    size += _CHANGE_BYTES + len(prefix) + len(sub) + values
+            self.operator.changes.put(self.store, number, state, found, size)
+        return found
+
+    def versions(self, reader: EntryReader, prefix: bytes) -> Iterator[VersionedRecord[Any]]:
+        """Yield the versions of a key in a versioned state, the newest first, without deletions."""
+        valid_to = None
+        for _, sub, value in self.scan(reader, prefix, successor(prefix)):
+            timestamp, version = reader.decode_sub(sub), reader.value(value)
+            if version is not None:
+                yield VersionedRecord(version, timestamp, valid_to)
+            valid_to = timestamp
+
+    def version(self, reader: EntryReader, prefix: bytes, as_of: int | None) -> VersionedRecord[Any] | None:
+        """Return what `VersionedState.get` would give."""
+        found = self.versions(reader, prefix)
+        if as_of is None:
+            newest = next(found, None)
+            return newest if newest is None or newest.valid_to is None else None
+        assert reader.schema.ttl is not None
+        record = next((record for record in found if record.timestamp <= as_of), None)
+        if record is None or record.valid_to is None:
+            return record
+        older = as_of + reader.schema.ttl["milliseconds"] <= self.at.watermark
+        return None if older or record.valid_to <= as_of else record
+
+    def scan(
+        self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield the live (prefix, sub, value) of a range of addresses."""
+        for prefix, sub, value in self.stored(reader, first, end, reverse=reverse):
+            if self.live(reader, value) is not None:
+                yield prefix, sub, value
+
+    def stored(
+        self, reader: EntryReader, first: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield the (prefix, sub, value) of a range of addresses, also of entries that have expired."""
+        stored = self.stored_entries(reader)
+        if reader.schema.rows is None:
+            yield from stored.scan(first, end, reverse=reverse)
+            return
+        for prefix, _, value in stored.scan(reader.list_of(first), end, reverse=reverse):
+            rows = reader.rows(value).items()
+            for sub, row in reversed(rows) if reverse else rows:
+                if first <= prefix + sub < end:
+                    yield prefix, sub, row
+
+
+def _entry_changes(
+    reader: EntryReader, prefix: bytes, sub: bytes, old: bytes | None, new: bytes | None
+) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
+    """Yield the entries that a change of what is stored changes, with their values before and after."""
+    if reader.schema.rows is None:
+        yield prefix, sub, old, new
+        return
+    before, after = reader.rows(old), reader.rows(new)
+    for row in sorted(before.keys() | after.keys()):
+        if before.get(row) != after.get(row):
+            yield prefix, row, before.get(row), after.get(row)
+
+
+def _shown(milliseconds: int) -> str:
+    return instant_of(milliseconds).isoformat()
+
+
+Viewing = Callable[[AsOf], AbstractContextManager[View]]
+"""Opens an operator's state as of a batch."""

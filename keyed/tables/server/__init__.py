@@ -1,0 +1,7 @@
+"""Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed[server]``."""
+
+from keyed.tables.server.access import Access
+from keyed.tables.server.app import Limits, make_app
+from keyed.tables.server.serving import ServeOptions, serve, serving
+
+__all__ = ["Access", "Limits", "ServeOptions", "make_app", "serve", "serving"]

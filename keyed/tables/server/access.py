@@ -1,0 +1,114 @@
+"""Who may ask for what: tokens for tables, and the hosts and origins that requests may come with."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from keyed.errors import DefinitionError
+
+ALL_TABLES = "*"
+_TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
+#: A state, or operator.state.
+_TABLE = re.compile(r"\*|[A-Za-z0-9_.-]{1,257}")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+#: How long a browser stays logged in, seconds.
+SESSION_SECONDS = 30 * 24 * 3_600
+
+
+def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    for token in tokens:
+        if not _TOKEN.fullmatch(token):
+            raise DefinitionError(
+                "a token must be 16 to 512 visible ASCII characters; make one with `openssl rand -hex 32`"
+            )
+        for table in tokens[token]:
+            if not _TABLE.fullmatch(table):
+                raise DefinitionError(f"a token is for tables by their names, or for all by '*'; {table!r} is no name")
+    return {token: frozenset(tables) for token, tables in tokens.items()}
+
+
+@attrs.frozen
+class Access:
+    """Who may ask for what.
+
+    Args:
+        tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens everybody may ask for
+            everything, which `serve` allows on loopback only.
+        hosts: Names, without port, that requests may have as ``Host``: a page elsewhere that has its name resolve to
+            this machine (DNS rebinding) has another one.
+
+    Raises:
+        DefinitionError: A token is too short or has other characters.
+    """
+
+    tokens: dict[str, frozenset[str]] = attrs.field(factory=dict, converter=_tokens, repr=False)
+    hosts: tuple[str, ...] = _LOOPBACK
+
+    def tables_of(self, token: str | None) -> frozenset[str] | None:
+        """Return the tables that a token opens; ``None`` if it opens nothing."""
+        if not self.tokens:
+            return frozenset((ALL_TABLES,))
+        found = None
+        # All are compared, in constant time each: how long it takes says nothing of the tokens.
+        for known, tables in self.tokens.items():
+            if token is not None and hmac.compare_digest(known.encode(), token.encode()):
+                found = tables
+        return found
+
+    def session_of(self, token: str) -> str | None:
+        """Return what a browser keeps in place of a token, for `SESSION_SECONDS`; ``None`` if that opens nothing.
+
+        It is signed with the token and does not hold it; it stays good when the server is started again.
+        """
+        if not self.tables_of(token):
+            return None
+        end = str(int(time.time()) + SESSION_SECONDS)
+        return f"{end}.{_signature(token, end)}"
+
+    def tables_of_session(self, session: str) -> frozenset[str] | None:
+        """Return the tables that a browser's session opens; ``None`` if it opens nothing."""
+        end, _, signature = session.partition(".")
+        if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
+            return None
+        found = None
+        for token, tables in self.tokens.items():
+            if hmac.compare_digest(_signature(token, end).encode(), signature.encode()):
+                found = tables
+        return found
+
+    def is_host(self, header: str | None) -> bool:
+        """Tell whether a request may have this ``Host``."""
+        return header is not None and _name_of(header).lower() in self.hosts
+
+    def is_origin(self, header: str | None, host: str) -> bool:
+        """Tell whether a request may have this ``Origin``: that of the ``Host`` that it is for; one without may.
+
+        A page at another port of this machine is another origin, although browsers send it cookies too.
+        """
+        if header is None:
+            return True
+        scheme, _, origin = header.partition("://")
+        port = _DEFAULT_PORTS.get(scheme)
+        return port is not None and origin.removesuffix(port).lower() == host.removesuffix(port).lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is this machine's alone."""
+    return host in _LOOPBACK
+
+
+def _signature(token: str, end: str) -> str:
+    return hmac.digest(token.encode(), f"keyed session until {end}".encode(), "sha256").hex()
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address in a ``Host``, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host

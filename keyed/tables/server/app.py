@@ -1,0 +1,715 @@
+"""The HTTP interface of state tables, as an ASGI application.
+
+    GET  /health                                   whether the server follows: its status, and the error it ended with
+    GET  /ready                                    whether answers are fresh: within
+    GET  /metrics                                  counters, in Prometheus' text format
+    GET  /openapi.json                             this interface
+    GET  /status                                   the newest batch, and what the job says of itself
+    GET  /batches                                  the same as server-sent events, one a batch
+    GET  /tables                                   names, kinds and types
+    GET  /tables/{table}                           entries: key, prefix, from, to, windows, order, limit, after, as_of
+    GET  /tables/{table}/changes                   server-sent events: key, prefix, after, or the header Last-Event-ID
+    GET  /tables/{table}/keys/{key}                what the table holds for a key: entry, namespace, limit, after, as_of
+    GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace, limit, after
+    GET  /timers                                   pending timers: key, limit, as_of
+    POST /sql                                      {"query": ..., "parameters": [...], "as_of": ...}
+    POST /session                                  {"token": ...}: a cookie that stands for the token, for browsers
+    DELETE /session                                takes it back
+    GET  /, /page/                                 the page, if there is one
+
+Keys are text, or JSON where the keys of the table are not text. An answer is a JSON object; ``position`` says of which
+batch it is. An error is ``{"error": {"type": ..., "message": ...}}`` with a status of 4xx or 5xx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from keyed.background import Status
+from keyed.codec.state_schema import MAPS, StateSchema
+from keyed.errors import (
+    ChangelogError,
+    DefinitionError,
+    EncodingError,
+    HistoryCompacted,
+    KeyedError,
+    KeyTypeError,
+    QueryFailed,
+    TableNotFound,
+)
+from keyed.tables.json_values import (
+    as_json,
+    batch_or_time,
+    bounds_of,
+    decoded,
+    key_of,
+    namespace_of,
+    shown_position,
+)
+from keyed.tables.operator_view import Position
+from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
+from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
+from keyed.tables.server.openapi import OPENAPI
+from keyed.tables.server.page import page_routes
+from keyed.tables.server.refused_requests import Places, Refused
+from keyed.tables.server.sql_process import SqlProcesses
+from keyed.tables.state_table import NOT_GIVEN, StateTable
+from keyed.tables.state_tables import StateTables
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+#: Requests that are worked at at a time, each in a thread.
+_ANSWERS = 8
+#: The cookie of a browser.
+_COOKIE = "keyed_session"
+_ENDED = (Status.FAILED, Status.CLOSED)
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """What one request may cost.
+
+    Attributes:
+        page: Entries in one answer.
+        body: Bytes of a request's body.
+        sql_seconds: Seconds that a query may run.
+        sql_megabytes: Megabytes that the process of a query may have.
+        sql_rows: Rows in the answer to a query.
+        answer: Bytes of an answer.
+        scan_seconds: Seconds that a scan of a table may take.
+        wait_seconds: Seconds that a request waits for others to end where as many run as may; then it is refused, with
+            429 a query and with 503 any other.
+        streams: Streams of changes at a time.
+        send_seconds: Seconds that a client may take to read what was sent; then its connection is closed, and a stream
+            of changes counts as dropped.
+        request_seconds: Seconds in which a request, header and body, has to arrive.
+        connections: Connections that may be answered at a time, fewer where the process may open fewer files; held by
+            `serve` and `serving`.
+        fresh_seconds: Seconds since the last look at the changelogs up to which ``/ready`` is 200.
+    """
+
+    page: int = 1_000
+    body: int = 64 << 10
+    sql_seconds: float = 10.0
+    sql_megabytes: int = 1_024
+    sql_rows: int = 10_000
+    answer: int = 16 << 20
+    scan_seconds: float = 10.0
+    wait_seconds: float = 1.0
+    streams: int = 2_000
+    send_seconds: float = 30.0
+    request_seconds: float = 10.0
+    connections: int = 2_100
+    fresh_seconds: float = 30.0
+
+
+#: Statuses of our errors; of a subclass that of the first base class that is named.
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (TableNotFound, 404),
+    (HistoryCompacted, 410),
+    (DefinitionError, 400),
+    (EncodingError, 400),
+    (KeyTypeError, 400),
+    (QueryFailed, 400),
+    (ChangelogError, 400),
+    (KeyedError, 500),
+)
+
+
+@attrs.define(eq=False, repr=False)
+class _Server:
+    """Answers requests."""
+
+    tables: StateTables
+    access: Access
+    limits: Limits
+    sql: SqlProcesses
+    job_status: Callable[[], Mapping[str, Any]]
+    watch: Watch
+    requests: Counter[tuple[str, int]] = attrs.field(factory=Counter, init=False)
+    places: Places = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.places = Places(_ANSWERS, self.limits.wait_seconds, 503, "requests")
+
+    # Answers ----------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        # Neither reads: these are asked often, and by anybody.
+        described = self._following(request)
+        return JSONResponse(described, status_code=503 if self.tables.status in _ENDED else 200)
+
+    async def ready(self, request: Request) -> Response:
+        within = self._seconds(self._query(request, "within"))
+        described = self._following(request)
+        is_fresh = False
+        if self.tables.status is Status.FOLLOWING:
+            age = self.tables.age
+            batch = self.tables.batch
+            is_fresh = batch >= 0 and age is not None and age <= within
+            described |= {"batch": batch, "age": age}
+        described |= {"ready": is_fresh, "within": within}
+        return JSONResponse(described, status_code=200 if is_fresh else 503)
+
+    def _following(self, request: Request) -> dict[str, Any]:
+        """Describe following; why it fails to those who may read all tables."""
+        described: dict[str, Any] = {"status": self.tables.status.value}
+        trouble = self.tables.trouble
+        if trouble:
+            try:
+                is_open = ALL_TABLES in self._tables_open_to(request)
+            except Refused:
+                is_open = False
+            described["error"] = trouble if is_open else trouble.partition(":")[0]
+        return described
+
+    def _seconds(self, query: dict[str, str]) -> float:
+        text = query.get("within", str(self.limits.fresh_seconds))
+        try:
+            within = float(text)
+        except ValueError:
+            within = 0.0
+        if not 0.0 < within < math.inf:
+            raise Refused(400, "DefinitionError", f"within={text!r:.140}: give seconds, a number above 0")
+        return within
+
+    async def metrics(self, request: Request) -> Response:
+        self._check_all(request, "metrics")
+        status, age = self.tables.status, self.tables.age
+        batch = -1 if status in _ENDED else self.tables.batch
+        lines = [
+            "# TYPE keyed_tables_status gauge",
+            *(f'keyed_tables_status{{status="{each.value}"}} {int(each is status)}' for each in Status),
+            "# TYPE keyed_tables_age_seconds gauge",
+            f"keyed_tables_age_seconds {math.inf if age is None else age:g}".replace("inf", "+Inf"),
+            "# TYPE keyed_tables_failures_total counter",
+            f"keyed_tables_failures_total {self.tables.failures}",
+            "# TYPE keyed_tables_batch gauge",
+            f"keyed_tables_batch {batch}",
+            "# TYPE keyed_tables_rebuilds_total counter",
+            f"keyed_tables_rebuilds_total {self.tables.rebuilds}",
+            "# TYPE keyed_streams gauge",
+            f"keyed_streams {self.watch.streams}",
+            "# TYPE keyed_streams_dropped_total counter",
+            f"keyed_streams_dropped_total {self.watch.dropped}",
+            "# TYPE keyed_unread_dropped_total counter",
+            f"keyed_unread_dropped_total {self.watch.dropped_for_memory}",
+            "# TYPE keyed_streams_reset_total counter",
+            f"keyed_streams_reset_total {self.watch.resets}",
+            "# TYPE keyed_requests_total counter",
+        ]
+        lines += [
+            f'keyed_requests_total{{route="{route}",status="{status}"}} {count}'
+            for (route, status), count in sorted(self.requests.items())
+        ]
+        if batch >= 0:
+            for name, position in self.tables.positions.items():
+                lines += [
+                    f'keyed_tables_watermark_milliseconds{{operator="{name}"}} {position.watermark}',
+                    f'keyed_tables_processing_time_milliseconds{{operator="{name}"}} {position.processing_time}',
+                ]
+        return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(OPENAPI)
+
+    def _described(self, open_to: frozenset[str]) -> dict[str, Any]:
+        """Return what is known of the newest batch; for tokens of some tables only what is known of these."""
+        job = dict(self.job_status()) if ALL_TABLES in open_to else {}
+        return {"batch": self.tables.batch, "positions": self._positions(open_to), "job": job}
+
+    def _positions(self, open_to: frozenset[str]) -> dict[str, Any]:
+        positions = self.tables.positions if self.tables.batch >= 0 else {}
+        if ALL_TABLES in open_to:
+            return positions
+        mine = {table.operator for name, table in self.tables.items() if name in open_to}
+        return {name: shown_position(at, whole=False) for name, at in positions.items() if name in mine}
+
+    async def status(self, request: Request) -> Response:
+        open_to = self._tables_open_to(request)
+        return await self._answer(lambda: self._described(open_to))
+
+    async def batches(self, request: Request) -> ASGIApp:
+        open_to = self._tables_open_to(request)
+        self._check_streams()
+        return self._stream(request, BatchEvents(lambda: self.tables.batch, lambda: self._described(open_to)))
+
+    async def open_session(self, request: Request) -> Response:
+        try:
+            token = msgspec.convert(decoded(await self._body(request), "the body"), _SessionRequest).token
+        except msgspec.ValidationError as error:
+            raise Refused(400, "DefinitionError", f"the body holds no token: {error}") from error
+        session = self.access.session_of(token)
+        if session is None:
+            raise Refused(401, "Unauthorized", "the token is unknown")
+        response = Response(status_code=204)
+        secure = request.url.scheme == "https"
+        response.set_cookie(
+            _COOKIE, session, SESSION_SECONDS, path="/", secure=secure, httponly=True, samesite="strict"
+        )
+        return response
+
+    async def close_session(self, request: Request) -> Response:
+        response = Response(status_code=204)
+        response.delete_cookie(_COOKIE, path="/", httponly=True, samesite="strict")
+        return response
+
+    async def list_tables(self, request: Request) -> Response:
+        open_to = self._tables_open_to(request)
+
+        def work() -> Any:
+            found = []
+            for name, table in self.tables.items():
+                if ALL_TABLES in open_to or name in open_to:
+                    schema, first = table.schema, table.first()
+                    found.append(
+                        {
+                            "name": name,
+                            "operator": table.operator,
+                            "kind": schema.kind,
+                            "key": first and type(first.key).__name__,
+                            "types": table.types,
+                            "entry": _entry_names(schema),
+                            "clock": schema.ttl and schema.ttl["time_domain"],
+                        }
+                    )
+            return {"tables": found, "positions": self._positions(open_to) if found else {}}
+
+        return await self._answer(work)
+
+    async def scan(self, request: Request) -> Response:
+        table = self._table(request)
+        query = self._query(request, "key", "prefix", "from", "to", "windows", "order", "limit", "after", "as_of")
+        limit = self._limit(query)
+        order = query.get("order", "asc")
+        if order not in ("asc", "desc"):
+            raise Refused(400, "DefinitionError", f"order={order!r:.140} must be asc or desc")
+
+        def work() -> Any:
+            first = table.first()
+            scan = table.scan(
+                **bounds_of(query, first and first.key),
+                limit=limit,
+                after=query.get("after"),
+                as_of=batch_or_time(query.get("as_of"), "as_of"),
+                reverse=order == "desc",
+                timeout=self.limits.scan_seconds,
+            )
+            entries = self._listed(scan)
+            return {"entries": entries, "next": scan.token, "position": self._position(request, scan.position)}
+
+        return await self._answer(work)
+
+    async def get(self, request: Request) -> Response:
+        table = self._table(request)
+        query = self._query(request, "entry", "namespace", "as_of", "limit", "after")
+        limit = self._limit(query, self.limits.page)
+
+        def work() -> Any:
+            key, entry, namespace = _place(table, request, query)
+            as_of = batch_or_time(query.get("as_of"), "as_of")
+            kind = _many(table.schema) if entry is NOT_GIVEN else None
+            if kind is None:
+                if {"limit", "after"} & query.keys():
+                    raise Refused(400, "DefinitionError", "limit and after are for keys with several entries")
+                answer = table.query(key, entry, namespace=namespace, as_of=as_of)
+                position = self._position(request, answer.position)
+                return {"key": key, "found": answer.found, "value": answer.value, "position": position}
+            scan = table.scan(
+                key=key,
+                namespace=namespace,
+                limit=limit,
+                after=query.get("after"),
+                as_of=as_of,
+                timeout=self.limits.scan_seconds,
+            )
+            entries: Any
+            if kind == "list":
+                entries = self._listed(entry.value for entry in scan)
+            else:
+                keys: list[Any] = []
+
+                def values() -> Iterator[Any]:
+                    for entry in scan:
+                        keys.append(entry.entry)
+                        yield entry.value
+
+                entries = dict(zip(keys, self._listed(values()), strict=True))
+            return {
+                "key": key,
+                "found": bool(entries),
+                "value": entries or None,
+                "next": scan.token,
+                "position": self._position(request, scan.position),
+            }
+
+        return await self._answer(work)
+
+    async def history(self, request: Request) -> Response:
+        table = self._table(request)
+        query = self._query(request, "entry", "namespace", "limit", "after")
+        limit = self._limit(query, self.limits.page)
+
+        def work() -> Any:
+            key, entry, namespace = _place(table, request, query)
+            versions = table.history(key, entry, namespace=namespace, limit=limit, after=query.get("after"))
+            return {"key": key, "versions": self._listed(versions), "next": versions.token}
+
+        return await self._answer(work)
+
+    async def timers(self, request: Request) -> Response:
+        self._check_all(request, "timers")
+        query = self._query(request, "key", "limit", "as_of", "operator")
+        limit = self._limit(query)
+
+        def work() -> Any:
+            table = self.tables.timers_of(query["operator"]) if "operator" in query else self.tables.timers
+            timers: Iterator[Any] = table.scan(as_of=batch_or_time(query.get("as_of"), "as_of"))
+            if "key" in query:
+                example = next(timers, None)
+                key = key_of(query["key"], example and example.key, "key")
+                timers = iter(table.get(key, as_of=batch_or_time(query.get("as_of"), "as_of")))
+            return {"timers": self._listed(timer._asdict() for timer in islice(timers, limit))}
+
+        return await self._answer(work)
+
+    async def run_sql(self, request: Request) -> Response:
+        open_to = self._tables_open_to(request)
+        body = await self._body(request)
+        try:
+            asked = msgspec.convert(decoded(body, "the body"), _SqlRequest)
+        except msgspec.ValidationError as error:
+            raise Refused(400, "DefinitionError", f"the body is no query: {error}") from error
+        names = None if ALL_TABLES in open_to else sorted(open_to)
+        # Queries run in processes, over the folder: that following ended is seen here.
+        self.tables.check()
+        run = self.sql.run(asked.query, asked.parameters, names, asked.as_of, self.limits.sql_rows)
+        answer = await _unless_gone(request, run)
+        return Response(answer, media_type="application/json")
+
+    async def changes(self, request: Request) -> ASGIApp:
+        table = self._table(request)
+        query = self._query(request, "key", "prefix", "after")
+        self._check_streams()
+
+        def work() -> Any:
+            first = table.first()
+            example = first and first.key
+            key = key_of(query["key"], example, "key") if "key" in query else NOT_GIVEN
+            prefix = key_of(query["prefix"], example, "prefix") if "prefix" in query else None
+            after = request.headers.get("last-event-id") or query.get("after")
+            return table.subscribe(key, prefix=prefix, after=after)
+
+        async with self.places.taken():
+            return self._stream(request, ChangeEvents(await run_in_threadpool(work)))
+
+    def _check_streams(self) -> None:
+        if self.watch.streams >= self.limits.streams:
+            raise Refused(503, "Busy", f"there are {self.watch.streams} streams already; try again later")
+
+    def _stream(self, request: Request, events: BatchEvents | ChangeEvents) -> EventStream:
+        return EventStream(events, self.watch, self.limits.send_seconds, lambda error: self._message(request, error))
+
+    # What requests have in common ---------------------------------------------------------------------------------
+
+    def route(self, path: str, answer: Callable[[Request], Awaitable[ASGIApp]], method: str = "GET") -> Route:
+        """Return a route whose errors are answered."""
+
+        async def endpoint(request: Request) -> ASGIApp:
+            response: ASGIApp
+            status = 200
+            try:
+                response = await answer(request)
+                status = getattr(response, "status_code", 200)
+            except Refused as error:
+                status, response = error.status, _error(error.status, error.kind, str(error), error.headers)
+            except Exception as error:  # noqa: BLE001 - following may have ended with any, and all are answered
+                status, response = self._failed(request, path, error)
+            self.requests[path, status] += 1
+            return response
+
+        return Route(path, endpoint, methods=[method])
+
+    def _failed(self, request: Request, path: str, error: Exception) -> tuple[int, Response]:
+        """Return the status and response of a request that failed."""
+        if self.tables.status in _ENDED:
+            return 503, _error(503, type(error).__name__, self._message(request, error))
+        if isinstance(error, KeyedError):
+            status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+            if status == 500:
+                _log.error("%s %s", path, error)
+            return status, _error(status, type(error).__name__, self._message(request, error))
+        if isinstance(error, TimeoutError):
+            return 503, _error(503, "TimeoutError", str(error))
+        # A mistake of ours is logged, and answered as all errors are.
+        _log.error("%s failed", path, exc_info=error)
+        return 500, _error(500, "InternalError", "the server's log has the reason")
+
+    def _tables_open_to(self, request: Request) -> frozenset[str]:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        open_to = self.access.tables_of(token.strip() if kind.casefold() == "bearer" else None)
+        if open_to is None and _COOKIE in request.cookies:
+            open_to = self.access.tables_of_session(request.cookies[_COOKIE])
+        if open_to is None:
+            raise Refused(401, "Unauthorized", "give the header Authorization: Bearer TOKEN, or log in on the page")
+        request.state.open_to = open_to
+        return open_to
+
+    def _check_all(self, request: Request, what: str) -> None:
+        if ALL_TABLES not in self._tables_open_to(request):
+            raise Refused(403, "Forbidden", f"{what} are for tokens of all tables")
+
+    def _position(self, request: Request, position: Position) -> Any:
+        return shown_position(position, whole=ALL_TABLES in request.state.open_to)
+
+    def _message(self, request: Request, error: Exception) -> str:
+        """Return the text of an error, for tokens of some tables without names of others."""
+        open_to = getattr(request.state, "open_to", frozenset((ALL_TABLES,)))
+        is_over = self.tables.status in _ENDED
+        if ALL_TABLES in open_to:
+            return f"following ended: {error}" if is_over else str(error)
+        if is_over:
+            # The tables cannot be asked for their names any more.
+            return "following ended; the server's log has the reason"
+        if not isinstance(error, KeyedError):
+            return "the server's log has the reason"
+        if isinstance(error, TableNotFound):
+            return f"the table is not there; the token is for: {', '.join(sorted(open_to))}"
+        tables = dict(self.tables)
+        mine = {name for table in tables if table in open_to for name in (table, tables[table].operator)}
+        names = {name for table in tables for name in (table, tables[table].operator)} - mine
+        return re.sub(r"'([A-Za-z0-9_.-]+)'", lambda found: "'…'" if found[1] in names else found[0], str(error))
+
+    async def _answer(self, work: Callable[[], Any]) -> Response:
+        """Return the answer that a function gives in a thread, so that others are answered meanwhile."""
+
+        def encoded() -> bytes:
+            body = as_json(work())
+            self._check_size(len(body))
+            return body
+
+        async with self.places.taken():
+            body = await run_in_threadpool(encoded)
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    def _listed(self, items: Iterable[Any]) -> list[msgspec.Raw]:
+        """Return items as JSON; those of an answer that is too large are not all read."""
+        found, size = [], 0
+        for item in items:
+            encoded = as_json(item)
+            found.append(msgspec.Raw(encoded))
+            size += len(encoded)
+            self._check_size(size)
+        return found
+
+    def _check_size(self, size: int) -> None:
+        if size > self.limits.answer:
+            raise Refused(
+                413, "TooLarge", f"the answer has more than {self.limits.answer} bytes; ask for less, with limit="
+            )
+
+    def _table(self, request: Request) -> StateTable:
+        name = request.path_params["table"]
+        open_to = self._tables_open_to(request)
+        if ALL_TABLES not in open_to and name not in open_to:
+            raise Refused(403, "Forbidden", f"the token is not for table {name!r:.140}")
+        return self.tables[name]
+
+    @staticmethod
+    def _query(request: Request, *known: str) -> dict[str, str]:
+        query = dict(request.query_params)
+        unknown = sorted(query.keys() - set(known))
+        if unknown:
+            raise Refused(400, "DefinitionError", f"{unknown[0]!r:.140} is no parameter; there are: {', '.join(known)}")
+        return query
+
+    def _limit(self, query: dict[str, str], default: int = 100) -> int:
+        text = query.get("limit", str(min(default, self.limits.page)))
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= self.limits.page:
+            raise Refused(400, "DefinitionError", f"limit={text!r:.140} must be 1 to {self.limits.page}")
+        return int(text)
+
+    async def _body(self, request: Request) -> bytes:
+        body = b""
+        try:
+            async with asyncio.timeout(self.limits.request_seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > self.limits.body:
+                        raise Refused(413, "DefinitionError", f"the body has more than {self.limits.body} bytes")
+        except ClientDisconnect as error:
+            raise Refused(400, "ClientDisconnect", "the client closed the connection within the body") from error
+        except TimeoutError as error:
+            raise Refused(
+                408, "RequestTimeout", f"the body did not arrive in {self.limits.request_seconds:g} s"
+            ) from error
+        return body
+
+
+class _SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
+    query: str
+    parameters: list[Any] | dict[str, Any] | None = None
+    as_of: int | datetime | None = None
+
+
+class _SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
+
+
+class _Guard:
+    """Refuses requests that a page of another origin made a browser send."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            if not self._access.is_host(headers.get(b"host")):
+                response = _error(421, "WrongHost", "the request is for another host; name it with --host-name")
+                return await response(scope, receive, send)
+            if not self._access.is_origin(headers.get(b"origin"), headers[b"host"]):
+                return await _error(403, "Forbidden", "pages of other origins are refused")(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+
+def make_app(
+    tables: StateTables,
+    *,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    sql: SqlProcesses | None = None,
+    page: bool | Path = False,
+    status: Callable[[], Mapping[str, Any]] = dict,
+) -> Starlette:
+    """Return the ASGI application that serves tables. `serve` runs it with uvicorn.
+
+    Args:
+        tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
+        access: Who may ask for what; everybody by default.
+        limits: What a request may cost.
+        sql: The processes that queries run in; by default new ones over the tables' folder.
+        page: Whether the page that shows all tables is served at ``/``; or the folder of another page, with
+            ``index.html``, which finds the parts of that under ``/page/``.
+        status: What the job says of itself, such as rows so far, for ``/status`` and the page: names and plain values.
+            ``title`` is the heading of the page.
+    """
+    access, limits = access or Access(), limits or Limits()
+    sql = sql or SqlProcesses(
+        tables.path,
+        limits.sql_seconds,
+        limits.sql_megabytes,
+        answer=limits.answer,
+        wait_seconds=limits.wait_seconds,
+    )
+    server = _Server(tables, access, limits, sql, status, Watch(tables))
+    routes = [
+        server.route("/health", server.health),
+        server.route("/ready", server.ready),
+        server.route("/metrics", server.metrics),
+        server.route("/openapi.json", server.openapi),
+        server.route("/status", server.status),
+        server.route("/batches", server.batches),
+        server.route("/tables", server.list_tables),
+        server.route("/tables/{table}", server.scan),
+        server.route("/tables/{table}/changes", server.changes),
+        server.route("/tables/{table}/keys/{key:path}", server.get),
+        server.route("/tables/{table}/history/{key:path}", server.history),
+        server.route("/timers", server.timers),
+        server.route("/sql", server.run_sql, "POST"),
+        server.route("/session", server.open_session, "POST"),
+        server.route("/session", server.close_session, "DELETE"),
+        *page_routes(page),
+    ]
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await sql.close()
+
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(_Guard, access=access)],
+        exception_handlers={HTTPException: _no_route},
+        lifespan=lifespan,
+    )
+    app.state.watch = server.watch
+    return app
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return what a function gives; it is cancelled if the client goes away."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Refused(400, "ClientDisconnect", "the client closed the connection")
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait((working, leaving))
+
+
+def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"type": kind, "message": message}}, status_code=status, headers=headers)
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    """Answer a request for what is not there, or by another method than it has."""
+    assert isinstance(error, HTTPException)
+    kind = error.detail.replace(" ", "")
+    return _error(error.status_code, kind, f"{request.method} {request.url.path}: see /openapi.json", error.headers)
+
+
+def _entry_names(schema: StateSchema) -> list[str]:
+    """Return the names of the parts of an entry, where it has names: further key columns, or the first one of rows."""
+    if schema.kind == "table":
+        return list(schema.key[schema.value["stream_keys"] :])
+    return [] if schema.rows is None else [schema.rows[0][0]]
+
+
+def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[Any, Any, Any]:
+    """Return the key, entry and namespace that a request names."""
+    first = table.first()
+    key = key_of(request.path_params["key"], first and first.key, "key")
+    entry = key_of(query["entry"], first and first.entry, "entry") if "entry" in query else NOT_GIVEN
+    return key, entry, namespace_of(query.get("namespace"), None, "namespace")
+
+
+def _many(schema: StateSchema) -> str | None:
+    """Return whether a key has a list or a map of entries; ``None`` if it has one value."""
+    if schema.kind == "list":
+        return "list"
+    if schema.rows is not None or schema.kind in MAPS:
+        return "map"
+    return "map" if schema.kind == "table" and len(schema.key) > schema.value["stream_keys"] else None

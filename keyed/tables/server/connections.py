@@ -1,0 +1,237 @@
+"""Connections of the HTTP interface: how many are open, and how long a client may take to send and to read.
+
+uvicorn waits for ever for the rest of a header and for a client that does not read, and accepts connections until the
+process has no descriptors left. Here
+
+- a request, header and body, has `Limits.request_seconds` to arrive, and then its connection is closed;
+- a client has `Limits.send_seconds` to read each part of an answer, and then its connection is aborted: a close would
+  wait for as long as the client likes;
+- of the clients that have not read their answers the one that has been longest at it is dropped where these answers
+  take too much memory;
+- of the connections that wait for a request the oldest makes room for a new one, so that unfinished requests keep
+  nobody out; where all are being answered, a further request gets a 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import pack
+from typing import Any, ClassVar, cast
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Bytes that are given to the socket at a time; the high-water mark of its buffer is the same.
+_PART = 64 << 10
+#: Connections beside those that are answered: they are there for long enough to be refused.
+_SPARE = 16
+#: Bytes of answers, all together, that are kept for clients to read.
+_UNREAD = 64 << 20
+#: ``struct linger``: on, for 0 seconds.
+_RESET = pack("ii", 1, 0)
+_REPEAT_SECONDS = 60.0
+#: What asyncio calls that a process has no descriptors left.
+_NO_DESCRIPTORS = "socket.accept() out of system resource"
+
+
+class Repeats(logging.Filter):
+    """Lets a message pass once a minute, with the number of those that were left out: clients cannot fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        now = time.monotonic()
+        since, left_out = self._seen.get(str(record.msg), (-_REPEAT_SECONDS, 0))
+        if now - since < _REPEAT_SECONDS:
+            self._seen[str(record.msg)] = since, left_out + 1
+            return False
+        self._seen[str(record.msg)] = now, 0
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} times more since the last of these lines)"
+        return True
+
+
+_log = logging.getLogger(__name__)
+_log.setLevel(logging.WARNING)
+_log.addFilter(Repeats())
+
+
+class Connections:
+    """The connections of a server.
+
+    Args:
+        most: Connections that may be answered at a time.
+        request_seconds: Seconds in which a request has to arrive.
+        send_seconds: Seconds that a client may take to read a part of an answer.
+        on_unread: Called for each connection that is dropped because unread answers take too much memory.
+
+    Attributes:
+        answering: Connections that are being answered.
+        waiting: Those that wait for a request, the oldest first.
+    """
+
+    def __init__(
+        self, most: int, request_seconds: float, send_seconds: float, on_unread: Callable[[], None] = lambda: None
+    ) -> None:
+        self.most = max(1, min(most, _free_descriptors() * 3 // 4 - _SPARE))
+        self.request_seconds = request_seconds
+        self.send_seconds = send_seconds
+        self.answering = 0
+        self.waiting: dict[_Connection, None] = {}
+        self._unread: dict[_Connection, int] = {}
+        self._on_unread = on_unread
+
+    def protocol(self) -> type[asyncio.Protocol]:
+        """Return the protocol of these connections, for ``uvicorn.Config(http=...)``."""
+
+        class Connection(_Connection):
+            shared = self
+
+        return Connection
+
+    def make_room(self) -> None:
+        """Close the connection that has waited longest for its request, if there are too many."""
+        if self.waiting and self.answering + len(self.waiting) >= self.most + _SPARE:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
+            oldest.drop()
+
+    @contextmanager
+    def keeping(self, connection: _Connection, size: int) -> Iterator[None]:
+        """Keep bytes for a client to read. Others that read for longer are dropped if all together are too many."""
+        while self._unread and sum(self._unread.values()) + size > _UNREAD:
+            oldest = next(iter(self._unread))
+            del self._unread[oldest]
+            oldest.drop()
+            self._on_unread()
+        self._unread[connection] = size
+        try:
+            yield
+        finally:
+            self._unread.pop(connection, None)
+
+
+def report_no_descriptors(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log errors of an event loop; that the process has no descriptors left once, and not for each connection."""
+    message = context.get("message", "")
+    if message == _NO_DESCRIPTORS:
+        _log.error("a connection cannot be accepted: %s; raise ulimit -n", context.get("exception"))
+    elif "_start_serving" not in message:
+        # asyncio tries again after a second, for each connection it could not accept, also on a socket that is closed.
+        loop.default_exception_handler(context)
+
+
+class _Connection(H11Protocol):
+    """One connection."""
+
+    shared: ClassVar[Connections]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._answered_by: ASGIApp = cast("ASGIApp", self.app)
+        self.app = cast("Any", self._answer)
+        self.logger = _log
+        self._is_lost = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.shared.make_room()
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._is_lost = True
+        self.shared.waiting.pop(self, None)
+        for timer in (self._deadline, self._stuck):
+            if timer is not None:
+                timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # What sends has the same time and begins later: it may end before, and count.
+        self._stuck = self.loop.call_later(self.shared.send_seconds + 1, self.drop)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+
+    def drop(self) -> None:
+        """Close the connection now, with what was not read: the kernel would keep it for minutes."""
+        made = self.transport.get_extra_info("socket")
+        if made is not None and made.fileno() >= 0:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
+    def _wait_for_request(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.shared.waiting[self] = None
+        self._deadline = self.loop.call_later(self.shared.request_seconds, self.drop)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, in parts that the client has to read in time."""
+        is_started = is_complete = False
+
+        async def send_in_parts(message: Message) -> None:
+            nonlocal is_started, is_complete
+            is_started = True
+            body = message.get("body", b"")
+            if len(body) <= _PART:
+                await send(message)
+            else:
+                with shared.keeping(self, len(body)):
+                    last = (len(body) - 1) // _PART * _PART
+                    for at in range(0, last, _PART):
+                        await send({"type": message["type"], "body": body[at : at + _PART], "more_body": True})
+                    await send({**message, "body": body[last:]})
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        shared = self.shared
+        if self._deadline is not None:
+            self._deadline.cancel()
+        shared.waiting.pop(self, None)
+        shared.answering += 1
+        try:
+            await (self._answered_by if shared.answering <= shared.most else _busy)(scope, receive, send_in_parts)
+        except BaseException:
+            if is_started:
+                self.drop()
+            raise
+        finally:
+            shared.answering -= 1
+            # Also one that is closed already, and waits for the client to read the rest.
+            if not self._is_lost:
+                self._wait_for_request()
+        if not is_complete:
+            # A stream whose reader was too slow. When uvicorn looks next, the connection is lost.
+            self.drop()
+            await asyncio.sleep(0)
+
+
+_busy = JSONResponse(
+    {"error": {"type": "Busy", "message": "there are too many connections; try again later"}},
+    status_code=503,
+    headers={"connection": "close", "retry-after": "1"},
+)
+
+
+def _free_descriptors() -> int:
+    """Return how many more files the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 20
+    return soft - sum(1 for _ in Path("/dev/fd").iterdir())

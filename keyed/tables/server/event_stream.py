@@ -1,0 +1,242 @@
+"""What happens to tables as server-sent events (HTML Living Standard, section 9.2).
+
+The ``id`` of an event is the token of a change, or the id of a batch: a browser sends it as ``Last-Event-ID`` when
+it connects again, and the stream goes on behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+import attrs
+from starlette.types import Receive, Scope, Send
+
+from keyed.background import Status
+from keyed.errors import KeyedError
+from keyed.tables.json_values import as_json
+from keyed.tables.state_tables import StateTables
+from keyed.tables.subscription import Subscription
+
+_log = logging.getLogger(__name__)
+#: Seconds of silence after which a comment is sent, so that what lies between keeps the connection.
+_SILENCE = 15.0
+_LOOK_AGAIN = 1.0
+_ENDED = (Status.FAILED, Status.CLOSED)
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Watch:
+    """Wakes all streams of a server at a new batch, and when following ends: one thread waits for all of them.
+
+    Attributes:
+        streams: Streams there are.
+        dropped: Streams that were ended because the reader took too long.
+        dropped_for_memory: Connections that were dropped because answers that nobody read took too much memory.
+        resets: How often a reader got the state anew because it was too far behind.
+        is_over: Whether the server ends, and all streams with it.
+    """
+
+    def __init__(self, tables: StateTables) -> None:
+        self._tables = tables
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self.streams = self.dropped = self.dropped_for_memory = self.resets = 0
+        self.is_over = False
+
+    def count_dropped_for_memory(self) -> None:
+        """Count a connection that was dropped because answers that nobody read took too much memory."""
+        self.dropped_for_memory += 1
+
+    async def end(self) -> None:
+        """End all streams."""
+        self.is_over = True
+        async with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def batch(self) -> int:
+        """Id of the newest batch; −1 before the first one."""
+        return self._tables.batch
+
+    async def next_batch(self, batch: int) -> None:
+        """Wait for another batch than this one, for a while at most."""
+        if self.is_over or self._tables.status in _ENDED or self._tables.batch != batch:
+            return
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._wait())
+        async with self._changed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SILENCE):
+                    await self._changed.wait()
+
+    async def _wait(self) -> None:
+        told: int | None = None
+        while self.streams and self._tables.status not in _ENDED:
+            try:
+                told = self._tables.batch if told is None else told
+                with suppress(TimeoutError):
+                    await asyncio.to_thread(self._tables.wait_for, told + 1, _LOOK_AGAIN)
+                # A job that was restored from a past batch counts on from that.
+                is_new, told = self._tables.batch != told, self._tables.batch
+            except Exception as error:  # noqa: BLE001 - if following ended with it, each stream meets it
+                _log.debug("waiting for a batch: %s", error)
+                is_new = False
+                if self._tables.status not in _ENDED:
+                    await asyncio.sleep(_LOOK_AGAIN)
+            if is_new or self._tables.status in _ENDED:
+                async with self._changed:
+                    self._changed.notify_all()
+
+
+class Events(Protocol):
+    """What a stream sends."""
+
+    @property
+    def resets(self) -> int:
+        """How often the reader got the state anew."""
+
+    def take(self) -> bytes:
+        """Return the next events; nothing if there is none until the next batch."""
+
+
+class ChangeEvents:
+    """The changes of a table.
+
+    Args:
+        subscription: Where they come from.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    @property
+    def resets(self) -> int:
+        """How often the reader got the state anew."""
+        return self._subscription.resets
+
+    def take(self) -> bytes:
+        """Return the next changes, each an event ``snapshot`` or ``change``."""
+        events = []
+        for change in self._subscription.take(0.0):
+            fields = attrs.asdict(change, recurse=False)
+            events.append(_event(fields.pop("token"), change.kind, fields))
+        return b"".join(events)
+
+
+class BatchEvents:
+    """The newest batch, and again when there is a newer one. Batches between are left out.
+
+    Args:
+        batch: Gives the id of the newest batch.
+        describe: Says what is known of it.
+    """
+
+    resets = 0
+
+    def __init__(self, batch: Callable[[], int], describe: Callable[[], dict[str, Any]]) -> None:
+        self._batch = batch
+        self._describe = describe
+        self._told = -1
+
+    def take(self) -> bytes:
+        """Return the newest batch as an event ``batch``, unless it was told already."""
+        batch = self._batch()
+        if batch == self._told:
+            return b""
+        self._told = batch
+        return _event(str(batch), "batch", self._describe())
+
+
+class EventStream:
+    """A response that goes on for as long as the reader stays.
+
+    Args:
+        events: What is sent.
+        watch: Tells of new batches.
+        send_seconds: How long the reader may take to take something.
+        message_of: Returns the text of an error as the reader may see it.
+    """
+
+    status_code = 200
+
+    def __init__(
+        self, events: Events, watch: Watch, send_seconds: float, message_of: Callable[[Exception], str]
+    ) -> None:
+        self._events = events
+        self._watch = watch
+        self._seconds = send_seconds
+        self._message_of = message_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the reader goes away, or the server ends."""
+        self._watch.streams += 1
+        writing = asyncio.create_task(self._write(send))
+        reading = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        except (TimeoutError, asyncio.CancelledError):
+            # A server that ends waits for no slow reader.
+            self._watch.dropped += 1
+        finally:
+            self._watch.streams -= 1
+            self._watch.resets += self._events.resets
+            for task in (writing, reading):
+                # The error that counts was raised above.
+                task.add_done_callback(_take_in)
+                task.cancel()
+
+    async def _write(self, send: Send) -> None:
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await self._send(send, _part(b"retry: 1000\n\n"))
+        batch = -1
+        while not self._watch.is_over:
+            try:
+                before = self._watch.batch
+                events = await asyncio.to_thread(self._events.take)
+            except Exception as error:  # noqa: BLE001 - the reader gets it
+                # An error that following ended with was logged then.
+                if not isinstance(error, KeyedError) and error.__cause__ is None:
+                    _log.exception("a stream ends")
+                message = as_json({"type": type(error).__name__, "message": self._message_of(error)})
+                await self._send(send, _part(b"event: error\ndata: " + message + b"\n\n", more=False))
+                return
+            if events:
+                await self._send(send, _part(events))
+                continue
+            if batch == before:
+                await self._send(send, _part(b": \n\n"))
+            batch = before
+            await self._watch.next_batch(before)
+        await self._send(send, _part(b"", more=False))
+
+    async def _send(self, send: Send, message: dict[str, object]) -> None:
+        async with asyncio.timeout(self._seconds):
+            await send(message)
+
+
+def _take_in(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _part(body: bytes, *, more: bool = True) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def _event(token: str, kind: str, fields: dict[str, Any]) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (token.encode(), kind.encode(), as_json(fields))

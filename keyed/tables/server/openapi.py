@@ -1,0 +1,141 @@
+"""The interface in OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_AS_OF = ("as_of", "id of a batch, or an ISO 8601 time: the newest batch that is not younger")
+_NAMESPACE = ("namespace", "the namespace beside the key: JSON or text")
+_ENTRY = ("entry", "the map key, or the other key columns of a table: JSON or text")
+
+_PAGE = (
+    ("limit", "how many entries at most"),
+    ("after", "next of an earlier answer: the entries behind it"),
+)
+
+
+def _operation(summary: str, path: tuple[str, ...] = (), query: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in path
+    ]
+    parameters += [
+        {"name": name, "in": "query", "description": about, "schema": {"type": "string"}} for name, about in query
+    ]
+    return {
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "the answer", "content": {"application/json": {"schema": {"type": "object"}}}},
+            "default": {
+                "description": "an error: 400 what was asked, 401 and 403 the token, 404 no such table, 408 a body "
+                "that does not arrive, 410 history that is gone, 413 a body or an answer that is too large, 429 "
+                "too many queries, 503 too many requests or no batch",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            },
+        },
+    }
+
+
+_SQL = _operation("Run a SELECT over the tables, all as one batch left them")
+_SQL["requestBody"] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["query"],
+                "additionalProperties": False,
+                "properties": {
+                    "query": {"type": "string"},
+                    "parameters": {"type": ["array", "object", "null"]},
+                    "as_of": {"type": ["integer", "string", "null"]},
+                },
+            }
+        }
+    },
+}
+_CHANGES = _operation(
+    "Follow a table: server-sent events, whose id goes on behind them (Last-Event-ID)",
+    ("table",),
+    (
+        ("key", "only this key"),
+        ("prefix", "only keys that begin with this"),
+        ("after", "now, beginning, or the id of an event"),
+    ),
+)
+_BATCHES = _operation("Follow the job: server-sent events, one a batch, with what /status says")
+for _events in (_CHANGES, _BATCHES):
+    _events["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+
+OPENAPI: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {"title": "keyed state tables", "version": "1"},
+    "security": [{}, {"token": []}],
+    "components": {
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        "schemas": {
+            "Error": {
+                "type": "object",
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+                    }
+                },
+            }
+        },
+    },
+    "paths": {
+        "/health": {"get": _operation("Whether the server follows: its status, and the error that it ended with")},
+        "/ready": {
+            "get": _operation(
+                "Whether answers are fresh", (), (("within", "seconds since the last look at the changelogs, at most"),)
+            )
+        },
+        "/metrics": {"get": _operation("Counters, in Prometheus' text format")},
+        "/openapi.json": {"get": _operation("This description")},
+        "/status": {"get": _operation("The newest batch, and what the job says of itself")},
+        "/batches": {"get": _BATCHES},
+        "/tables": {"get": _operation("Names, kinds and types of the tables")},
+        "/tables/{table}": {
+            "get": _operation(
+                "Entries of a table in the order of their keys",
+                ("table",),
+                (
+                    ("key", "only this key"),
+                    ("windows", "windows that start from ... to before ...: FROM/TO, milliseconds or ISO 8601 times"),
+                    ("prefix", "what the keys begin with"),
+                    ("from", "the least key"),
+                    ("to", "the key before which the range ends"),
+                    ("order", "asc or desc"),
+                    ("limit", "how many at most"),
+                    ("after", "next of an earlier answer: goes on behind it, in the same batch"),
+                    _AS_OF,
+                ),
+            )
+        },
+        "/tables/{table}/changes": {"get": _CHANGES},
+        "/tables/{table}/keys/{key}": {
+            "get": _operation(
+                "What a table holds for a key: found, and value; of lists and maps a page of it",
+                ("table", "key"),
+                (_ENTRY, _NAMESPACE, *_PAGE, _AS_OF),
+            )
+        },
+        "/tables/{table}/history/{key}": {
+            "get": _operation("Versions of an entry, the newest first", ("table", "key"), (_ENTRY, _NAMESPACE, *_PAGE))
+        },
+        "/timers": {
+            "get": _operation(
+                "Pending timers",
+                (),
+                (("key", "only those of this key"), ("operator", "of this operator"), ("limit", "how many"), _AS_OF),
+            )
+        },
+        "/sql": {"post": _SQL},
+        "/session": {
+            "post": _operation('Log a browser in: {"token": ...} gives a cookie'),
+            "delete": _operation("Log a browser out"),
+        },
+    },
+}

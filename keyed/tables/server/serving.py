@@ -1,0 +1,167 @@
+"""Runs the HTTP interface: until the program is told to stop, or in a thread beside a job."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import uvicorn
+
+from keyed.background import Background
+from keyed.errors import DefinitionError
+from keyed.tables.server.access import Access, is_loopback
+from keyed.tables.server.app import Limits, make_app
+from keyed.tables.server.connections import Connections, report_no_descriptors
+from keyed.tables.server.event_stream import Watch
+from keyed.tables.state_tables import StateTables
+
+#: Connections that wait in the kernel to be accepted; and those that asyncio accepts before it closes any that are too
+#: many, which it takes from the backlog.
+_BACKLOG, _ACCEPTED = 512, 8
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of events when it shuts down: they would go on for ever. Logs a lack of descriptors once.
+
+    Attributes:
+        is_up: Set when it answers, or when it has ended.
+        is_stopping: Whether it is to end.
+    """
+
+    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+        super().__init__(config)
+        self._watch = watch
+        self.is_up = threading.Event()
+        self.is_stopping: Callable[[], bool] = lambda: False
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().run(sockets)
+        finally:
+            self.is_up.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self.is_stopping()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(report_no_descriptors)
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(_BACKLOG)
+        self.is_up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._watch.end()
+        await super().shutdown(sockets)
+
+
+class ServeOptions(TypedDict, total=False):
+    """The keywords of `serve` and `serving`.
+
+    Attributes:
+        host: Address to listen at: loopback, unless ``access`` has tokens and the names of the host.
+        port: Port, 8765 by default; 0 is any that is free.
+        access: Who may ask for what.
+        limits: What a request may cost.
+        page: Whether to serve a page at ``/``, or which, as in `make_app`.
+        status: What the job says of itself, as in `make_app`.
+    """
+
+    host: str
+    port: int
+    access: Access | None
+    limits: Limits | None
+    page: bool | Path
+    status: Callable[[], Mapping[str, Any]]
+
+
+def serve(
+    tables: StateTables, *, ready: Callable[[str], object] = lambda _: None, **options: Unpack[ServeOptions]
+) -> None:
+    """Serve tables over HTTP until the process is told to stop, by Ctrl-C or SIGTERM.
+
+    Args:
+        tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
+        ready: Called with the address, such as ``http://127.0.0.1:8765``, when it listens.
+        **options: Those of `ServeOptions`.
+
+    Raises:
+        DefinitionError: The address is not loopback, and everybody could ask for everything; or it is in use.
+    """
+    server, listening, address = _prepared(tables, **options)
+    with listening:
+        ready(address)
+        server.run(sockets=[listening])
+
+
+@contextmanager
+def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[str]:
+    """Serve tables over HTTP in a thread for as long as the context is open, and give the address, which answers.
+
+    The arguments are those of `serve`. An error that ends the server meanwhile is logged at once, and raised at the end
+    of the context.
+
+    Raises:
+        DefinitionError: As `serve`.
+        Exception: The server did not start, or ended with it.
+    """
+    server, listening, address = _prepared(tables, **options)
+    work = Background(f"server at {address}", lambda: server.run([listening]))
+    server.is_stopping = lambda: work.is_stopping
+    with listening:
+        work.start()
+        try:
+            server.is_up.wait()
+            if not server.started:
+                work.wait()
+            work.check()
+            yield address
+        finally:
+            work.close()
+        work.check()
+
+
+def _prepared(
+    tables: StateTables,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    page: bool | Path = False,
+    status: Callable[[], Mapping[str, Any]] = dict,
+) -> tuple[_Server, socket.socket, str]:
+    """Return a server, the socket that it is to listen at, and the address of that."""
+    access, limits = access or Access(), limits or Limits()
+    if not is_loopback(host) and not access.tokens:
+        raise DefinitionError(
+            f"host={host!r} can be reached from other machines: give access=Access(tokens={{...}}), or serve on "
+            "127.0.0.1"
+        )
+    app = make_app(tables, access=access, limits=limits, page=page, status=status)
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
+        raise DefinitionError(f"port={port!r}: give a number from 0, which is any that is free, to 65535")
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise DefinitionError(f"host={host!r}, port={port}: {error.strerror}; give another port") from error
+    name = f"[{host}]" if ":" in host else host
+    watch: Watch = app.state.watch
+    connections = Connections(
+        limits.connections, limits.request_seconds, limits.send_seconds, watch.count_dropped_for_memory
+    )
+    # What is being answered gets a second.
+    config = uvicorn.Config(
+        app,
+        http=connections.protocol(),
+        ws="none",
+        backlog=_ACCEPTED,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config, watch), listening, f"http://{name}:{listening.getsockname()[1]}"

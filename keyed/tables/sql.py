@@ -1,0 +1,194 @@
+"""SQL over state tables, by DuckDB."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from keyed.errors import DefinitionError, QueryFailed
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from keyed.tables.state_dataset import StateDataset
+    from keyed.tables.state_table import StateTable
+
+#: What a query may do: read the tables that are registered, and nothing else of this machine or another.
+SETTINGS = {
+    "allow_community_extensions": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "enable_external_access": "false",
+    # They are listed by duckdb_settings(), with the home of this user in their defaults.
+    "extension_directory": "/nonexistent",
+    "home_directory": "/nonexistent",
+    "secret_directory": "/nonexistent",
+    "temp_directory": "",
+    "python_enable_replacements": "false",
+    "lock_configuration": "true",
+    # Rows come out of Python one after the other: more threads only cost.
+    "threads": "1",
+}
+
+
+#: Connections that are kept for the next query, and texts that are known to be one SELECT.
+_CONNECTIONS, _TEXTS = 4, 256
+#: The names of the key's columns where they have no other ones.
+_KEY = re.compile(r"\bkey(_\d+)?\b", re.IGNORECASE)
+
+
+class _Connection:
+    """A connection with the tables that it knows. Making one takes longer than most queries, and so does a table."""
+
+    def __init__(self) -> None:
+        self._cursor = _database().cursor()
+        self._datasets: dict[str, StateDataset] = {}
+
+    def run(
+        self,
+        tables: Mapping[str, StateTable],
+        query: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None,
+    ) -> pa.Table:
+        """Run a query, which sees no tables but these.
+
+        Args:
+            tables: The tables by their names in lower case: DuckDB ignores the case of names.
+            query: The query.
+            parameters: Its parameters.
+        """
+        for name in self._datasets.keys() - tables.keys():
+            self._cursor.unregister(name)
+            del self._datasets[name]
+        text = query.lower()
+        for name in tables:
+            # A name that the text does not hold is not asked for.
+            if name in text:
+                dataset = tables[name].dataset(has_key=_KEY.search(query) is not None)
+                known = self._datasets.get(name)
+                if known is None or not known.go_on_with(dataset):
+                    self._cursor.register(name, dataset)
+                    self._datasets[name] = dataset
+        try:
+            found: pa.Table = self._cursor.sql(query, params=parameters).to_arrow_table()
+            return found
+        finally:
+            for dataset in self._datasets.values():
+                dataset.end_scans()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._cursor.close()
+
+
+class _Pool:
+    """Connections that no query is using: a few of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[_Connection] = []
+
+    @contextmanager
+    def taken(self) -> Iterator[_Connection]:
+        """Take a connection. One on which a query has failed is closed."""
+        with self._lock:
+            connection = self._free.pop() if self._free else None
+        connection = connection or _Connection()
+        is_kept = False
+        try:
+            yield connection
+            with self._lock:
+                is_kept = len(self._free) < _CONNECTIONS
+                if is_kept:
+                    self._free.append(connection)
+        finally:
+            if not is_kept:
+                connection.close()
+
+
+_pool = _Pool()
+#: What a forked process has of its parent: another thread may have been using it, and so it is not even closed.
+_inherited: list[object] = []
+
+
+def _leave() -> None:
+    """Begin with a pool and a database of this process, which was forked."""
+    global _pool  # noqa: PLW0603 - there is one
+    _inherited.append(_pool)
+    if _database.cache_info().currsize:
+        _inherited.append(_database())
+    _database.cache_clear()
+    _pool = _Pool()
+
+
+os.register_at_fork(after_in_child=_leave)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    return duckdb.connect(config=dict(SETTINGS))
+
+
+@lru_cache(_TEXTS)
+def _check_select(query: str) -> None:
+    """Check that a query is one SELECT.
+
+    Raises:
+        DefinitionError: It is not.
+    """
+    import duckdb
+
+    if not isinstance(query, str):
+        raise DefinitionError(f"sql({query!r:.100}): give a SELECT as text")
+    statements = _database().cursor().extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise DefinitionError("sql: give one SELECT; state tables are only read")
+
+
+def run_sql(
+    tables: Mapping[str, StateTable], query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
+) -> pa.Table:
+    """Run a query over tables.
+
+    Args:
+        tables: The tables, by the names that the query has for them, whatever the case. Of those whose names differ by
+            case only there is none.
+        query: One SELECT, in DuckDB's dialect.
+        parameters: Values for ``?`` or ``$name`` in it.
+
+    Raises:
+        DefinitionError: DuckDB is not installed; the query is no SELECT, or names what is not there.
+        QueryFailed: It failed while it ran.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise DefinitionError("sql needs DuckDB: pip install 'keyed[sql]'") from error
+    named: dict[str, list[str]] = {}
+    for name in tables:
+        named.setdefault(name.lower(), []).append(name)
+    try:
+        _check_select(query)
+        with _pool.taken() as connection:
+            known = {lower: tables[names[0]] for lower, names in named.items() if len(names) == 1}
+            return connection.run(known, query, parameters)
+    except (duckdb.ProgrammingError, duckdb.NotSupportedError, duckdb.PermissionException) as error:
+        there = ", ".join(sorted(name for names in named.values() if len(names) == 1 for name in names)) or "none"
+        same = [" and ".join(map(repr, sorted(names))) for names in named.values() if len(names) > 1]
+        hint = f"\nSQL ignores the case of names, and so it has no {', '.join(same)}; scan them instead" if same else ""
+        raise DefinitionError(f"sql: {_said(error)}\nThe tables are: {there}{hint}") from error
+    except duckdb.Error as error:
+        raise QueryFailed(f"sql: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, without the traceback of what reads a table."""
+    return str(error).partition(" Detail: Python exception")[0]

@@ -1,0 +1,129 @@
+"""A program that runs SQL over the tables in a folder: ``python -m keyed.tables.sql_worker FOLDER MEGABYTES SECONDS``.
+
+It writes a line when it is ready. Then for each line of JSON, ``{"query", "parameters", "names", "as_of", "rows",
+"bytes"}``, it writes one: ``{"columns", "rows", "more", "positions"}`` or ``{"error": {"type", "message"}}``. Its
+parent kills it when a query takes too long. It bounds its memory itself, and ends by itself where its parent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from keyed.errors import KeyedError
+from keyed.tables.json_values import as_json, shown_position
+from keyed.tables.sql import run_sql
+from keyed.tables.state_tables import StateTables, read_tables
+
+#: Seconds from one look at the memory to the next.
+_LOOK_AGAIN = 0.02
+#: Seconds after its time that a query ends by itself.
+_GRACE = 5.0
+
+
+def bound_memory(megabytes: int) -> None:
+    """Bound the memory of this process from now on: it ends with status 1 where it has more.
+
+    ``RLIMIT_DATA`` makes a greater request for memory fail, where the system enforces it, as Linux does and macOS does
+    not. The greatest memory that the process has had, which a thread looks at, bounds it everywhere.
+    """
+    most = megabytes << 20
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+    def look() -> None:
+        while _peak_memory() <= most:
+            time.sleep(_LOOK_AGAIN)
+        os._exit(1)
+
+    threading.Thread(target=look, name="keyed-memory", daemon=True).start()
+
+
+def _peak_memory() -> int:
+    """Return the most bytes of memory that this program has had.
+
+    On Linux the figure of `getrusage` is at least that of the program that started this one.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _main() -> None:
+    """Answer queries line by line until the input ends."""
+    path, megabytes, seconds = Path(sys.argv[1]).resolve(), int(sys.argv[2]), float(sys.argv[3])
+    # DuckDB lists the folder that it was started in.
+    os.chdir(os.sep)
+    bound_memory(megabytes)
+    with ExitStack() as stack:
+        tables = None
+        with suppress(KeyedError):
+            tables = stack.enter_context(read_tables(path))
+            run_sql({}, "select 1")
+        print("ready", flush=True)  # noqa: T201 - its side of the conversation
+        for line in sys.stdin.buffer:
+            # Ends the process, whatever it is at, where its parent is not there to do it.
+            signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
+            asked = msgspec.json.decode(line)
+            try:
+                if tables is None:
+                    tables = stack.enter_context(read_tables(path))
+                written = _answered(tables, asked)
+            except KeyedError as error:
+                written = _error(type(error).__name__, str(error))
+            except Exception as error:  # noqa: BLE001 - whatever a query can make fail
+                written = _error("QueryFailed", f"sql: {error}")
+            sys.stdout.buffer.write(written + b"\n")
+            sys.stdout.buffer.flush()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
+    tables.poll()
+    with tables.snapshot(_as_of(asked["as_of"])) as snapshot:
+        names = [name for name in snapshot if asked["names"] is None or name in asked["names"]]
+        found = run_sql({name: snapshot[name] for name in names}, asked["query"], asked["parameters"])
+        # By column: two of them may have one name.
+        columns = found.slice(0, asked["rows"]).columns
+        operators = {snapshot[name].operator for name in names}
+        answer = {
+            "columns": [{"name": field.name, "type": str(field.type)} for field in found.schema],
+            "rows": list(zip(*(column.to_pylist() for column in columns), strict=True)),
+            "more": found.num_rows > asked["rows"],
+            "positions": {
+                operator: shown_position(position, whole=asked["names"] is None)
+                for operator, position in snapshot.positions.items()
+                if asked["names"] is None or operator in operators
+            },
+        }
+    written = as_json(answer)
+    if len(written) > asked["bytes"]:
+        return _error(
+            "TooLarge", f"sql: the answer has more than {asked['bytes']} bytes; ask for fewer rows or columns"
+        )
+    return written
+
+
+def _error(kind: str, message: str) -> bytes:
+    return as_json({"error": {"type": kind, "message": message}})
+
+
+def _as_of(given: Any) -> Any:
+    return datetime.fromisoformat(given) if isinstance(given, str) else given
+
+
+if __name__ == "__main__":
+    _main()

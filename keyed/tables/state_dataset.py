@@ -1,0 +1,464 @@
+"""A state table as an Arrow dataset: predicates on the key become look-ups and seeks, and the rest a filter.
+
+DuckDB, Polars and whatever else reads a `pyarrow.dataset.Dataset` ask its `scanner` for columns and a filter.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Generator, Iterator
+from decimal import Decimal
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from weakref import WeakSet
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset
+
+from keyed.codec.keys import encode_key
+from keyed.codec.state_schema import MAPS
+from keyed.errors import EncodingError, StateAccessError
+from keyed.tables.entries import Entry, EntryReader
+from keyed.tables.predicates import Bound, bounds_of
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+    from keyed.tables.operator_view import View, Viewing
+
+_ROWS = 8192
+_UTC_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+_UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
+_LEAVES: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "bytearray": pa.binary(),
+    "bytes": pa.binary(),
+    "datetime": _UTC_MICROSECONDS,
+    "date": pa.date32(),
+    "Decimal": pa.decimal128(38, 18),
+    "float": pa.float64(),
+    "int": pa.int64(),
+    "None": pa.null(),
+    "str": pa.string(),
+    "timedelta": pa.duration("us"),
+    "time": pa.time64("us"),
+    "UUID": pa.string(),
+}
+_OF_KEYS: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.datetime: _UTC_MICROSECONDS,
+    dt.date: pa.date32(),
+    dt.timedelta: pa.duration("us"),
+    Decimal: pa.decimal128(38, 18),
+    UUID: pa.string(),
+}
+#: The types of keys whose values bounds can be looked up by: `keyed.tables.predicates` has them as they are encoded.
+_SEEKABLE = (pa.string(), pa.int64(), pa.binary())
+
+
+class StateDataset(pyarrow.dataset.Dataset):
+    """The entries of one state table as rows.
+
+    Columns: those of the key, with their names in ``key_by``; ``namespace`` as JSON; ``entry`` of lists and maps;
+    ``valid_from`` and ``valid_to`` of versions; the fields of the value if it is a class and else ``value``; and
+    ``expires`` where there is a time to live. A table state has its own columns, and of a versioned state deletions are
+    no rows. Types that Arrow lacks, and values without a declared type, are JSON.
+
+    The key is ``key``, or ``key_1``, ``key_2`` ... if it has several parts, where ``key_by`` has a function, and where
+    another column has its name.
+
+    Values are as they are stored, whatever ``types=`` the tables have: accumulators, and the values of enums.
+
+    Each scan is of one batch: the newest one when it begins, or that of the snapshot.
+
+    Args:
+        state: Name of the state.
+        view: Opens the state to be scanned.
+        has_key: Whether the key's columns are ``key``, or ``key_1``, ``key_2`` ..., as well.
+    """
+
+    def __init__(self, state: str, view: Viewing, *, has_key: bool) -> None:
+        self._state = state
+        self._view = view
+        self._scans: WeakSet[_Scan] = WeakSet()
+        with view(None) as opened:
+            self._columns = _Columns(opened, opened.reader(state, as_stored=True), has_key=has_key)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._columns.schema
+
+    def scanner(  # type: ignore[override]
+        self,
+        columns: list[str] | dict[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+        **options: Any,
+    ) -> pyarrow.dataset.Scanner:
+        """Scan the rows that a filter lets through.
+
+        Args:
+            columns: Names of columns, or expressions by the names of what they make; all columns by default.
+            filter: The filter. Where it compares key columns with constants only these keys are read.
+            options: Those of `pyarrow.dataset.Dataset.scanner`.
+        """
+        scan = _Scan(self._batches(bounds_of(filter, self.schema)))
+        self._scans.add(scan)
+        reader = pa.RecordBatchReader.from_batches(self.schema, scan)
+        options = {"use_threads": False, **options}
+        return pyarrow.dataset.Scanner.from_batches(reader, columns=columns, filter=filter, **options)
+
+    def go_on_with(self, other: StateDataset) -> bool:
+        """Give the rows of another dataset from now on; whether its columns are the same, so that this can be."""
+        same = self.schema.equals(other.schema)
+        if same:
+            self._state, self._view, self._columns = other._state, other._view, other._columns
+        return same
+
+    def _batches(self, bounds: dict[str, Bound]) -> Generator[pa.RecordBatch]:
+        with self._view(None) as view:
+            entries = self._columns.entries(view, bounds)
+            while rows := list(islice(entries, _ROWS)):
+                yield self._columns.batch(rows)
+
+    def end_scans(self) -> None:
+        """End the scans that go on: Arrow's threads read ahead of a query, also when it needs no more rows."""
+        for scan in list(self._scans):
+            scan.end()
+
+    def _unsupported(self, *arguments: Any, **options: Any) -> Any:
+        raise StateAccessError(f"the dataset of state {self._state!r} is only scanned; call to_table() first")
+
+    filter = get_fragments = join = join_asof = replace_schema = sort_by = _unsupported
+    partition_expression = property(_unsupported)
+
+    def __reduce__(self) -> Any:
+        return self._unsupported()
+
+    def __repr__(self) -> str:
+        return f"<StateDataset {self._state}: {', '.join(self.schema.names)}>"
+
+
+class _Scan(Iterator[pa.RecordBatch]):
+    """Batches that one thread reads and another one may end."""
+
+    def __init__(self, batches: Generator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._lock = threading.Lock()
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._lock:
+            return next(self._batches)
+
+    def end(self) -> None:
+        """Give no more batches. What is read at the moment is waited for."""
+        with self._lock:
+            self._batches.close()
+
+
+class _Columns:
+    """The columns of one state, and its entries as rows of them."""
+
+    def __init__(self, view: View, reader: EntryReader, *, has_key: bool) -> None:
+        self.reader = reader
+        schema = reader.schema
+        first = next(view.stored(reader, *reader.range), None)
+        fields: list[pa.Field[Any]] = []
+        self._makers: list[Callable[[Entry], Any]] = []
+
+        def add(name: str, type_: pa.DataType, make: Callable[[Entry], Any]) -> None:
+            # Names that differ by case only are one to SQL.
+            taken = {field.name.lower() for field in fields}
+            name = name if name.lower() not in taken else f"value_{name}"
+            fields.append(pa.field(name, type_))
+            self._makers.append(make)
+
+        named = view.at.key_columns or []
+        key: Any = ("",) * len(named) if len(named) > 1 else ""
+        if first is not None:
+            key = reader.entry(*first).key
+        names, self.key_types = _key_columns(reader, key)
+        self.is_tuple = isinstance(key, tuple)
+        makers = [_key_part(number) if self.is_tuple else _whole_key for number in range(len(names))]
+        self.key_names = names
+        if schema.kind != "table" and len(named) == len(names):
+            others = {name.lower() for name in _names_beside(reader)}
+            self.key_names = [new if new.lower() not in others else old for old, new in zip(names, named, strict=True)]
+        for name, type_, make in zip(self.key_names, self.key_types, makers, strict=True):
+            add(name, type_, make)
+        if schema.kind == "table":
+            stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
+            for number, name in enumerate(schema.key[schema.value["stream_keys"] :]):
+                add(name, stored.field(name).type, _entry_part(number))
+            for name in stored.names:
+                if name not in schema.key and name != "__keyed_due":
+                    add(name, stored.field(name).type, _column(name))
+        else:
+            if schema.kind != "broadcast":
+                add("namespace", pa.string(), _namespace)
+            if schema.kind == "list":
+                place = pa.struct([("batch", pa.int64()), ("index", pa.int64())])
+                add("entry", place, lambda entry: {"batch": entry.entry[0], "index": entry.entry[1]})
+            if schema.kind in MAPS:
+                convert = _converter(schema.key)
+                add("entry", _arrow_type(schema.key), lambda entry: convert(entry.entry))
+            if schema.kind == "versioned":
+                for number, name in enumerate(("valid_from", "valid_to")):
+                    add(name, _UTC_MILLISECONDS, _entry_part(number))
+            if schema.rows is not None:
+                (name, type_), *columns = schema.rows
+                add(name, _arrow_type(type_), _entry_part(0))
+                for name, type_ in columns:
+                    add(name, _arrow_type(type_), _converted(name, _converter(type_)))
+            else:
+                self._add_value(schema.value, add)
+        if reader.clock is not None and schema.kind != "versioned":
+            add("expires", _UTC_MILLISECONDS, lambda entry: entry.expires)
+        self._keys = names
+        taken = {field.name.lower() for field in fields}
+        for name, type_, make in zip(names, self.key_types, makers, strict=True):
+            if has_key and name not in taken:
+                add(name, type_, make)
+        self.schema = pa.schema(fields)
+
+    def _add_value(self, fingerprint: Any, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]) -> None:
+        """Add the columns of the value: the fields of a class, or one column."""
+        fields = _fields_of(fingerprint)
+        if fields is None:
+            convert = _converter(fingerprint)
+            add("value", _arrow_type(fingerprint), lambda entry: convert(entry.value))
+            return
+        for name, type_ in fields:
+            convert = _converter(type_)
+
+            def make(entry: Entry, name: str = name, convert: Callable[[Any], Any] = convert) -> Any:
+                return convert(getattr(entry.value, name, None))
+
+            add(name, _arrow_type(type_), make)
+
+    def entries(self, view: View, bounds: dict[str, Bound]) -> Iterator[Entry]:
+        """Yield the entries of the keys within bounds."""
+        reader = self.reader
+        for first, end in self._ranges(bounds):
+            entries = (reader.entry(*address) for address in view.scan(reader, first, end))
+            yield from _versions(entries) if reader.schema.kind == "versioned" else entries
+
+    def _ranges(self, bounds: dict[str, Bound]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the ranges of addresses that hold the keys within bounds."""
+        reader = self.reader
+        known: list[list[Any]] = []
+        for name, other, type_ in zip(self.key_names, self._keys, self.key_types, strict=True):
+            bound = bounds.get(name) or bounds.get(other) or Bound()
+            if type_ not in _SEEKABLE or bound.values is None:
+                break
+            known.append(bound.values)
+        else:
+            type_, bound = pa.null(), Bound()
+        if known:
+            for parts in product(*(sorted(set(values)) for values in known)):
+                yield reader.bounds(parts, None, None) if self.is_tuple else self._range_of(parts[0])
+            return
+        if type_ in _SEEKABLE and (bound.least is not None or bound.greatest is not None):
+            first, end = reader.range
+            head, part = reader.range[0], encode_key(())[:-1] if self.is_tuple else b""
+            if bound.least is not None:
+                first = head + part + encode_key(bound.least)
+            if bound.greatest is not None:
+                end = head + part + encode_key(bound.greatest) + b"\xff" * 9
+            if first < end:
+                yield first, end
+            return
+        yield reader.range
+
+    def _range_of(self, key: Any) -> tuple[bytes, bytes]:
+        head = self.reader.range[0] + encode_key(key)
+        return head, head + b"\xff" * 9
+
+    def batch(self, entries: list[Entry]) -> pa.RecordBatch:
+        """Return rows out of entries.
+
+        Raises:
+            EncodingError: A value is out of the range of its column's type.
+        """
+        arrays = []
+        for field, make in zip(self.schema, self._makers, strict=True):
+            try:
+                arrays.append(pa.array([make(entry) for entry in entries], field.type))
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                raise EncodingError(
+                    f"column {field.name!r} of state {self.reader.schema.name!r} cannot be {field.type}: {error}"
+                ) from error
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield the versions that are no deletions, with the time that each is valid to beside the one from which it is."""
+    newer = None
+    for entry in entries:
+        same = newer is not None and (newer.key, newer.namespace) == (entry.key, entry.namespace)
+        valid_to = newer.entry if newer is not None and same else None
+        newer = entry
+        if entry.value is not None:
+            yield attrs.evolve(entry, entry=(entry.entry, valid_to))
+
+
+def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.DataType]]:
+    """Return names and types of the key columns, as the first key that there is has them."""
+    schema = reader.schema
+    if schema.kind == "table":
+        stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
+        names = schema.key[: schema.value["stream_keys"]]
+        return names, [stored.field(name).type for name in names]
+    if schema.kind == "broadcast":
+        return [], []
+    parts = key if isinstance(key, tuple) else (key,)
+    names = [f"key_{number}" for number in range(1, len(parts) + 1)] if isinstance(key, tuple) else ["key"]
+    return names, [_OF_KEYS.get(type(part), pa.string()) for part in parts]
+
+
+def _names_beside(reader: EntryReader) -> list[str]:
+    """Return the names of the columns of a state, but for a table's, beside those of its key."""
+    schema = reader.schema
+    names = ["namespace"] if schema.kind != "broadcast" else []
+    if schema.kind in ("list", *MAPS):
+        names.append("entry")
+    if schema.kind == "versioned":
+        names += ["valid_from", "valid_to"]
+    if reader.clock is not None:
+        names.append("expires")
+    if schema.rows is not None:
+        return names + [name for name, _ in schema.rows]
+    fields = _fields_of(schema.value)
+    return names + (["value"] if fields is None else [name for name, _ in fields])
+
+
+def _whole_key(entry: Entry) -> Any:
+    return _key_value(entry.key)
+
+
+def _key_part(number: int) -> Callable[[Entry], Any]:
+    return lambda entry: _key_value(entry.key[number])
+
+
+def _entry_part(number: int) -> Callable[[Entry], Any]:
+    return lambda entry: entry.entry[number]
+
+
+def _column(name: str) -> Callable[[Entry], Any]:
+    return lambda entry: entry.value.get(name)
+
+
+def _converted(name: str, convert: Callable[[Any], Any]) -> Callable[[Entry], Any]:
+    return lambda entry: convert(entry.value[name])
+
+
+def _key_value(part: Any) -> Any:
+    return part if type(part) in _OF_KEYS and not isinstance(part, UUID) else _as_text(part)
+
+
+def _namespace(entry: Entry) -> str | None:
+    return None if entry.namespace is None else _as_json(entry.namespace)
+
+
+def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:
+    """Return the fields of a class with their types; ``None`` of other types."""
+    if isinstance(fingerprint, dict) and fingerprint["kind"] == "fields":
+        return [(name, field["type"]) for name, field in fingerprint["fields"].items()]
+    if isinstance(fingerprint, dict) and fingerprint["kind"] == "array":
+        return [(name, type_) for name, type_, _ in fingerprint["fields"]]
+    return None
+
+
+def _arrow_type(fingerprint: Any) -> pa.DataType:
+    """Return the Arrow type of a declared type; text, which is JSON, for what Arrow lacks."""
+    if isinstance(fingerprint, str):
+        return _LEAVES.get(fingerprint, pa.string())
+    fields = _fields_of(fingerprint)
+    if fields is not None:
+        return pa.struct([(name, _arrow_type(type_)) for name, type_ in fields])
+    match fingerprint["kind"]:
+        case "list" | "set" | "frozenset" | "variadic":
+            return pa.list_(_arrow_type(fingerprint["items"]))
+        case "tuple":
+            items = enumerate(fingerprint["items"], 1)
+            return pa.struct([(f"item_{number}", _arrow_type(item)) for number, item in items])
+        case "dict":
+            return pa.map_(_arrow_type(fingerprint["keys"]), _arrow_type(fingerprint["values"]))
+        case "union":
+            rest = [type_ for type_ in fingerprint["types"] if type_ != "None"]
+            return _arrow_type(rest[0]) if len(rest) == 1 else pa.string()
+        case "enum" | "literal":
+            kinds = {type(value) for value in fingerprint["values"]}
+            return _OF_KEYS.get(kinds.pop(), pa.string()) if len(kinds) == 1 else pa.string()
+        case "constrained":
+            return _arrow_type(fingerprint["type"])
+    return pa.string()
+
+
+def _converter(fingerprint: Any) -> Callable[[Any], Any]:
+    """Return what makes values of a declared type into those that Arrow takes for its type."""
+    type_ = _arrow_type(fingerprint)
+    if fingerprint == "UUID":
+        return _as_text
+    if isinstance(fingerprint, str) and fingerprint in _LEAVES:
+        return _as_it_is
+    if type_ == pa.string() and not _is_text(fingerprint):
+        return _as_json
+    if _is_text(fingerprint):
+        return _as_it_is
+    return lambda value: _plain(value, type_)
+
+
+def _is_text(fingerprint: Any) -> bool:
+    if isinstance(fingerprint, str):
+        return fingerprint == "str"
+    if fingerprint["kind"] in ("enum", "literal"):
+        return all(isinstance(value, str) for value in fingerprint["values"])
+    if fingerprint["kind"] == "union":
+        rest = [type_ for type_ in fingerprint["types"] if type_ != "None"]
+        return len(rest) == 1 and _is_text(rest[0])
+    return fingerprint["kind"] == "constrained" and _is_text(fingerprint["type"])
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """Return a value as Arrow takes it for a type: classes as dicts, tuples as structs."""
+    if value is None:
+        return None
+    types = pa.types
+    if types.is_struct(type_):
+        fields = [type_.field(number) for number in range(type_.num_fields)]
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return {field.name: _plain(item, field.type) for field, item in zip(fields, value, strict=False)}
+        return {field.name: _plain(getattr(value, field.name, None), field.type) for field in fields}
+    if types.is_map(type_):
+        return [(_plain(key, type_.key_type), _plain(item, type_.item_type)) for key, item in value.items()]
+    if types.is_list(type_):
+        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+        return [_plain(item, type_.value_type) for item in items]
+    if types.is_string(type_) and not isinstance(value, str):
+        return _as_json(value)
+    return value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return None if value is None else str(value)
+
+
+def _as_json(value: Any) -> str | None:
+    if value is None:
+        return None
+    return json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False, default=repr)

@@ -1,0 +1,567 @@
+"""State tables: the entries of one state, or the timers, of all keys of an operator."""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+from keyed.changelog.model import batch_id, sequence_of
+from keyed.codec.keys import decode_key, encode_key
+from keyed.codec.state_schema import MAPS, StateSchema
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
+from keyed.context import Timer
+from keyed.durations import instant_ms
+from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeError
+from keyed.stores.database import successor
+from keyed.tables.entries import Entry, EntryReader
+from keyed.tables.operator_view import AsOf, Position, View, Viewing
+from keyed.tables.subscription import Feed, Subscription
+from keyed.ttl import TimeDomain
+
+if TYPE_CHECKING:
+    from keyed.tables.state_dataset import StateDataset
+
+NOT_GIVEN: Any = object()
+"""Stands for an entry that is not named."""
+#: Types of map keys of which one value is as good as another one.
+_LEAVES = ("bool", "bytes", "float", "int", "str")
+_DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
+Time = int | datetime
+_token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
+
+
+@attrs.frozen
+class QueryResult:
+    """An answer, and the state that it was taken from (as Kafka Streams' ``QueryResult``).
+
+    Attributes:
+        value: What `StateTable.get` gives.
+        position: The state.
+        found: Whether there is something: a map may hold ``None``, and an aggregate may result in it.
+    """
+
+    value: Any
+    position: Position
+    found: bool
+
+
+@attrs.frozen
+class Version:
+    """What a batch made of an entry.
+
+    Attributes:
+        batch: Id of the batch, from 0, as progress and sinks have it.
+        processing_time: Its processing time, milliseconds since the epoch.
+        watermark: The watermark after it.
+        value: The value; ``None`` if it is gone.
+        removed: Whether it is gone: a map may hold ``None``.
+    """
+
+    batch: int
+    processing_time: int
+    watermark: int
+    value: Any
+    removed: bool
+
+
+class Scan(Iterator[Entry]):
+    """Entries in the order of their addresses, read as they are asked for.
+
+    Attributes:
+        position: The state that they are taken from.
+        token: After the last entry, what a further `StateTable.scan` goes on with: text for ``after=``, or ``None`` if
+            nothing follows.
+    """
+
+    def __init__(self, entries: Iterator[tuple[bytes, Entry]], limit: int | None, position: Position) -> None:
+        self._entries = entries
+        self._left = limit
+        self._last: bytes | None = None
+        self.position = position
+        self.token: str | None = None
+
+    def __next__(self) -> Entry:
+        if self._left == 0:
+            if self._last is not None and next(self._entries, None) is not None:
+                self.token = _encode_token(self.position.log_id, sequence_of(self.position.batch), self._last)
+            self._last = None
+            raise StopIteration
+        self._last, entry = next(self._entries)
+        if self._left is not None:
+            self._left -= 1
+        return entry
+
+    def __repr__(self) -> str:
+        return f"<Scan of batch {self.position.batch}>"
+
+
+class History(list[Version]):
+    """Versions of an entry, the newest first.
+
+    Attributes:
+        token: What a further `StateTable.history` goes on with: text for ``after=``, or ``None`` if nothing older is
+            kept.
+    """
+
+    token: str | None = None
+
+
+class StateTable:
+    """The entries of one state, of all keys.
+
+    Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or that of the
+    `Snapshot` which the table belongs to. An entry that has expired by the clocks of that batch is not given.
+
+    Attributes:
+        name: Name of the state.
+        operator: Name of the operator.
+    """
+
+    def __init__(self, operator: str, state: str, view: Viewing, feed: Feed | None) -> None:
+        self._view = view
+        self._feed = feed
+        self.name = state
+        self.operator = operator
+
+    def get(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
+        """Return what the state holds for a key.
+
+        Args:
+            key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+            entry: Which entry: the map key of a map, the other key columns of a table as a tuple, the time as of which
+                a version is asked for.
+            namespace: The namespace, for example a window as ``(start, end)``.
+            as_of: Id of a batch, as progress and sinks have it, or a time: the newest batch whose processing time is
+                not after it.
+
+        Returns:
+            The value, or ``None`` if there is none. Without ``entry`` a list state's elements, and a dict of all
+            entries of a map, or of a table with further key columns. Of a versioned state the `VersionedRecord` that
+            its ``get`` would give.
+
+        Raises:
+            KeyTypeError: The keys of the state have another type.
+            HistoryCompacted: The batch is older than the history that is kept.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        with self._view(as_of) as view:
+            return self._value(view, key, entry, namespace)[0]
+
+    def query(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
+        """Return what `get` does, with the position that the answer was taken from."""
+        with self._view(as_of) as view:
+            value, found = self._value(view, key, entry, namespace)
+            return QueryResult(value, view.position, found)
+
+    def _value(self, view: View, key: Any, entry: Any, namespace: Any) -> tuple[Any, bool]:
+        """Return what the state holds, and whether it holds anything."""
+        reader = view.reader(self.name)
+        prefix = reader.prefix(key, namespace)
+        self._check_entry(reader, entry)
+        if reader.schema.kind == "versioned":
+            record = view.version(reader, prefix, None if entry is NOT_GIVEN else entry)
+            if record is None:
+                self._check_key(view, reader, key)
+            return record, record is not None
+        if entry is not NOT_GIVEN or not reader.has_entries:
+            stored = view.get(reader, prefix, b"" if entry is NOT_GIVEN else reader.sub(entry))
+            if stored is None:
+                self._check_key(view, reader, key, entry=entry)
+            return (None, False) if stored is None else (reader.value(stored), True)
+        found = list(view.scan(reader, prefix, successor(prefix)))
+        if not found:
+            self._check_key(view, reader, key)
+        if reader.schema.kind == "list":
+            return [reader.value(stored) for _, _, stored in found], bool(found)
+        return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}, bool(found)
+
+    def get_many(self, keys: Iterable[Any], *, namespace: Any = None, as_of: AsOf = None) -> list[Any]:
+        """Return what the state holds for keys, in their order: `get` for each, from one batch.
+
+        Raises:
+            DefinitionError: The state has several entries a key, or ``keys`` is one text.
+            KeyTypeError: The keys of the state have another type.
+        """
+        if isinstance(keys, str | bytes):
+            raise DefinitionError(f"get_many: {keys!r:.100} is one key; give a list of keys")
+        with self._view(as_of) as view:
+            reader = view.reader(self.name)
+            if reader.has_entries:
+                raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
+            make = reader.prefix_maker(namespace)
+            keys = list(keys)
+            stored = view.stored_entries(reader).get_many([make(key) for key in keys])
+            if None in stored:
+                missing = {_kinds(key): key for key, value in zip(keys, stored, strict=True) if value is None}
+                for key in missing.values():
+                    self._check_key(view, reader, key)
+            if reader.clock is not None:
+                stored = [view.live(reader, value) for value in stored]
+            return reader.values(stored)
+
+    def scan(
+        self,
+        *,
+        key: Any = NOT_GIVEN,
+        namespace: Any = NOT_GIVEN,
+        prefix: Any = None,
+        from_: Any = None,
+        to: Any = None,
+        windows: tuple[Time, Time] | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        as_of: AsOf = None,
+        reverse: bool = False,
+        timeout: float | None = None,
+    ) -> Scan:
+        """Yield the entries of a key or of a range of keys, in their order.
+
+        Args:
+            key: Only this key.
+            namespace: Only this namespace of the key; ``None`` is the state itself.
+            prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
+            from_: The least key; of keys that are tuples also their first parts.
+            to: The key before which the range ends.
+            windows: Of windowed state, only windows that start at the first time or later, and before the second:
+                milliseconds, or datetimes with a zone. The window is the namespace; in a table or map its start is the
+                first further key column or the map key, and in rows the first column. With ``key`` only these are read.
+            limit: The greatest number of entries to give.
+            after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
+            as_of: As in `get`.
+            reverse: Whether the greatest key comes first.
+            timeout: Seconds that reading may take, from the call on: entries that have expired, or are of other
+                windows, are read too.
+
+        Raises:
+            TimeoutError: Reading took longer.
+            DefinitionError: A parameter breaks its rule.
+            KeyTypeError: The keys of the state have another type.
+            HistoryCompacted: The batch is older than the history that is kept.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        if type(reverse) is not bool:
+            raise DefinitionError(f"scan(reverse={reverse!r}): give True or False")
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise DefinitionError(f"scan(limit={limit!r}): give a number from 1, or None")
+        if namespace is not NOT_GIVEN and key is NOT_GIVEN:
+            raise DefinitionError(f"scan(namespace={namespace!r:.100}) is of a key: give key= too")
+        token = None if after is None else _decode_token(after)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with ExitStack() as stack:
+            view = stack.enter_context(self._view(as_of if token is None else batch_id(token[1])))
+            position, reader = view.position, view.reader(self.name)
+            first, end = reader.bounds(prefix, from_, to)
+            for bound in (prefix, from_, to):
+                if bound is not None:
+                    self._check_key(view, reader, bound, is_part=True)
+            if key is not NOT_GIVEN:
+                head = reader.key_head(key) if namespace is NOT_GIVEN else reader.prefix(key, namespace)
+                first, end = max(first, head), min(end, successor(head))
+            times = None if windows is None else _range_of(windows)
+            if key is not NOT_GIVEN:
+                example = None if times is None else next(view.scan(reader, first, end), None)
+                if times is None or example is None:
+                    self._check_key(view, reader, key)
+                else:
+                    within = reader.window_bounds(reader.entry(*example), *times)
+                    first, end = max(first, within[0]), min(end, within[1])
+            if token is not None:
+                if token[0] != position.log_id:
+                    raise HistoryCompacted(f"scan(after={after!r}): the token is of another changelog; begin anew")
+                if reverse:
+                    end = min(end, token[2])
+                else:
+                    first = max(first, token[2] + b"\x00")
+            context = stack.pop_all()
+
+        def entries() -> Iterator[tuple[bytes, Entry]]:
+            with context:
+                for address in view.stored(reader, first, end, reverse=reverse):
+                    if deadline is not None and time.monotonic() > deadline:
+                        raise TimeoutError(f"scan of {self.name!r}: it took longer than {timeout:g} s; give key=")
+                    if view.live(reader, address[2]) is None:
+                        continue
+                    entry = reader.entry(*address)
+                    if times is None or times[0] <= _window_start(entry) < times[1]:
+                        yield address[0] + address[1], entry
+
+        return Scan(entries(), limit, position)
+
+    def history(
+        self,
+        key: Any,
+        entry: Any = NOT_GIVEN,
+        *,
+        namespace: Any = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> History:
+        """Return what became of an entry, the newest version first, as far back as the history is kept.
+
+        Args:
+            key: The key.
+            entry: Which entry, where there are several.
+            namespace: The namespace.
+            limit: The greatest number of versions to give.
+            after: The `History.token` of an earlier answer: goes on with older versions.
+
+        Raises:
+            DefinitionError: The state has several entries a key, and none is named; or a parameter breaks its rule.
+            HistoryCompacted: What ``after`` names is older than the history that is kept.
+            KeyTypeError: The keys of the state have another type.
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise DefinitionError(f"history(limit={limit!r}): give a number from 1, or None")
+        token = None if after is None else _decode_token(after)
+        with self._view(None) as view:
+            reader = view.reader(self.name)
+            if reader.has_entries and entry is NOT_GIVEN:
+                raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
+            self._check_entry(reader, entry)
+            self._check_key(view, reader, key, entry=entry)
+            prefix, sub = reader.prefix(key, namespace), b"" if entry is NOT_GIVEN else reader.sub(entry)
+            extent = view.store.extent
+            assert extent is not None
+            newest = view.at.commit
+            if token is not None:
+                last = extent.commit_of(token[1], token[0])
+                if last is None:
+                    raise HistoryCompacted(f"history(after={after!r}): batch {token[1]} is not kept; begin again")
+                newest = last - 1
+            versions = History()
+            at = view.at
+            for number, stored in view.history(reader, prefix, sub):
+                if number > newest:
+                    continue
+                if limit is not None and len(versions) == limit:
+                    versions.token = _encode_token(at.log_id, at.batch, b"")
+                    break
+                # The first version that is kept may be older than the commits that are.
+                at = view.store.batch(max(number, extent.oldest))
+                value = None if stored is None else reader.value(stored)
+                versions.append(Version(batch_id(at.batch), at.processing_time, at.watermark, value, stored is None))
+            return versions
+
+    @property
+    def schema(self) -> StateSchema:
+        """Name, kind, types and time to live of the state, as they are stored.
+
+        Raises:
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        with self._view(None) as view:
+            return view.reader(self.name).schema
+
+    @property
+    def types(self) -> str:
+        """The types of the values, and of the keys of a map, as text."""
+        with self._view(None) as view:
+            return view.reader(self.name).types
+
+    def first(self) -> Entry | None:
+        """Return the entry with the least key; ``None`` if the table is empty."""
+        with self._view(None) as view:
+            return _first(view, view.reader(self.name))
+
+    def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
+        """Follow the table: its state as the newest batch left it, and then each change of it.
+
+        Args:
+            key: Only this key.
+            prefix: Only keys that begin with this, as in `scan`.
+            after: Where to begin: ``None`` with the state; ``"now"`` behind it, with the next change; ``"beginning"``
+                with the state of the oldest batch that is kept; or a `Subscription.token`: behind what came before it.
+
+        Raises:
+            DefinitionError: ``after`` is no token; there are both ``key`` and ``prefix``; or the table is that of a
+                snapshot, which does not change.
+            KeyTypeError: The keys of the state have another type.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        if self._feed is None:
+            raise DefinitionError(f"subscribe: a snapshot of {self.name!r} does not change; subscribe to the tables")
+        if key is not NOT_GIVEN and prefix is not None:
+            raise DefinitionError(f"subscribe: give key={key!r} or prefix={prefix!r}, and not both")
+
+        def within(reader: EntryReader) -> tuple[bytes, bytes]:
+            if key is NOT_GIVEN:
+                return reader.bounds(prefix, None, None)
+            head = reader.key_head(key)
+            return head, successor(head)
+
+        with self._view(None) as view:
+            reader = view.reader(self.name)
+            within(reader)
+            if prefix is not None:
+                self._check_key(view, reader, prefix, is_part=True)
+            elif key is not NOT_GIVEN:
+                self._check_key(view, reader, key)
+        return Subscription(self.name, self._feed, within, after)
+
+    def dataset(self, *, has_key: bool = False) -> StateDataset:
+        """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``.
+
+        Args:
+            has_key: Whether the key's columns, which have their names in ``key_by``, are ``key``, or ``key_1``,
+                ``key_2`` and so on, as well, after all others.
+        """
+        from keyed.tables.state_dataset import StateDataset
+
+        return StateDataset(self.name, self._view, has_key=has_key)
+
+    def __len__(self) -> int:
+        """Return the number of entries. It is counted: the time is in proportion to it."""
+        with self._view(None) as view:
+            reader = view.reader(self.name)
+            return sum(1 for _ in view.scan(reader, *reader.range))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.scan()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        try:
+            with self._view(None) as view:
+                schema = view.reader(self.name).schema
+                return f"<StateTable {self.operator}.{self.name}: {schema}, batch {view.position.batch}>"
+        except KeyedError:
+            return f"<StateTable {self.operator}.{self.name}: no batch yet>"
+
+    def _check_entry(self, reader: EntryReader, entry: Any) -> None:
+        """Check that a state has entries of the kind that one is asked for."""
+        if entry is NOT_GIVEN:
+            return
+        if not reader.has_entries:
+            raise DefinitionError(f"entry={entry!r}: {reader.schema} has one entry a key; leave entry out")
+        if reader.schema.kind == "versioned" and type(entry) is not int:
+            raise DefinitionError(f"entry={entry!r}: give the time of the version in milliseconds")
+
+    def _check_key(
+        self, view: View, reader: EntryReader, key: Any, *, entry: Any = NOT_GIVEN, is_part: bool = False
+    ) -> None:
+        """Check the types of a key, or of the beginning of one, and of an entry against those that are there."""
+        first = _first(view, reader)
+        if first is None:
+            return
+        where = f"state {self.name!r} of operator {self.operator!r}"
+        key = decode_key(encode_key(key))
+        if not _fits(key, first.key, is_part=is_part):
+            if first.key is None:
+                raise KeyTypeError(
+                    f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r}), or the key "
+                    f"null and the entry {key!r} where keys are text"
+                )
+            raise KeyTypeError(
+                f"{where}: key {key!r} has type {_kinds(key)!r}, the keys that are there have {_kinds(first.key)!r}, "
+                f"as in {first.key!r}"
+            )
+        kind = reader.schema.key if reader.schema.kind in MAPS else None
+        if entry is not NOT_GIVEN and kind in _LEAVES and type(decode_key(encode_key(entry))).__name__ != kind:
+            raise KeyTypeError(f"{where}: entry {entry!r} has type {type(entry)!r}, the keys of the map have {kind}")
+
+
+class TimersTable:
+    """The pending timers of an operator."""
+
+    def __init__(self, operator: str, view: Viewing) -> None:
+        self._view = view
+        self.operator = operator
+
+    def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
+        """Return the pending timers of a key, by domain and time."""
+        encoded = encode_key(key)
+        with self._view(as_of) as view:
+            found = []
+            for kind in _DOMAINS:
+                prefix = timer_prefix(kind, encoded)
+                found += [timer_of(*entry) for entry in view.store.scan(prefix, successor(prefix), view.at.commit)]
+        return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
+
+    def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
+        """Yield all pending timers: those in event time, then those in processing time, by key."""
+        with self._view(as_of) as view:
+            for kind in _DOMAINS:
+                for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.at.commit):
+                    yield timer_of(*entry)
+
+    def __iter__(self) -> Iterator[Timer]:
+        return self.scan()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.scan())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<TimersTable of operator {self.operator}>"
+
+
+def timer_of(prefix: bytes, sub: bytes, value: bytes) -> Timer:
+    """Decode the entry of a timer."""
+    return Timer(decode_time(value), _DOMAINS[prefix[0]], decode_key(sub[1:]) if sub[0] else None, key_of(prefix))
+
+
+def _window_start(entry: Entry) -> float:
+    """Tell when the window of an entry starts, in milliseconds.
+
+    Raises:
+        DefinitionError: It is of no window.
+    """
+    window = entry.entry if entry.namespace is None else entry.namespace
+    start = window[0] if isinstance(window, tuple) and window else window
+    if isinstance(start, datetime) or type(start) is int:
+        return _milliseconds(start)
+    raise DefinitionError(f"scan(windows=): the entry of key {entry.key!r} is of no window, but of {window!r}")
+
+
+def _first(view: View, reader: EntryReader) -> Entry | None:
+    """Return the entry with the least key, if there is one."""
+    first = next(view.stored(reader, *reader.range), None)
+    return None if first is None else reader.entry(*first)
+
+
+def _fits(key: Any, there: Any, *, is_part: bool = False) -> bool:
+    """Tell whether a key, or the beginning of one, may be a key of a table with another one."""
+    if isinstance(key, tuple) and isinstance(there, tuple):
+        same = len(key) <= len(there) if is_part else len(key) == len(there)
+        return same and all(map(_fits, key, there))
+    return type(key) is type(there)
+
+
+def _range_of(windows: Any) -> tuple[int, int]:
+    if not isinstance(windows, tuple | list) or len(windows) != 2:
+        raise DefinitionError(f"scan(windows={windows!r}): give two times, (from, to)")
+    return _milliseconds(windows[0]), _milliseconds(windows[1])
+
+
+def _milliseconds(time: Time) -> int:
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return instant_ms(time)
+    if type(time) is not int:
+        raise DefinitionError(f"scan(windows=): {time!r} is no time: give milliseconds, or a datetime with a zone")
+    return time
+
+
+def _kinds(key: Any) -> Any:
+    return tuple(map(_kinds, key)) if isinstance(key, tuple) else type(key)
+
+
+def _encode_token(log_id: str, sequence: int, address: bytes) -> str:
+    return urlsafe_b64encode(msgspec.msgpack.encode((log_id, sequence, address))).decode()
+
+
+def _decode_token(token: str) -> tuple[str, int, bytes]:
+    try:
+        return _token(urlsafe_b64decode(token.encode()))
+    except (ValueError, AttributeError) as error:
+        raise DefinitionError(f"after={token!r} is no token of a scan") from error

@@ -1,0 +1,638 @@
+"""The tables of a job, by name: followed in this program, or kept level by another one and read."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from keyed.background import Background, Status
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.changelog.model import Changelog, batch_id
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import DefinitionError, LocalStoreError, StateAccessError, TableNotFound
+from keyed.functions import Function, declared_states
+from keyed.recovery.cut import header_of
+from keyed.restoring import RestorePoint
+from keyed.stores.database import is_locked
+from keyed.stores.version_store import Extent
+from keyed.tables.follower import FolderReader, Follower, Lag
+from keyed.tables.operator_view import AsOf, Operator, Position, View, Viewing
+from keyed.tables.state_table import StateTable, TimersTable
+from keyed.tables.subscription import Feed
+from keyed.vectorized import VectorizedFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HOUR_MS = 3_600_000
+#: Seconds from one look at a changelog that nobody follows to the next, while a batch is waited for.
+_LOOK_AGAIN = 0.05
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+Types = Function | Mapping[str, Any] | None
+
+
+class _Tables(Mapping[str, StateTable]):
+    """Tables by name, over one or several operators."""
+
+    def __init__(self, operators: dict[str, Operator]) -> None:
+        self._operators = operators
+
+    @abstractmethod
+    def _viewing(self, operator: Operator) -> Viewing:
+        """Return what opens an operator's state for an answer."""
+
+    def _feed(self, operator: Operator) -> Feed | None:
+        """Tell where changes come from; ``None`` where none come."""
+        return None
+
+    @abstractmethod
+    def _all(self) -> AbstractContextManager[Snapshot]:
+        """Return all tables as one batch left them."""
+
+    def _names(self) -> dict[str, tuple[Operator, str]]:
+        """Return where each table is. A name that several operators have is ``operator.state``."""
+        found: dict[str, list[tuple[Operator, str]]] = {}
+        for operator in self._operators.values():
+            operator.source.held.check_open()
+            store = operator.source.held.store
+            if store.extent is not None:
+                for state in store.batch(store.extent.newest).states:
+                    found.setdefault(state, []).append((operator, state))
+        return {
+            name if len(places) == 1 else f"{operator.name}.{name}": (operator, name)
+            for name, places in found.items()
+            for operator, _ in places
+        }
+
+    def __getitem__(self, name: str) -> StateTable:
+        names = self._names()
+        if name not in names:
+            there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
+            raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
+        operator, state = names[name]
+        return StateTable(operator.name, state, self._viewing(operator), self._feed(operator))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+        """Run a SQL query over the tables, all as one batch left them. Needs DuckDB: ``keyed[sql]``.
+
+        The columns are those of `StateTable.dataset`. The query cannot reach files, the network or this program.
+
+        Args:
+            query: One statement, in DuckDB's dialect.
+            parameters: Values for ``?`` in it, or by name for ``$name``.
+
+        Raises:
+            DefinitionError: The query is no SQL, or names what is not there.
+            QueryFailed: It failed while it ran.
+        """
+        from keyed.tables.sql import run_sql
+
+        with self._all() as tables:
+            return run_sql(tables, query, parameters)
+
+    @property
+    def timers(self) -> TimersTable:
+        """The pending timers.
+
+        Raises:
+            DefinitionError: There are several operators: use `timers_of`.
+        """
+        if len(self._operators) > 1:
+            first = next(iter(self._operators))
+            raise DefinitionError(
+                f"timers: there are several operators; use timers_of({first!r}), over HTTP ?operator={first}"
+            )
+        return self.timers_of(next(iter(self._operators)))
+
+    def timers_of(self, operator: str) -> TimersTable:
+        """Return the pending timers of an operator."""
+        if operator not in self._operators:
+            raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
+        return TimersTable(operator, self._viewing(self._operators[operator]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the state. Closing again does nothing."""
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """The state that answers are taken from, by operator."""
+        found = {}
+        for name, operator in self._operators.items():
+            with self._viewing(operator)(None) as view:
+                found[name] = view.position
+        return found
+
+
+class Snapshot(_Tables):
+    """The tables as one batch left them, for as long as the snapshot is open. `StateTables.snapshot` opens one."""
+
+    def __init__(self, operators: dict[str, Operator], commits: Mapping[str, int]) -> None:
+        super().__init__(operators)
+        with ExitStack() as stack:
+            self._views = {name: stack.enter_context(operators[name].view(commit)) for name, commit in commits.items()}
+            self._context = stack.pop_all()
+        self.batch = next(iter(self._views.values())).position.batch
+
+    def _viewing(self, operator: Operator) -> Viewing:
+        def view(as_of: AsOf) -> AbstractContextManager[View]:
+            if as_of not in (None, self.batch):
+                raise DefinitionError(
+                    f"as_of={as_of!r}: the snapshot is of batch {self.batch}; ask the tables for others"
+                )
+            if not self._views:
+                raise StateAccessError(f"the snapshot of batch {self.batch} is closed; ask within its with block")
+            return nullcontext(self._views[operator.name])
+
+        return view
+
+    def close(self) -> None:
+        """Let go of the state. Closing again does nothing."""
+        self._views = {}
+        self._context.close()
+
+    def _all(self) -> AbstractContextManager[Snapshot]:
+        return nullcontext(self)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of batch {self.batch}: {', '.join(self) or 'no tables'}>"
+
+
+class StateTables(_Tables):
+    """The tables of a job's operators, a mapping from names to `StateTable`. `open_tables` opens them.
+
+    Answers are taken from whole batches that all key groups of all operators have committed, and nothing else. When
+    following ends with an error, every later read raises that error.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(
+        self, path: Path, operators: dict[str, Operator], context: ExitStack, types: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(operators)
+        self.path = path
+        self._context = context
+        self._changed = threading.Condition()
+        self._every = 1.0
+        self._following = Background(f"tables of {', '.join(operators)}", self._step, may_pass=self._may_pass)
+        for operator in operators.values():
+            operator.source.held.check = self._following.check
+            operator.source.held.is_stopping = lambda: self._following.is_stopping
+        self._types: Mapping[str, Any] = types or {}
+
+    def _viewing(self, operator: Operator) -> Viewing:
+        return lambda as_of: operator.view(self._commit(operator, as_of))
+
+    def _all(self) -> AbstractContextManager[Snapshot]:
+        return self.snapshot()
+
+    def _commit(self, operator: Operator, as_of: AsOf) -> int:
+        """Return the commit of an operator that an answer is taken from."""
+        if as_of is None:
+            return operator.extent.newest if len(self._operators) == 1 else self._level()[operator.name]
+        if isinstance(as_of, datetime):
+            if as_of.tzinfo is None:
+                raise DefinitionError(f"as_of={as_of!r} has no time zone; give an aware datetime")
+            operators = self._operators.values()
+            as_of = min(batch_id(each.extent.batch_of(each.commit_at(as_of))) for each in operators)
+        if type(as_of) is not int:
+            raise DefinitionError(f"as_of={as_of!r}: give the id of a batch or an aware datetime")
+        return operator.commit_of(as_of)
+
+    def _level(self) -> dict[str, int]:
+        """Return the newest commits of one batch, by operator."""
+        operators = self._operators
+        batch = batch_id(min(operator.extent.batch for operator in operators.values()))
+        while True:
+            commits = {name: operator.commit_of(batch) for name, operator in operators.items()}
+            stores = ((operator.source.held.store, commits[name]) for name, operator in operators.items())
+            # When the job was restored, a batch of one operator may be of the job before. Their times tell them apart.
+            if len({store.batch(commit).processing_time for store, commit in stores}) == 1 or all(
+                len(operator.extent.eras) == 1 for operator in operators.values()
+            ):
+                return commits
+            batch -= 1
+
+    @property
+    def batch(self) -> int:
+        """Id of the newest batch that can be asked for; −1 before the first one."""
+        operator = next(iter(self._operators.values()))
+        try:
+            return batch_id(operator.extent.batch_of(self._commit(operator, None)))
+        except TableNotFound:
+            return -1
+
+    @property
+    def rebuilds(self) -> int:
+        """How often a store was rebuilt since the tables were opened."""
+        return sum(getattr(operator.source, "rebuilds", 0) for operator in self._operators.values())
+
+    def poll(self) -> int:
+        """Apply what the changelogs have and the tables lack; of tables that are only read, take in what was written.
+
+        Returns:
+            How many records were applied.
+
+        Raises:
+            ChangelogError: A changelog cannot be read, or is damaged.
+            DefinitionError: ``types`` has a name that no state has.
+            StateAccessError: The tables are closed.
+            KeyedError: The error that following in a thread ended with.
+        """
+        self.check()
+        began = time.monotonic()
+        before = self._extents()
+        applied = sum(operator.source.poll() for operator in self._operators.values())
+        if self._extents() != before:
+            with self._changed:
+                self._changed.notify_all()
+        self._check_types()
+        self._following.succeeded(began)
+        return applied
+
+    def _step(self) -> float:
+        self.poll()
+        return self._every
+
+    def _may_pass(self, error: Exception) -> bool:
+        return all(operator.source.may_pass(error) for operator in self._operators.values())
+
+    def check(self) -> None:
+        """Raise the error that following ended with, as every read does; each time with that error as its cause.
+
+        Raises:
+            StateAccessError: The tables are closed, or belong to the process that this one was forked from.
+        """
+        for operator in self._operators.values():
+            operator.source.held.check_open()
+
+    @property
+    def status(self) -> Status:
+        """The status of following: starting until the first look succeeded, then following, failed or closed."""
+        return self._following.status
+
+    @property
+    def trouble(self) -> str:
+        """The error of the last look, which is retried, or that following ended with; empty if there is none."""
+        error = self._following.error or self._following.trouble
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    @property
+    def failures(self) -> int:
+        """How many looks of the thread that `start` began failed so far."""
+        return self._following.failures
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last look that succeeded began, so that answers are at most so old; ``None`` before it."""
+        return self._following.age
+
+    def _check_types(self) -> None:
+        """Check the names that types were given for, as soon as all states are known."""
+        stores = {name: operator.source.held.store for name, operator in self._operators.items()}
+        if not self._types or any(store.extent is None for store in stores.values()):
+            return
+        known = {
+            name: None
+            for operator, store in stores.items()
+            if store.extent is not None
+            for state in store.batch(store.extent.newest).states
+            for name in (state, f"{operator}.{state}")
+        }
+        for name in self._types:
+            if name not in known:
+                there = ", ".join(state for state in known if "." not in state) or "none"
+                raise DefinitionError(f"types: there is no state {name!r}; the states are: {there}")
+        self._types = {}
+
+    def _extents(self) -> list[Extent | None]:
+        return [operator.source.held.store.extent for operator in self._operators.values()]
+
+    def start(self, every: float = 1.0, *, wait: bool = True) -> Self:
+        """Follow in a thread of its own, and return when that has looked once.
+
+        While a changelog cannot be read or the disk is full, the thread tries again. Any other error ends following:
+        every later read raises it.
+
+        Args:
+            every: Seconds from one look at the changelogs to the next.
+            wait: Whether to wait for the first look, which applies all that the changelogs have.
+
+        Raises:
+            KeyedError: The first look failed for good. The tables are closed.
+        """
+        if self._following.is_running:
+            raise DefinitionError("start: the tables follow their changelogs already")
+        if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every < math.inf:
+            raise DefinitionError(f"start(every={every!r}): give seconds, a number above 0")
+        self.check()
+        self._every = every
+        self._following.start()
+        if wait:
+            try:
+                self._following.wait()
+                self._following.check()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def stop(self) -> None:
+        """End the thread that `start` began.
+
+        Raises:
+            KeyedError: The error that it ended with.
+        """
+        self._following.stop()
+        self._following.check()
+
+    def wait_for(self, position: int | Position, timeout: float = 30.0) -> int:
+        """Wait until the tables have a batch: what was written before it was committed is seen then.
+
+        Args:
+            position: Id of the batch, as `keyed.Progress.batch_id` has it, or a `Position`.
+            timeout: Seconds.
+
+        Returns:
+            The newest batch.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            DefinitionError: ``position`` is neither.
+            KeyedError: What following failed with.
+        """
+        batch = position.batch if isinstance(position, Position) else position
+        if type(batch) is not int:
+            raise DefinitionError(f"wait_for({position!r}): give the id of a batch, or a Position")
+        if not self._wait(lambda: self.batch >= batch, timeout):
+            raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
+        return self.batch
+
+    def _feed(self, operator: Operator) -> Feed:
+        return Feed(operator, lambda: self._commit(operator, None), self._wait, lambda: self.status)
+
+    def _wait(self, is_there: Callable[[], bool], timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not is_there():
+            self.check()
+            left = _LOOK_AGAIN if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            is_followed = self._following.is_running
+            if not is_followed and self.poll():
+                continue
+            with self._changed:
+                if not is_there():
+                    self._changed.wait(min(left, 10 * _LOOK_AGAIN if is_followed else _LOOK_AGAIN))
+        return True
+
+    def snapshot(self, as_of: AsOf = None) -> Snapshot:
+        """Return the tables as the newest batch, or an older one, left them; to be closed, best by ``with``.
+
+        Raises:
+            HistoryCompacted: The batch is older than the history that is kept.
+            TableNotFound: There is no batch yet.
+        """
+        if as_of is None:
+            return Snapshot(self._operators, self._level())
+        return Snapshot(
+            self._operators, {name: self._commit(operator, as_of) for name, operator in self._operators.items()}
+        )
+
+    def lag(self) -> Lag:
+        """Tell how far the tables are behind their changelogs.
+
+        Raises:
+            DefinitionError: The tables are only read here: the program that keeps them level knows.
+            ChangelogError: A changelog cannot be read, or is damaged.
+        """
+        self.check()
+        found = [follower.lag() for follower in self._followers("lag")]
+        return Lag(sum(lag.records for lag in found), max(lag.seconds for lag in found))
+
+    def take_over(self) -> dict[str, RestorePoint]:
+        """End following, apply what the changelogs have, and give what a new query is restored from.
+
+        Stop the job first, or cut it off: what it commits from now on is not in what the new query takes up.
+
+        Returns:
+            What to give as ``restore_from=``, by operator: it reads from the changelog only what these tables lack.
+
+        Raises:
+            DefinitionError: The tables are only read here.
+            ChangelogError: A changelog cannot be read, or is damaged.
+        """
+        followers = self._followers("take_over")
+        self.stop()
+        self.poll()
+        self.close()
+        points = (RestorePoint(follower.changelog, standby=str(self.path)) for follower in followers)
+        return dict(zip(self._operators, points, strict=True))
+
+    def _followers(self, what: str) -> list[Follower]:
+        followers = [each.source for each in self._operators.values() if isinstance(each.source, Follower)]
+        if len(followers) < len(self._operators):
+            raise DefinitionError(f"{what}: the tables are only read here; open them with their changelogs")
+        return followers
+
+    def close(self) -> None:
+        """End following and let go of the folder. Closing again does nothing."""
+        if not self._following.is_inherited:
+            self._following.close()
+            self._context.close()
+
+    def __repr__(self) -> str:
+        of = f"StateTables of {', '.join(self._operators)}"
+        try:
+            return f"<{of} at batch {self.batch}, {self.status.value}: {', '.join(self) or 'no tables'}>"
+        except Exception as error:  # noqa: BLE001 - following may have ended with any
+            return f"<{of}, {self.status.value}: {error}>"
+
+
+def open_tables(
+    changelog: Changelog | Iterable[Changelog],
+    path: str | os.PathLike[str],
+    *,
+    types: Function | Mapping[str, Any] | None = None,
+    history: Duration = _HOUR_MS,
+) -> StateTables:
+    """Open the state that changelogs hold as tables, in local stores that are kept level with them.
+
+    Nothing is read before `StateTables.poll` or `StateTables.start`. A folder of earlier tables is resumed.
+
+    Args:
+        changelog: The changelog of an operator, or those of several operators of one query. They have been written:
+            their jobs were started once.
+        path: Folder for the stores; created if missing.
+        types: Types of values by name of the state, ``operator.state`` where names meet, or the function that declares
+            the states. See `EntryReader`.
+        history: How far back, in processing time from the newest batch, past states are kept: `int` milliseconds or
+            `timedelta`. It begins with what the changelog still has when it is first followed.
+
+    Raises:
+        ChangelogError: A changelog was never written.
+        LocalStoreError: Another program keeps this folder level.
+        DefinitionError: A parameter breaks its rule, or the folder holds tables of another operator.
+    """
+    changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
+    root = _folder(path)
+    for one in [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog:
+        if not isinstance(one, Changelog):
+            raise DefinitionError(f"open_tables: {one!r:.100} is no changelog; give keyed.DirectoryChangelog(folder)")
+        if isinstance(one, DirectoryChangelog) and root.resolve() == Path(one.path).resolve():
+            raise DefinitionError(f"open_tables(path={str(path)!r}) is the changelog's own folder; give another one")
+        name = header_of(one).operator
+        if name in changelogs:
+            raise DefinitionError(f"open_tables: two changelogs are of operator {name!r}; give one of each operator")
+        changelogs[name] = one, _types(types, name)
+    if not changelogs:
+        raise DefinitionError("open_tables: give a changelog at least")
+    _check_folder(root, changelogs, f"open_tables(path={str(root)!r})")
+    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types)
+
+
+def keep_tables(
+    path: str | os.PathLike[str], changelogs: Mapping[str, Changelog], functions: Mapping[str, Function]
+) -> StateTables:
+    """Open the tables of a query that is about to start.
+
+    Args:
+        path: Folder for the stores; created if missing.
+        changelogs: The changelog, which need not be written yet, of each operator by its name.
+        functions: The function of each operator by its name.
+
+    Raises:
+        DefinitionError: The folder holds tables of another query.
+        LocalStoreError: Another program keeps this folder level.
+    """
+    root = _folder(path)
+    _check_folder(root, functions, f"tables={str(root)!r}")
+    return _follow(root, {name: (log, _types(functions[name], name)) for name, log in changelogs.items()}, _HOUR_MS)
+
+
+def _follow(
+    root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]], history_ms: int, types: Types = None
+) -> StateTables:
+    operators: dict[str, Operator] = {}
+    with ExitStack() as stack:
+        for name, (changelog, types_of) in changelogs.items():
+            try:
+                source = Follower(name, changelog, root / name, history_ms)
+            except LocalStoreError as error:
+                if is_locked(error):
+                    raise LocalStoreError(
+                        f"{root / name} is kept level by another program, or by tables of this one that are "
+                        f"open; read it with keyed.tables.read_tables({str(root)!r}), or give another folder"
+                    ) from error
+                raise
+            stack.callback(source.close)
+            operators[name] = Operator(name, source, types_of)
+        return StateTables(root, operators, stack.pop_all(), _named_types(types))
+
+
+def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
+    """Open tables that another program on this machine keeps level, only to read them.
+
+    They show what that program had written when they were opened, and then with each `StateTables.poll`.
+
+    Args:
+        path: The folder that was given to `open_tables`.
+        types: As for `open_tables`.
+
+    Raises:
+        DefinitionError: ``types`` has a name that no state has.
+        LocalStoreError: The folder holds no tables.
+    """
+    return _read(_folder(path), lambda operator: _types(types, operator), types)
+
+
+def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Function]) -> StateTables:
+    """Open the tables that a query has kept, only to read them.
+
+    Args:
+        path: The folder that was given to `keep_tables`.
+        functions: The function of each operator by its name.
+    """
+    return _read(_folder(path), lambda operator: _types(functions.get(operator), operator))
+
+
+def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types = None) -> StateTables:
+    operators: dict[str, Operator] = {}
+    with ExitStack() as stack:
+        for folder in _operator_folders(root):
+            source = FolderReader(folder)
+            stack.callback(source.close)
+            operators[folder.name] = Operator(folder.name, source, types_of(folder.name))
+        if not operators:
+            raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
+        tables = StateTables(root, operators, stack.pop_all(), _named_types(types))
+        stack.callback(tables.close)
+        # It checks the names in types.
+        tables.poll()
+        stack.pop_all()
+    return tables
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if not text or "\0" in text or "://" in text:
+        raise DefinitionError(f"path={path!r} is not the path of a folder on this machine")
+    return Path(text)
+
+
+def _check_folder(root: Path, operators: Collection[str], what: str) -> None:
+    """Check that a folder holds tables of these operators alone: readers would show those of others as they were."""
+    others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in operators)
+    if others:
+        raise DefinitionError(
+            f"{what} holds tables of operator {others[0]!r}, which this query does not have; give it a folder of its "
+            "own"
+        )
+
+
+def _operator_folders(root: Path) -> list[Path]:
+    """Return the folders of operators in a folder of tables."""
+    found = sorted(root.iterdir()) if root.is_dir() else ()
+    return [folder for folder in found if folder.is_dir() and _NAME.fullmatch(folder.name)]
+
+
+def _types(types: Types, operator: str) -> Mapping[str, Any]:
+    """Return the types of an operator's values, by state."""
+    if types is None:
+        return {}
+    if isinstance(types, Mapping):
+        return {str(name).removeprefix(f"{operator}."): type_ for name, type_ in types.items()}
+    if not isinstance(types, Function) and not (isinstance(types, type) and issubclass(types, Function)):
+        raise DefinitionError(
+            f"types={types!r:.100}: give a dict of types by state, or the function that declares them"
+        )
+    if isinstance(types, VectorizedFunction):
+        return {}
+    return {name: state for name, (_, state) in declared_states(types).items()}
+
+
+def _named_types(types: Types) -> Mapping[str, Any]:
+    return types if isinstance(types, Mapping) else {}

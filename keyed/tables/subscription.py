@@ -1,0 +1,326 @@
+"""Push: a table's state, and then every change of it, batch by batch, from wherever a reader left off."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from bisect import bisect_left
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Literal, Self
+
+import attrs
+import msgspec
+
+from keyed.background import Status
+from keyed.changelog.model import batch_id
+from keyed.errors import DefinitionError, HistoryCompacted, TableNotFound
+from keyed.tables.entries import Entry, EntryReader
+from keyed.tables.operator_view import ChangedEntries, Operator
+
+#: Entries of a snapshot, or changes of a batch, that are given at a time, and the bytes of their values after which no
+#: more are.
+_PART_ENTRIES, _PART_BYTES = 1_000, 256 << 10
+#: How long a thread waits for an asynchronous reader, which may have gone away meanwhile, seconds.
+_ASYNC_WAIT = 1.0
+_address_of = attrgetter("address")
+
+
+@attrs.frozen(kw_only=True)
+class Change:
+    """An entry as a batch left it.
+
+    Attributes:
+        kind: ``"snapshot"`` for an entry of the state that a subscription begins with, else ``"change"``.
+        batch: Id of the batch, from 0, as progress and sinks have it.
+        key: The key.
+        namespace: The namespace beside the key; ``None`` is the state itself.
+        entry: Which entry of the key, as `Entry.entry` has it.
+        old: The value before the batch; ``None`` if there was none, and in a snapshot.
+        new: The value after it; ``None`` if it is gone.
+        removed: Whether it is gone: a map may hold ``None``.
+        token: What goes on behind this change: text for ``subscribe(after=)``.
+    """
+
+    kind: Literal["snapshot", "change"]
+    batch: int
+    key: Any
+    namespace: Any
+    entry: Any
+    old: Any
+    new: Any
+    removed: bool
+    token: str
+
+
+class Token(msgspec.Struct, array_like=True, frozen=True):
+    """Where a subscription is.
+
+    Attributes:
+        log_id: Identity of the changelog.
+        batch: Number of the commit, from 1, that the last change is of.
+        address: The address of the last entry given; of a whole batch ``None``.
+        in_snapshot: Whether it was part of the snapshot.
+    """
+
+    log_id: str
+    batch: int
+    address: bytes | None
+    in_snapshot: bool
+
+    def __str__(self) -> str:
+        return urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
+
+    @classmethod
+    def of(cls, text: str) -> Token:
+        """Read a token.
+
+        Raises:
+            DefinitionError: It is none.
+        """
+        try:
+            return _decode(urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)))
+        except (ValueError, AttributeError) as error:
+            raise DefinitionError(f"after={text!r} is no token of a subscription") from error
+
+
+_decode = msgspec.msgpack.Decoder(Token).decode
+
+
+@attrs.frozen
+class Feed:
+    """Where changes of an operator's tables come from.
+
+    Attributes:
+        operator: The operator.
+        shown: Gives the newest commit of it that is shown.
+        wait: Waits until something is so, for so many seconds at most or for ever; gives whether it is.
+        status: Returns the status of what follows the operator.
+    """
+
+    operator: Operator
+    shown: Callable[[], int]
+    wait: Callable[[Callable[[], bool], float | None], bool]
+    status: Callable[[], Status]
+
+
+class Subscription(Iterator[Change], AsyncIterator[Change]):
+    """The changes of a table: first the state as one batch left it, then what each later batch changed, in order.
+
+    Each change comes once. A reader that was away for longer than the history goes back, or whose token is of another
+    changelog, gets the state anew, in changes of kind ``"snapshot"``: what it had before is to be dropped at the first
+    of them, and `resets` counts it.
+
+    Iterating waits for changes; `take` waits for at most its timeout; ``async for`` waits in a thread, and may be
+    cancelled at any await: a change is delivered, or will be. Nothing is kept for a reader but a part of a batch: a
+    slow one reads from the history, until it is behind that. When following ends with an error, reading raises it.
+
+    Attributes:
+        resets: How often the state was given anew.
+        token: The token of the last change that was delivered, for ``subscribe(after=)``; ``None`` before the first.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        feed: Feed,
+        within: Callable[[EntryReader], tuple[bytes, bytes]],
+        after: str | None,
+    ) -> None:
+        self._state = state
+        self._feed = feed
+        self._within = within
+        # ChangedEntries that were read and not delivered.
+        self._given: deque[Change] = deque()
+        # Held while they are read: a thread whose reader was cancelled is not done yet.
+        self._lock = threading.Lock()
+        self._reading: asyncio.Future[bool] | None = None
+        # What the batch changed of which a part was read: readers share it, as long as one has it.
+        self._partly: ChangedEntries | None = None
+        self.resets = 0
+        self.token: str | None = None
+        # What was read last; `None` before the snapshot.
+        self._at: Token | None = None
+        if after in ("now", "beginning"):
+            operator = feed.operator
+            with operator.view(feed.shown() if after == "now" else operator.extent.oldest) as view:
+                now = after == "now"
+                self._at = Token(view.at.log_id, view.at.batch, None if now else b"", not now)
+        elif after is not None:
+            self._at = Token.of(after)
+
+    def take(self, timeout: float | None = None) -> list[Change]:
+        """Return the next changes: those of one batch, or a part of them or of the snapshot where there are many.
+
+        Args:
+            timeout: Seconds to wait for them; for ever if ``None``.
+
+        Returns:
+            The changes; none if the time is over.
+        """
+        if not self._fill(timeout):
+            return []
+        changes, self._given = self._given, deque()
+        self.token = changes[-1].token
+        return list(changes)
+
+    @property
+    def status(self) -> Status:
+        """The status of following: see `StateTables.status`."""
+        return self._feed.status()
+
+    def __repr__(self) -> str:
+        return f"<Subscription to {self._state}, {self.status.value}, after {self.token}>"
+
+    def __next__(self) -> Change:
+        self._fill(None)
+        return self._deliver()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._given:
+            reading = self._begin_reading()
+            await asyncio.wait((reading,))
+            reading.result()
+        return self._deliver()
+
+    def _begin_reading(self) -> asyncio.Future[bool]:
+        """Read in a thread, unless one reads already whose reader was cancelled: what it reads is for the next one."""
+        loop = asyncio.get_running_loop()
+        if self._reading is None or self._reading.get_loop() is not loop:
+            self._reading = loop.run_in_executor(None, self._fill, _ASYNC_WAIT)
+            self._reading.add_done_callback(self._end_reading)
+        return self._reading
+
+    def _end_reading(self, reading: asyncio.Future[bool]) -> None:
+        if self._reading is reading:
+            self._reading = None
+        if not reading.cancelled():
+            # Nobody may wait for it any more. The next one who reads meets the same error.
+            reading.exception()
+
+    def _deliver(self) -> Change:
+        change = self._given.popleft()
+        self.token = change.token
+        return change
+
+    def _fill(self, timeout: float | None) -> bool:
+        """Read changes, unless there are some that were not delivered. Whether there are any."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._locked(timeout) as is_locked:
+            while is_locked and not self._given:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                try:
+                    if not self._read(left):
+                        return False
+                except HistoryCompacted:
+                    self._at = None
+                    self.resets += 1
+        return bool(self._given)
+
+    @contextmanager
+    def _locked(self, timeout: float | None) -> Iterator[bool]:
+        is_locked = self._lock.acquire(timeout=-1 if timeout is None else max(timeout, _ASYNC_WAIT))
+        try:
+            yield is_locked
+        finally:
+            if is_locked:
+                self._lock.release()
+
+    def _read(self, timeout: float | None) -> bool:
+        """Read a part of the snapshot or the changes of a batch, which may be none. Whether there was one."""
+        at = self._at
+        if at is None or at.in_snapshot:
+            self._read_snapshot(at)
+            return True
+        if not self._feed.wait(lambda: self._is_there(at), timeout):
+            return False
+        number = self._next(at)
+        with self._feed.operator.view(number) as view:
+            if not view.at.follows or number <= view.extent.oldest:
+                raise HistoryCompacted(f"the changes of batch {view.position.batch} are not kept")
+            first, end = self._within(view.reader(self._state))
+            if at.address is not None:
+                first = max(first, at.address + b"\x00")
+            log_id, batch = view.at.log_id, view.at.batch
+            changes = view.changes(self._state)
+            given: list[Change] = []
+            size, rest = 0, None
+            for change in islice(changes, bisect_left(changes, first, key=_address_of), None):
+                if change.address >= end:
+                    break
+                if size > _PART_BYTES or len(given) == _PART_ENTRIES:
+                    rest = changes
+                    break
+                token = Token(log_id, batch, change.address, False)
+                given.append(_change("change", token, change.entry, change.old, removed=change.removed))
+                size += change.size
+        self._pass(given, Token(log_id, batch, None, False) if rest is None else token)
+        self._partly = rest
+        return True
+
+    def _pass(self, given: list[Change], at: Token) -> None:
+        """Move on, when all was read: what fails in the middle is read again."""
+        self._given.extend(given)
+        self._at = at
+
+    def _is_there(self, at: Token) -> bool:
+        """Tell whether what follows a token can be read, or never will."""
+        try:
+            return self._next(at) <= self._feed.shown()
+        except HistoryCompacted:
+            return True
+        except TableNotFound:
+            # It is being rebuilt.
+            return False
+
+    def _next(self, at: Token) -> int:
+        """Return the commit that has what follows a token; that of the token itself if there is more of it.
+
+        Raises:
+            HistoryCompacted: The token's batch is not kept.
+        """
+        commit = self._feed.operator.extent.commit_of(at.batch, at.log_id)
+        if commit is None:
+            raise HistoryCompacted(f"batch {batch_id(at.batch)} of the changelog {at.log_id} is not kept")
+        return commit + (at.address is None)
+
+    def _read_snapshot(self, at: Token | None) -> None:
+        with self._feed.operator.view(self._feed.shown() if at is None else self._next(at)) as view:
+            log_id, number = view.at.log_id, view.at.batch
+            reader = view.reader(self._state)
+            first, end = self._within(reader)
+            if at is not None and at.address:
+                first = max(first, at.address + b"\x00")
+            address, size = None, 0
+            given = []
+            self._partly = None
+            for prefix, sub, value in islice(view.scan(reader, first, end), _PART_ENTRIES):
+                address = prefix + sub
+                size += len(value)
+                token = Token(log_id, number, address, True)
+                given.append(_change("snapshot", token, reader.entry(prefix, sub, value), None, removed=False))
+                if size > _PART_BYTES:
+                    break
+        self._pass(given, Token(log_id, number, address, address is not None))
+
+
+def _change(kind: Literal["snapshot", "change"], token: Token, entry: Entry, old: Any, *, removed: bool) -> Change:
+    return Change(
+        kind=kind,
+        batch=batch_id(token.batch),
+        key=entry.key,
+        namespace=entry.namespace,
+        entry=entry.entry,
+        old=old,
+        new=entry.value,
+        removed=removed,
+        token=str(token),
+    )

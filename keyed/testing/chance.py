@@ -1,0 +1,43 @@
+"""Chance at its extremes: what `random` and NumPy draw next is low, high, or drawn with another seed.
+
+Hypothesis seeds both alike before each example, so two runs of an example would draw the same; and what is drawn with
+a small probability, as by ``random.random() < 0.001``, would hardly ever be seen. The first numbers are made the
+lowest, or the highest, that there are; those after them follow a seed, for functions that draw until one fits.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Literal
+
+Luck = Literal["low", "high", "seeded"]
+#: How many words of 32 bits are extreme: those of half as many floating-point numbers.
+_EXTREME_WORDS = 64
+
+
+def _undone(word: int) -> int:
+    """Return the word of a Mersenne twister that is tempered to this one."""
+    word ^= word >> 18
+    word ^= (word << 15) & 0xEFC60000
+    undone = word
+    for _ in range(5):
+        undone = word ^ ((undone << 7) & 0x9D2C5680)
+    word = undone & 0xFFFFFFFF
+    for _ in range(3):
+        undone = word ^ (undone >> 11)
+    return undone & 0xFFFFFFFF
+
+
+_HIGHEST = _undone(0xFFFFFFFF)
+
+
+def draw_next(luck: Luck, seed: int) -> None:
+    """Set what `random`, and NumPy if it is loaded, draw next."""
+    words = list(random.Random(seed).getstate()[1][:-1])  # noqa: S311 - chance of tests
+    if luck != "seeded":
+        words[:_EXTREME_WORDS] = [0 if luck == "low" else _HIGHEST] * _EXTREME_WORDS
+    random.setstate((3, (*words, 0), None))
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.set_state(("MT19937", words, 0, 0, 0.0))

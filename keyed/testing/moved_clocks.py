@@ -1,0 +1,83 @@
+"""Clocks that read another time: those of `time` and `datetime`, for the user's own code.
+
+A second run a few milliseconds after the first one is on the same day, mostly in the same second, and before every
+time-out. In the process of `keyed.testing.other_process` the user's code reads a clock that is more than a year ahead,
+at another time of day, and passes a minute at each look. Libraries read the machine's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from itertools import count
+from typing import Any
+
+#: Another year, month, day of the month and of the week, hour, minute and second.
+_AHEAD = 401 * 86_400 + 5 * 3_600 + 17 * 60 + 23.457
+_PER_LOOK = 61.7
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+
+
+def move_clocks() -> None:
+    """Move the clocks of this process, which has to be one that nobody else uses, before user code is imported."""
+    looks = count()
+
+    def moved() -> float:
+        """Return by how many seconds the caller's caller reads another time."""
+        caller = sys._getframe(2).f_globals  # noqa: SLF001 - there is no other way to the caller
+        if str(caller.get("__name__")).partition(".")[0] in ("keyed", "windows"):
+            return 0
+        file = str(caller.get("__file__") or caller.get("__spec__") or "")
+        return 0 if file.startswith(_LIBRARIES) or "frozen" in file else _AHEAD + _PER_LOOK * next(looks)
+
+    def seconds(real: Callable[[], float]) -> Callable[[], float]:
+        @wraps(real)
+        def read() -> float:
+            return real() + moved()
+
+        return read
+
+    def nanoseconds(real: Callable[[], int]) -> Callable[[], int]:
+        @wraps(real)
+        def read() -> int:
+            return real() + int(moved() * 1e9)
+
+        return read
+
+    now = time.time
+
+    def shown(real: Callable[..., Any], given: int) -> Callable[..., Any]:
+        """Return a function that shows the time, which is the present one if it has not more arguments than so."""
+
+        @wraps(real)
+        def show(*arguments: Any) -> Any:
+            if len(arguments) > given:
+                return real(*arguments)
+            instant: Any = now() + moved()
+            return real(*arguments, instant if given == 0 and real is not asctime else localtime(instant))
+
+        return show
+
+    localtime, asctime = time.localtime, time.asctime
+    for name in ("time", "monotonic", "perf_counter"):
+        setattr(time, name, seconds(getattr(time, name)))
+        setattr(time, f"{name}_ns", nanoseconds(getattr(time, f"{name}_ns")))
+    for name, given in (("localtime", 0), ("gmtime", 0), ("ctime", 0), ("asctime", 0), ("strftime", 1)):
+        setattr(time, name, shown(getattr(time, name), given))
+
+    def present(cls: type[datetime], tz: Any = None) -> datetime:
+        return cls.fromtimestamp(now() + moved(), tz)
+
+    def present_utc(cls: type[datetime]) -> datetime:
+        return cls.fromtimestamp(now() + moved(), UTC).replace(tzinfo=None)
+
+    # `date.today` and `datetime.today` ask `time.time`; these two do not, and their class cannot be set attributes.
+    methods: Any = gc.get_referents(datetime.__dict__)[0]
+    methods |= {"now": classmethod(present), "utcnow": classmethod(present_utc)}
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))

@@ -1,0 +1,281 @@
+"""Another process that runs scripts again: one that orders sets in another way, at another time, with other chance.
+
+The order of a set of text is chosen by ``PYTHONHASHSEED`` when Python starts, so no run in this process shows another
+one.
+
+**Format.** Both pipes carry frames: the length in 8 bytes, big-endian, then the content. A request is
+``(function, options, steps of each script)`` by cloudpickle. An answer is JSON: a list with the text of each script's
+outcome, or the text of an error.
+
+**Unpickling.** The project unpickles no state, no log and no network data. This module is the exception that it needs
+for code: functions, keys given as lambdas and rows of the user's classes have no other form. Three things keep it
+narrow, and `tests/test_structure.py` and ``tests/keyed/testing/test_other_process.py`` hold them:
+
+- Requests come from one anonymous pipe. Its writing end is held by the process that made the request, is not inherited
+  by the programs that process starts, and is closed by `OtherProcess.close`. The other process is given its three
+  standard streams and no further descriptor.
+- The other process refuses any standard input but a pipe, and any start but that by `OtherProcess`. The function under
+  test has an empty standard input, so it cannot take a request for its own, and nor can a program that it starts.
+- Only the other process unpickles. What it answers is read as JSON.
+
+A class that the other process can import is sent by module and name, as cloudpickle does: its code is imported there.
+Only a class that it cannot import is sent by value. A second format for those functions, options and rows that are
+plain would not spare the first one, so there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import stat
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from types import CodeType, FunctionType, TracebackType
+from typing import IO, Any, Self
+from zlib import crc32
+
+import attrs
+
+from keyed.errors import KeyedError
+from keyed.testing.chance import draw_next
+from keyed.testing.moved_clocks import move_clocks
+from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.scripts import Script, Step, text_of
+
+_PROGRAM = "from keyed.testing.other_process import _serve; _serve()"
+#: How many texts of the rows are to come in another order, and how many hash seeds are tried for that.
+_TEXTS = 5
+_SEEDS = 10
+_SHORT = 20
+#: What the environment of the other process has.
+_INSIDE = "KEYED_OTHER_PROCESS"
+#: Where the classes are that all functions derive from.
+_OWN = str(Path(__file__).parents[1])
+
+
+class NotThere(Exception):
+    """Scripts cannot be run in another process."""
+
+
+def luck_of(steps: Sequence[Step]) -> int:
+    """Return a seed for the chance of a script, the same in all processes."""
+    return crc32(repr(steps).encode())
+
+
+class OtherProcess:
+    """A process with another hash seed, which is started with the first scripts and ended by `close`.
+
+    Args:
+        texts: The text that rows hold, by example: the hash seed is one with which pairs of it come in another order.
+        constants: Text that the function's code holds, which is paired with it.
+    """
+
+    def __init__(self, texts: Iterable[set[str]], constants: set[str]) -> None:
+        # A script that tries a property where it is imported would start processes without end.
+        if _INSIDE in os.environ:
+            raise NotThere("this is the other process")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
+        path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
+        self._process = subprocess.Popen(  # noqa: S603 - ours
+            [sys.executable, "-c", _PROGRAM],
+            env=os.environ
+            | {_INSIDE: "1", "PYTHONPATH": path, "PYTHONHASHSEED": str(_other_hash_seed(texts, constants))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        self._by_value = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def run(self, scripts: Sequence[Script]) -> list[dict[str, str]]:
+        """Run scripts of one function and return the text of their outcomes.
+
+        Raises:
+            NotThere: The function cannot be sent, or the process has ended.
+        """
+        if not scripts:
+            return []
+        function, options = scripts[0].function, dict(scripts[0].options)
+        while True:
+            request = _packed((function, options, [script.steps for script in scripts]), function, self._by_value)
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            try:
+                _write(self._process.stdin, request)
+                answer = _read(self._process.stdout)
+            except BrokenPipeError:
+                answer = None
+            if answer is None:
+                self._errors.seek(0)
+                told = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise NotThere(told or "the process has ended")
+            outcomes = json.loads(answer)
+            if isinstance(outcomes, list):
+                return outcomes
+            # A module may be known to this process alone, as those that pytest imports by their files are.
+            if self._by_value:
+                raise NotThere(str(outcomes))
+            self._by_value = True
+
+
+def _packed(request: Any, function: Any, by_value: bool) -> bytes:
+    """Return the request as bytes.
+
+    Raises:
+        NotThere: Something of it cannot be sent.
+    """
+    from pyspark import cloudpickle as untyped
+
+    cloudpickle: Any = untyped
+    names = {cls.__module__ for cls in type(function).__mro__}
+    modules = [
+        sys.modules[name] for name in names if by_value and name.partition(".")[0] not in ("builtins", "keyed", "abc")
+    ]
+    modules = [module for module in modules if module.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(request))
+    except Exception as error:
+        raise NotThere(f"{type(error).__name__}: {error}") from error
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
+    """Return a hash seed with which most of the frequent texts come in another order from a set than here."""
+    often = Counter(text for each in texts for text in each)
+    frequent = sorted(often, key=lambda text: (-often[text], text))[:_TEXTS]
+    # Those of rows, which are keys and tags, before those of the code, and the most frequent one beside these.
+    pairs = [[one, other] for one, other in combinations(frequent, 2)]
+    pairs += [[one, other] for one, other in combinations([*frequent[:1], *sorted(constants)[:_TEXTS]], 2)]
+    here = [list(set(pair)) for pair in pairs]
+    program = "import json, sys; print(json.dumps([list(set(pair)) for pair in json.loads(sys.argv[1])]))"
+    best = (-1, 1)
+    for seed in random.Random(0).sample(range(1, 2**32), _SEEDS):  # noqa: S311 - chance of tests
+        environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-S", "-c", program, json.dumps(pairs)]
+        asked = subprocess.run(command, env=environment, capture_output=True, check=True)  # noqa: S603 - ours
+        there = json.loads(asked.stdout)
+        best = max(best, (sum(one != other for one, other in zip(here, there, strict=True)), seed))
+        if best[0] == len(pairs):
+            break
+    return best[1]
+
+
+def texts_in(cls: type) -> set[str]:
+    """Return the short text in the code of a class' methods."""
+    found: set[str] = set()
+    codes = [
+        method.__code__ for each in cls.__mro__ for method in vars(each).values() if isinstance(method, FunctionType)
+    ]
+    codes = [code for code in codes if not code.co_filename.startswith(_OWN)]
+    while codes:
+        constants = list(codes.pop().co_consts)
+        while constants:
+            constant = constants.pop()
+            if isinstance(constant, CodeType):
+                codes.append(constant)
+            elif isinstance(constant, tuple | frozenset):
+                constants += constant
+            elif isinstance(constant, str) and len(constant) <= _SHORT:
+                found.add(constant)
+    return found
+
+
+def texts_of(value: Any) -> set[str]:
+    """Return the text that a value holds, and its parts."""
+    if isinstance(value, str):
+        return {value}
+    parts: Any = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif attrs.has(type(value)):
+        parts = [getattr(value, field.name) for field in attrs.fields(type(value))]
+    elif hasattr(value, "__dict__"):
+        parts = vars(value).values()
+    return {text for part in parts for text in texts_of(part)}
+
+
+def _write(pipe: IO[bytes], content: bytes) -> None:
+    pipe.write(len(content).to_bytes(8, "big") + content)
+    pipe.flush()
+
+
+def _read(pipe: IO[bytes]) -> bytes | None:
+    """Return the content of the next frame, ``None`` at the end."""
+    head = pipe.read(8)
+    if len(head) < 8:
+        return None
+    content = pipe.read(int.from_bytes(head, "big"))
+    return content if len(content) == int.from_bytes(head, "big") else None
+
+
+def _serve() -> None:
+    """Run scripts until there are no more: the program of the other process.
+
+    Raises:
+        NotThere: `OtherProcess` has not started this one.
+    """
+    if _INSIDE not in os.environ or not stat.S_ISFIFO(os.fstat(0).st_mode):
+        raise NotThere("requests are read from the pipe of OtherProcess alone")
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # Functions have neither: a request is not their input, and what they print is no answer.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    move_clocks()
+    memories: dict[type, ProcessMemory] = {}
+    while (request := _read(requests)) is not None:
+        try:
+            function, options, scripts = _unpacked(request)
+            memory = memories.setdefault(type(function), ProcessMemory(function))
+            found: Any = [_outcome(memory, Script(function, steps, options)) for steps in scripts]
+        except Exception as error:  # noqa: BLE001 - whatever the user's modules and objects raise
+            found = f"{type(error).__name__}: {error}"
+        _write(answers, json.dumps(found).encode())
+
+
+def _unpacked(request: bytes) -> Any:
+    """Return what `_packed` has packed, in the other process."""
+    from pyspark import cloudpickle
+
+    return cloudpickle.loads(request)
+
+
+def _outcome(memory: ProcessMemory, script: Script) -> dict[str, str]:
+    with memory.as_at_first():
+        draw_next("seeded", luck_of(script.steps))
+        try:
+            return text_of(script.run())
+        except KeyedError as error:
+            return {"error": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,114 @@
+"""The cost of the ready properties over a job of ten lines: ``python -m tests.benchmarks.properties``, half a minute.
+
+Prints, for each property with 100 examples, the CPU-seconds (user and system) of a process of its own and of its
+children, such as the other process of `assert_deterministic`, less those of the imports, and the seconds on the clock.
+``--examples`` tries others, ``--rounds`` repeats all of it and prints the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from keyed import KeyedProcessFunction, MapState, bounded_out_of_orderness
+from keyed.testing import (
+    assert_batch_split_invariant,
+    assert_deterministic,
+    assert_matches,
+    assert_recovery_invisible,
+    assert_rescale_invisible,
+    assert_runtimes_agree,
+    assert_state_bounded,
+    strategies,
+)
+
+MINUTE = 60_000
+
+
+class Minutes(KeyedProcessFunction):
+    """Counts rows by the minute."""
+
+    counts = MapState(int, int)
+
+    def process_element(self, value, ctx):
+        end = ctx.timestamp() // MINUTE * MINUTE + MINUTE
+        self.counts[end] = self.counts.get(end, 0) + 1
+        ctx.timer_service().register_event_time_timer(end - 1)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp + 1, self.counts[timestamp + 1]
+        del self.counts[timestamp + 1]
+
+
+def model(records: list[Any]) -> Any:
+    """Yield the counts that `Minutes` has to give."""
+    ends = [(row.value["user"], row.timestamp // MINUTE * MINUTE + MINUTE) for row in records]
+    for user, end in set(ends):
+        yield user, end, ends.count((user, end))
+
+
+_ROWS = strategies.rows("user string, amount bigint, time bigint", user=strategies.skewed("ann", "bob"))
+_STREAM = strategies.streams(_ROWS, timestamp="time", gap=MINUTE, delay=5_000)
+
+PROPERTIES: dict[str, Callable[..., str]] = {
+    "assert_batch_split_invariant": lambda **options: assert_batch_split_invariant(Minutes(), _STREAM, **options),
+    "assert_recovery_invisible": lambda **options: assert_recovery_invisible(Minutes(), _STREAM, **options),
+    "assert_rescale_invisible": lambda **options: assert_rescale_invisible(Minutes(), _STREAM, **options),
+    "assert_deterministic": lambda **options: assert_deterministic(Minutes(), _STREAM, **options),
+    "assert_matches": lambda **options: assert_matches(Minutes(), model, _STREAM, **options),
+    "assert_state_bounded": lambda **options: assert_state_bounded(
+        Minutes(), _STREAM, silence=MINUTE + 5_000, **options
+    ),
+    "assert_runtimes_agree": lambda **options: assert_runtimes_agree(Minutes(), _STREAM, timestamp="time", **options),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    options = _parser().parse_args()
+    if options.only:
+        _measure(options.only, options.examples)
+        return
+    print(f"{options.examples} examples of a job of ten lines, median of {options.rounds}")
+    print(f"{'':30} {'CPU-s':>6} {'of children':>12} {'s':>6}")
+    costs: dict[str, list[list[float]]] = {name: [] for name in PROPERTIES}
+    for _ in range(options.rounds):
+        for name, found in costs.items():
+            command = [sys.executable, "-m", "tests.benchmarks.properties", "--only", name]
+            command += ["--examples", str(options.examples)]
+            measured = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            found.append([float(figure) for figure in measured.split()])
+    for name, found in costs.items():
+        cpu, children, wall = (statistics.median(figures) for figures in zip(*found, strict=True))
+        print(f"{name:30} {cpu:6.2f} {children:12.2f} {wall:6.2f}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.properties", description=__doc__)
+    parser.add_argument("--examples", type=int, default=100, help="examples of each property (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all of it runs (default: %(default)s)")
+    parser.add_argument("--only", choices=list(PROPERTIES), help="one property, measured in this process")
+    return parser
+
+
+def _measure(name: str, examples: int) -> None:
+    """Run one property in this process, and print the CPU-seconds, those of the children, and the seconds."""
+    before, started = (_cpu(resource.RUSAGE_SELF), _cpu(resource.RUSAGE_CHILDREN)), time.monotonic()
+    PROPERTIES[name](key="user", watermark=bounded_out_of_orderness(5_000), examples=examples, seed=1)
+    own, children = _cpu(resource.RUSAGE_SELF) - before[0], _cpu(resource.RUSAGE_CHILDREN) - before[1]
+    print(own + children, children, time.monotonic() - started)
+
+
+def _cpu(who: int) -> float:
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Commands whose output nobody reads to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from docs.generate import ROOT
+from keyed.cli.main import _parsers
+from tests.support.waiting import until
+
+FUNCTION = "tests.keyed.cli.conftest:Count"
+COMMANDS = {
+    "--help": [],
+    "--version": [],
+    "get --help": [],
+    "compact": ["changelog"],
+    "flush": ["checkpoint", "count=changelog"],
+    "inspect": ["checkpoint"],
+    "verify": ["changelog"],
+    "replay": ["changelog", FUNCTION, FUNCTION, "record", "--key", "word"],
+    "restore": ["new", "changelog"],
+    "standby": ["changelog", "copy"],
+    "tables": ["changelog"],
+    "get": ["changelog", "count", "be"],
+    "scan": ["changelog", "count", "--json"],
+    "history": ["changelog", "count", "be"],
+    "sql": ["changelog", "select * from count"],
+    "tail": ["changelog", "count"],
+    "serve": ["changelog", "--port", "0"],
+}
+#: Each command line in a process of its own, forked where all is imported; what the process has left is told by its
+#: status alone.
+PROGRAM = """
+import os, sys
+import duckdb, uvicorn, keyed.tables.server, keyed.testing
+from keyed.cli.main import console
+for line in {lines!r}:
+    read, write = os.pipe()
+    os.close(read)
+    child = os.fork()
+    if child == 0:
+        os.dup2(write, 1)
+        sys.argv = ["keyed", *line]
+        console()
+    os.close(write)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.stderr.write(f"{{line[0]}}: {{status}}\\n")
+"""
+
+
+def run(folder, *arguments, **options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Output is kept back until the end, as it is by default.
+    environment.pop("PYTHONUNBUFFERED", None)
+    return subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, text=True, **options)
+
+
+def test_every_command_ends_quietly_when_nobody_reads_on(places):
+    lines = [[*command.split(), *arguments] for command, arguments in COMMANDS.items()]
+    done = run(places, "-c", PROGRAM.format(lines=lines), stderr=subprocess.PIPE)
+    _, told = done.communicate(timeout=300)
+    # The status that a shell has for programs that SIGPIPE ended, and not a word of it.
+    assert told.splitlines() == [f"{command.split()[0]}: {128 + signal.SIGPIPE}" for command in COMMANDS]
+    assert set(_parsers()[1]) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["tail", "standby"])
+def test_commands_that_wait_end_when_their_reader_goes(places, command):
+    following = [*COMMANDS[command], *(["--every", "0.05"] if command == "standby" else [])]
+    program = run(
+        places, "-m", "keyed.cli", command, *following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    assert program.stdout.readline()
+    # As head does; no other change ever comes.
+    program.stdout.close()
+    until(lambda: program.poll() is not None)
+    with program.stderr as told:
+        assert (program.returncode, told.read()) == (128 + signal.SIGPIPE, "")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(places):
+    """A reader that does not read keeps the command writing; Ctrl-C comes then."""
+    query = "select repeat('x', 1000) as text from range(1000)"
+    program = run(places, "-m", "keyed.cli", "sql", "changelog", query, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert program.stdout is not None
+    assert program.stdout.read(1)
+    program.send_signal(signal.SIGINT)
+    _, told = program.communicate(timeout=300)
+    assert (program.returncode, told) == (128 + signal.SIGINT, "")

@@ -1,0 +1,107 @@
+"""Every command that is given the wrong thing names what it was given, and writes nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from keyed.cli.main import main
+from keyed.cli.places import Place, place_of
+
+#: What each folder of `made` is in messages.
+THINGS = {
+    "changelog": "is a changelog",
+    "checkpoint": "is a checkpoint of the local runtime",
+    "spark": "is a checkpoint of Spark",
+    "tables": "is a folder of state tables",
+    "sink": "is a folder that a sink has written",
+    "record": "is a folder that a job's record= has written",
+    "empty": "is an empty folder",
+    "foreign": "is a folder that holds nothing of keyed",
+    "file": "is a file",
+    "missing": "is not there",
+    "kafka://host:9092/topic": "is a Kafka topic",
+    "s3://bucket/folder": "is a URI",
+}
+FUNCTIONS = ["tests.keyed.cli.conftest:Count", "tests.keyed.cli.conftest:Twice"]
+TOPIC, REMOTE = "kafka://host:9092/topic", "s3://bucket/folder"
+#: Each argument of each command that names a place: the command line, and what the argument takes. What needs Spark or
+#: a broker is taken too, and not tried here.
+ARGUMENTS = {
+    "compact": (["compact", "?"], {"changelog"}, set()),
+    "flush": (["flush", "?", "count=new"], {"checkpoint"}, {"spark", REMOTE}),
+    "flush to": (["flush", "checkpoint", "count=?"], {"changelog", "empty", "missing"}, {TOPIC}),
+    "restore": (["restore", "new", "?"], {"changelog"}, {TOPIC}),
+    "restore to": (["restore", "?", "changelog"], {"empty", "missing"}, set()),
+    "standby": (["standby", "?", "new", "--seconds", "0"], {"changelog"}, {TOPIC}),
+    "standby to": (["standby", "changelog", "?", "--seconds", "0"], {"tables", "empty", "missing"}, set()),
+    "verify": (["verify", "?"], {"changelog", "checkpoint"}, {"spark", TOPIC, REMOTE}),
+    "verify with": (["verify", "?", "--checkpoint", "checkpoint"], {"changelog"}, {TOPIC}),
+    "verify --checkpoint": (["verify", "changelog", "--checkpoint", "?"], {"checkpoint"}, {"spark", REMOTE}),
+    "inspect": (["inspect", "?"], {"checkpoint"}, {"spark", REMOTE}),
+    "replay": (["replay", "?", *FUNCTIONS, "record", "--key", "word"], {"changelog"}, {TOPIC}),
+    # Whether a file or a folder holds rows is found when they are read.
+    "replay of": (
+        ["replay", "changelog", *FUNCTIONS, "?", "--key", "word"],
+        {"record"},
+        {"sink", "file", "foreign", TOPIC, REMOTE},
+    ),
+    "tables": (["tables", "?"], {"changelog", "tables"}, {TOPIC}),
+    "get": (["get", "?", "count", "be"], {"changelog", "tables"}, {TOPIC}),
+    "scan": (["scan", "?", "count"], {"changelog", "tables"}, {TOPIC}),
+    "history": (["history", "?", "count", "be"], {"changelog", "tables"}, {TOPIC}),
+    "sql": (["sql", "?", "select count(*) from count"], {"changelog", "tables"}, {TOPIC}),
+    "tail": (["tail", "?", "count", "--limit", "1"], {"changelog", "tables"}, {TOPIC}),
+    # An address that is refused ends it before it serves.
+    "serve": (["serve", "?", "--host", "0.0.0.0"], set(), {"changelog", "tables", TOPIC}),
+    "--tables": (["tables", "changelog", "--tables", "?"], {"tables", "empty", "missing"}, set()),
+}
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_the_wrong_thing_is_named(places, capsys, argument):
+    line, _, also = ARGUMENTS[argument]
+    before = sorted(places.rglob("*"))
+    for thing in sorted(THINGS.keys() - ARGUMENTS[argument][1] - also):
+        assert main([text.replace("?", thing) for text in line]) == 1, thing
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert re.match(rf"error: \S+ '{re.escape(thing)}' {re.escape(THINGS[thing])}; give ", said.err), said.err
+        assert said.err.count("\n") == 1
+    assert sorted(places.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("argument", "thing"), [(argument, thing) for argument in ARGUMENTS for thing in sorted(ARGUMENTS[argument][1])]
+)
+@pytest.mark.usefixtures("places")
+def test_the_right_thing_is_taken(capsys, argument, thing):
+    assert main([text.replace("?", thing) for text in ARGUMENTS[argument][0]]) == 0
+    said = capsys.readouterr()
+    # Tables that are level already have nothing to report.
+    assert said.out or argument == "standby to"
+    assert said.err == ""
+
+
+def test_every_command_is_tried():
+    from keyed.cli.main import _parsers
+
+    assert {line[0] for line, *_ in ARGUMENTS.values()} == set(_parsers()[1])
+
+
+@pytest.mark.usefixtures("places")
+def test_the_message_names_the_commands_for_a_thing_or_one_below_it_that_fits(tmp_path, capsys):
+    assert main(["inspect", "changelog"]) == 1
+    assert "Commands for a changelog: verify, tables, get" in capsys.readouterr().err
+    folder = str(tmp_path / "places")
+    for command, found in (("verify", "changelog"), ("inspect", "checkpoint")):
+        assert main([command, folder]) == 1
+        assert f", such as {str(Path(folder, found))!r} (see " in capsys.readouterr().err
+
+
+def test_folders_without_files_are_empty(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert place_of(str(tmp_path)) is Place.EMPTY
+    assert place_of("file:/tmp/checkpoint") is Place.REMOTE

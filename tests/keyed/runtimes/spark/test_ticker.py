@@ -1,0 +1,47 @@
+"""What looks after a query beside its batches: failures that pass are counted, others end the query."""
+
+import pytest
+
+import keyed
+from keyed.background import Status
+from keyed.errors import ChangelogDiverged, ChangelogError
+from keyed.runtimes.spark.query.exports import Exports
+from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
+from tests.support.waiting import until
+
+
+def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spark, tmp_path, monkeypatch, caplog):
+    publish, calls = Exports.publish, []
+    failure: Exception | None = ChangelogError("the disk is full")
+
+    def failing(self, report):
+        calls.append(report["batchId"])
+        if failure is not None:
+            raise failure
+        publish(self, report)
+
+    monkeypatch.setattr(Exports, "publish", failing)
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    counted = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=log)
+    query = counted.start(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger="200 milliseconds")
+    until(lambda: query.status is Status.FOLLOWING)
+    for number in range(1, 4):
+        until(lambda: query.progress is not None and query.progress.batch_id >= number - 1)  # noqa: B023 - asked at once
+        write_file(tmp_path / "in", number, [("a", number + 1, 1)])
+    until(lambda: len(calls) > 3)
+    assert caplog.text.count("the disk is full") == 1
+    assert "ChangelogError: the disk is full" in repr(query)
+    assert query.status is Status.FOLLOWING
+
+    failure = None
+    write_file(tmp_path / "in", 4, [("a", 5, 1)])
+    until(lambda: "works again after" in caplog.text)
+    assert "the disk is full" not in repr(query)
+
+    failure = ChangelogDiverged("it was copied")
+    write_file(tmp_path / "in", 5, [("a", 6, 1)])
+    with pytest.raises(ChangelogDiverged, match="it was copied"):
+        query.await_termination(300)
+    assert (query.status, query.is_active) == (Status.FAILED, False)
+    assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)

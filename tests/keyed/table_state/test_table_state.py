@@ -1,0 +1,599 @@
+"""What `TableState` promises beside being a table: types, nulls, overflow, time to live, schema changes, durability."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import keyed
+from keyed import StateTtl, StateVisibility, TimeDomain, UpdateType
+from keyed.errors import (
+    StateAccessError,
+    StateDefinitionError,
+    StateSchemaChanged,
+    TableOverflowError,
+    UserFunctionError,
+)
+from keyed.testing import KeyedTestHarness
+from keyed.vectorized import TIMESTAMP_COLUMN, TableState
+from tests.keyed.table_state.model import EPOCH
+
+ANY = pa.table({"k": ["any"]})
+
+
+class Calls(keyed.vectorized.VectorizedFunction):
+    """Does what a test says, with one table state."""
+
+    def __init__(self, schema: Any, key: Any = "k", ttl: StateTtl | None = None) -> None:
+        self.rows = TableState(schema, key=key, ttl=ttl)
+        self.todo: list[Callable[[TableState], Any]] = []
+        self.results: list[Any] = []
+
+    def process_batch(self, table, ctx):
+        self.results[:] = [do(self.rows) for do in self.todo]
+
+
+def harness(function: Calls, **options: Any) -> KeyedTestHarness:
+    return KeyedTestHarness(function, key="k", **options)
+
+
+def call(tests: KeyedTestHarness, function: Calls, *todo: Callable[[Any], Any]) -> Any:
+    """Run calls in one batch; what the last one gave."""
+    function.todo[:] = todo
+    tests.process_batch(ANY)
+    return function.results[-1]
+
+
+def do(name: str, *arguments: Any) -> Callable[[Any], Any]:
+    """A call of a table state."""
+    return lambda state: getattr(state, name)(*arguments)
+
+
+def contents(tests: KeyedTestHarness, function: Calls) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = call(tests, function, lambda rows: rows.scan()).to_pylist()
+    return sorted(rows, key=repr)
+
+
+# Declarations ---------------------------------------------------------------------------------------------------------
+
+
+FIELDS: list[Any] = [("k", pa.string()), ("n", pa.int64())]
+ARROW = pa.schema(FIELDS)
+
+
+@attrs.frozen
+class Total:
+    k: str
+    n: int = 0
+
+
+@pytest.mark.parametrize("schema", ["k string, n bigint", Total, ARROW])
+def test_a_schema_has_many_forms(schema: Any) -> None:
+    function = Calls(schema)
+    with harness(function) as tests:
+        call(tests, function, lambda rows: rows.upsert(pa.table({"n": [1], "k": ["a"]})))
+        assert contents(tests, function) == [{"k": "a", "n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TableState("k string", key="x"), "key='x' must name"),
+        (lambda: TableState("k string", key=()), "must name one or more"),
+        (lambda: TableState("k string", key=("k", "k")), "each once"),
+        (lambda: TableState("k string, k bigint", key="k"), "twice"),
+        (lambda: TableState(pa.schema([pa.field("__keyed_x", pa.int64())]), key="__keyed_x"), "reserved"),
+        (
+            lambda: TableState("k string", key="k", ttl=StateTtl(1, update=UpdateType.ON_READ_AND_WRITE)),
+            "by writes only",
+        ),
+        (lambda: TableState(5, key="k"), "not understood"),
+    ],
+)
+def test_wrong_declarations_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises((StateDefinitionError, keyed.errors.OutputDefinitionError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "message"),
+    [
+        ("k string, n bigint", "n", "must start with the columns of key_by, k"),
+        ("k string, l array<string>", ("k", "l"), "single value"),
+        (pa.schema([pa.field("k", pa.dictionary(pa.int32(), pa.string()))]), "k", "dictionaries are not stored"),
+        (pa.schema([pa.field("k", pa.string()), pa.field("l", pa.list_(pa.null()))]), "k", "cannot be stored"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused_before_the_first_row(schema: Any, key: Any, message: str) -> None:
+    with harness(Calls(schema, key)) as tests, pytest.raises(StateDefinitionError, match=message):
+        tests.process_batch(ANY)
+
+
+def test_each_kind_of_function_has_its_states() -> None:
+    class Rows(keyed.KeyedProcessFunction):
+        rows = TableState("k string", key="k")
+
+        def process_element(self, value, ctx):
+            return None
+
+    class Columns(keyed.vectorized.VectorizedFunction):
+        value = keyed.ValueState(int)
+
+        def process_batch(self, table, ctx):
+            pass
+
+    for function in (Rows(), Columns()):
+        with pytest.raises(StateDefinitionError, match="a VectorizedFunction has TableState"):
+            KeyedTestHarness(function, key="k")
+
+
+def test_a_table_is_used_in_a_batch_only() -> None:
+    state = TableState("k string", key="k", name="rows")
+    for use in (state.scan, lambda: state.num_rows, state.clear, lambda: state.upsert(ANY)):
+        with pytest.raises(StateAccessError, match="used outside of a call; use it inside process_batch"):
+            use()
+    function = Calls("k string")
+    with harness(function) as tests:
+        bound = call(tests, function, lambda rows: rows)
+        with pytest.raises(StateAccessError, match="used outside of a call; use it inside process_batch"):
+            bound.scan()
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("todo", "message"),
+    [
+        (lambda rows: rows.merge(pa.table({"k": ["a"]}), {"n": "sum", "l": "last"}), "column 'n' is missing"),
+        (lambda rows: rows.merge(ANY, {"n": "sum"}), "must say how each of n, l is combined"),
+        (lambda rows: rows.merge(ANY, {"n": "mean", "l": "last"}), "'mean'; give one of sum, min"),
+        (lambda rows: rows.merge(ANY, {"n": "sum", "l": "sum"}), "'sum' is not defined for column 'l'"),
+        (
+            lambda rows: rows.upsert(pa.table({"k": ["a"], "n": ["x"], "l": [[]]})),
+            "column 'n' of string does not fit int64",
+        ),
+        (lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1.5], "l": [[]]})), "column 'n' of double does not fit"),
+        (lambda rows: rows.upsert({"k": ["a"]}), "dict is no pyarrow.Table"),
+        (lambda rows: rows.lookup(pa.table({"x": [1]})), "column 'k' is missing"),
+        (lambda rows: rows.take(("x", "<=", 1)), "no column 'x'"),
+        (lambda rows: rows.take(("n", "~", 1)), "neither a pyarrow"),
+        (lambda rows: rows.take([]), "neither a pyarrow"),
+        (lambda rows: rows.take("n <= 1"), "neither a pyarrow"),
+        (lambda rows: rows.scan(("n", "<=", "x")), "'x' is no int64"),
+        (lambda rows: rows.scan(("n", "<=", None)), "compares with null"),
+    ],
+)
+def test_wrong_arguments_are_named_and_change_nothing(todo: Callable[[Any], Any], message: str) -> None:
+    function = Calls("k string, n bigint, l array<string>")
+    with harness(function) as tests:
+        call(tests, function, lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1], "l": [["x"]]})))
+        with pytest.raises(StateAccessError, match=message) as failed:
+            call(tests, function, lambda rows: rows.clear(), todo)
+        assert "operator 'function', key group 0, process_batch of 1 rows" in str(failed.value)
+        assert contents(tests, function) == [{"k": "a", "n": 1, "l": ["x"]}]
+
+
+def test_what_arrow_refuses_names_the_call() -> None:
+    function = Calls("k string, n bigint")
+    with harness(function) as tests:
+        call(tests, function, lambda rows: rows.upsert(pa.table({"k": ["a"], "n": [1]})))
+        with pytest.raises(UserFunctionError, match="process_batch of 1 rows"):
+            call(tests, function, lambda rows: rows.scan(pc.field("missing") == 1))
+
+
+def test_limits_beyond_the_range_of_a_column_hold_for_all_rows_or_none() -> None:
+    function = Calls("k string, n bigint, b tinyint")
+    with harness(function) as tests:
+        rows = pa.table({"k": ["a", "b"], "n": [-(2**63), 2**63 - 1], "b": pa.array([-128, 127], pa.int8())})
+        call(tests, function, do("upsert", rows))
+        for column, least, greatest in (("n", -(2**63), 2**63 - 1), ("b", -128, 127)):
+            for operator, below, at_least, at_most, above in (
+                ("<", 0, 0, 1, 2),
+                ("<=", 0, 1, 2, 2),
+                ("==", 0, 1, 1, 0),
+                (">=", 2, 2, 1, 0),
+                (">", 2, 1, 0, 0),
+            ):
+                limits = (least - 60_000, least, greatest, greatest + 60_000)
+                found = [call(tests, function, do("scan", (column, operator, limit))).num_rows for limit in limits]
+                assert found == [below, at_least, at_most, above], (column, operator)
+
+
+def test_integers_are_milliseconds_where_a_column_is_a_timestamp() -> None:
+    function = Calls("k string, at timestamp")
+    with harness(function) as tests:
+        call(tests, function, do("upsert", pa.table({"k": ["a", "b"], "at": [1_000, 2_001]})))
+        seconds = [EPOCH.replace(year=1970) + timedelta(milliseconds=ms) for ms in (1_000, 2_001)]
+        assert [row["at"] for row in contents(tests, function)] == seconds
+        for limit, count in ((999, 0), (1_000, 1), (2_000, 1), (2_001, 2), (2**63 - 1, 2), (-(2**63), 0)):
+            for given in (limit, pa.scalar(limit), np.int64(limit)):
+                assert call(tests, function, do("scan", ("at", "<=", given))).num_rows == count
+        naive = Calls("k string, at timestamp_ntz")
+        with harness(naive) as others:
+            for todo in (do("scan", ("at", "<=", 1)), do("upsert", pa.table({"k": ["a"], "at": [1]}))):
+                with pytest.raises(StateAccessError):
+                    call(others, naive, todo)
+
+
+def test_other_types_of_a_kind_are_converted_and_nothing_else() -> None:
+    function = Calls("k string, n bigint")
+    with harness(function) as tests:
+        for keys in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+            rows = pa.table({"k": pa.array(["a"]).cast(keys), "n": pa.array([1], pa.int16())})
+            call(tests, function, do("merge", rows, {"n": "sum"}))
+        assert contents(tests, function) == [{"k": "a", "n": 3}]
+        for value in ("5", 5.0, True, EPOCH):
+            with pytest.raises(StateAccessError, match=r"column 'n' of .* does not fit int64: types differ"):
+                call(tests, function, do("upsert", pa.table({"k": ["a"], "n": [value]})))
+
+
+def test_a_key_may_have_the_name_that_arrow_gives_to_a_sum() -> None:
+    function = Calls("k string, n_sum bigint, n bigint", key=("k", "n_sum"))
+    with harness(function) as tests:
+        for _ in range(2):
+            call(tests, function, do("merge", pa.table({"k": ["a"], "n_sum": [5], "n": [1]}), {"n": "sum"}))
+        assert contents(tests, function) == [{"k": "a", "n_sum": 5, "n": 2}]
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+def merged(type_: Any, how: str, *batches: list[Any]) -> Any:
+    """What merging leaves in a column of one row."""
+    function = Calls(pa.schema([pa.field("k", pa.string()), pa.field("v", type_)]))
+    with harness(function) as tests:
+        for values in batches:
+            rows = pa.table({"k": ["a"] * len(values), "v": pa.array(values, type_)})
+            call(tests, function, do("merge", rows, {"v": how}))
+        return contents(tests, function)[0]["v"]
+
+
+def test_floats_are_added_from_left_to_right() -> None:
+    values = [random.Random(1).uniform(-1e9, 1e9) * 10 ** (i % 30) for i in range(3000)]
+    expected = 0.0
+    for value in values:
+        expected += value
+    assert merged(pa.float64(), "sum", values) == expected
+    assert merged(pa.float64(), "sum", values[:1], values[1:1000], values[1000:]) == expected
+    assert merged(pa.float64(), "sum", [1e308], [1e308]) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("type_", "fits", "least_too_many"),
+    [
+        (pa.int64(), [2**63 - 2, 1], [2**63 - 1, 1]),
+        (pa.int64(), [-(2**63) + 1, -1], [-(2**63), -1]),
+        (pa.int64(), [2**63 - 1, -(2**63), 2**62], [2**63 - 1, 2**63 - 1, 2]),
+        (pa.uint64(), [2**64 - 2, 1], [2**64 - 1, 1]),
+        (pa.int32(), [2**31 - 2, 1], [2**31 - 1, 1]),
+        (pa.int8(), [127, -128], [127, 1]),
+        (pa.decimal128(5, 2), [Decimal("999.98"), Decimal("0.01")], [Decimal("999.99"), Decimal("0.01")]),
+        (pa.decimal128(38, 0), [Decimal(10**37), Decimal(10**37)], [Decimal(10**38 - 1)] * 3),
+    ],
+)
+def test_integers_and_decimals_do_not_overflow(type_: Any, fits: list[Any], least_too_many: list[Any]) -> None:
+    for one, other in ((fits[:1], fits[1:]), (fits, [])):
+        assert merged(type_, "sum", one, other) == sum(fits)
+    for one, other in ((least_too_many[:1], least_too_many[1:]), (least_too_many, [])):
+        with pytest.raises(TableOverflowError, match="a sum of column 'v' is out of the range"):
+            merged(type_, "sum", one, other)
+
+
+def test_nulls_are_left_out_of_sums_minima_and_maxima() -> None:
+    for how, expected in (("sum", 3), ("min", 1), ("max", 2), ("first", None), ("last", None)):
+        assert merged(pa.int64(), how, [None, 1], [2, None]) == expected
+        assert merged(pa.int64(), how, [None], [None]) is None
+    assert merged(pa.int64(), "first", [1, None], [2]) == 1
+    assert merged(pa.bool_(), "max", [False, None], [True]) is True
+    assert merged(pa.bool_(), "min", [False, None], [True]) is False
+
+
+def test_minima_and_maxima_of_what_has_an_order() -> None:
+    low, high = datetime(2020, 1, 1, tzinfo=UTC), datetime(2021, 1, 1, tzinfo=UTC)
+    cases: list[tuple[Any, Any, Any]] = [
+        (pa.timestamp("us", "UTC"), low, high),
+        (pa.date32(), date(2020, 1, 1), date(2021, 1, 1)),
+        (pa.string(), "a", "b"),
+        (pa.decimal128(10, 2), Decimal("-1.00"), Decimal("1.00")),
+        (pa.float64(), -0.5, 0.5),
+    ]
+    for type_, least, greatest in cases:
+        assert merged(type_, "min", [greatest], [least, None]) == least
+        assert merged(type_, "max", [greatest], [least, None]) == greatest
+
+
+def test_null_nan_and_zero_are_keys_like_any_other() -> None:
+    nan = np.array([0xFFF8000000000001], "uint64").view("float64")[0]
+    function = Calls("k double, n bigint")
+    with harness(function) as tests:
+        for keys in ([None, float("nan"), 0.0], [nan, -0.0, None]):
+            rows = pa.table({"k": pa.array(keys, pa.float64(), from_pandas=False), "n": [1, 1, 1]})
+            call(tests, function, do("merge", rows, {"n": "sum"}))
+        assert sorted(row["n"] for row in contents(tests, function)) == [2, 2, 2]
+        rows = pa.table({"k": pa.array([-0.0, None, nan], pa.float64(), from_pandas=False)})
+        assert call(tests, function, lambda state: state.lookup(rows)).column("n").to_pylist() == [2, 2, 2]
+        call(tests, function, lambda state: state.delete(rows))
+        assert contents(tests, function) == []
+
+
+def test_the_last_of_several_rows_with_one_key_is_written() -> None:
+    function = Calls("k string, n bigint, l array<bigint>")
+    with harness(function) as tests:
+        rows = pa.table({"k": ["a", "b", "a"], "n": [1, 2, None], "l": [[1], [2], [3]]})
+        call(tests, function, lambda state: state.upsert(rows))
+        assert contents(tests, function) == [{"k": "a", "n": None, "l": [3]}, {"k": "b", "n": 2, "l": [2]}]
+
+
+def test_lookup_keeps_the_order_of_the_keys() -> None:
+    function = Calls("k bigint, n bigint")
+    keys = list(range(1000))
+    random.Random(1).shuffle(keys)
+    with harness(function) as tests:
+        call(tests, function, lambda state: state.upsert(pa.table({"k": keys[:500], "n": keys[:500]})))
+        asked = [*keys, 5, 5]
+        found = call(
+            tests,
+            function,
+            lambda state: state.upsert(pa.table({"k": keys[400:600], "n": keys[400:600]})),
+            lambda state: state.lookup(pa.table({"k": asked})),
+        )
+        assert found.column("n").to_pylist() == [key for key in asked if key in set(keys[:600])]
+
+
+# Time to live ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_expire_in_processing_time() -> None:
+    function = Calls("k string, n bigint", ttl=StateTtl(10))
+    with harness(function) as tests:
+        call(tests, function, lambda state: state.upsert(pa.table({"k": ["a", "b"], "n": [1, 1]})))
+        tests.advance_processing_time(9)
+        call(tests, function, lambda state: state.merge(pa.table({"k": ["b"], "n": [1]}), {"n": "sum"}))
+        assert len(contents(tests, function)) == 2
+        tests.advance_processing_time(10)
+        assert contents(tests, function) == [{"k": "b", "n": 2}]
+        assert tests.metrics()["entries_expired"] == 1
+        assert tests.metrics()["live_entries"] == 1
+        tests.crash_and_recover()
+        assert contents(tests, function) == [{"k": "b", "n": 2}]
+        tests.advance_processing_time(19)
+        assert tests.metrics()["live_entries"] == tests.metrics()["live_bytes"] == 0
+
+
+def test_rows_expire_in_event_time_from_the_time_of_their_update() -> None:
+    function = Calls("k string, n bigint", ttl=StateTtl(10, time_domain=TimeDomain.EVENT_TIME))
+
+    def rows(*times: int) -> pa.Table:
+        return pa.table({"k": ["a"] * len(times), "n": [1] * len(times), TIMESTAMP_COLUMN: list(times)})
+
+    with harness(function) as tests:
+        call(tests, function, lambda state: state.merge(rows(5, 3), {"n": "sum"}))
+        tests.advance_watermark(14)
+        call(tests, function, lambda state: state.merge(rows(4), {"n": "sum"}))
+        assert contents(tests, function) == [{"k": "a", "n": 3}]
+        tests.advance_watermark(23)
+        assert contents(tests, function) == [{"k": "a", "n": 3}]
+        tests.advance_watermark(24)
+        assert contents(tests, function) == []
+        instants = pa.array([25], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        timed = pa.table({"k": ["a"], "n": [1], TIMESTAMP_COLUMN: instants})
+        call(tests, function, do("upsert", timed))
+        tests.advance_watermark(35)
+        assert contents(tests, function) == []
+        with pytest.raises(StateAccessError, match="rows that are written need the column"):
+            call(tests, function, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))
+
+
+def test_an_expired_row_is_as_if_it_were_not_there() -> None:
+    for visibility, total in (
+        (StateVisibility.NEVER_RETURN_EXPIRED, 1),
+        (StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP, 2),
+    ):
+
+        class Merge(keyed.vectorized.VectorizedFunction):
+            rows = TableState("k string, n bigint", key="k", ttl=StateTtl(5, visibility=visibility))
+
+            def process_batch(self, table, ctx):
+                self.rows.merge(pa.table({"k": ["a"], "n": [1]}), {"n": "sum"})
+                ctx.emit(self.rows.scan())
+
+        with KeyedTestHarness(Merge(), key="k") as tests:
+            tests.process_batch(ANY)
+            tests._processing_time = 5
+            tests.process_batch(ANY)
+            assert [record.value.n for record in tests.take_output()] == [1, total]
+
+
+# Durability -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_the_log_stays_in_proportion_to_the_table(backend: Any) -> None:
+    function = Calls("k bigint, n bigint")
+    with harness(function, backend=backend) as tests:
+        numbers = random.Random(5)
+        expected: dict[int, int] = {}
+        for _ in range(60):
+            keys = [numbers.randrange(8000) for _ in range(4000)]
+            # Of numbers that cannot be compressed.
+            stamp = numbers.getrandbits(62)
+            values = [stamp ^ (key * 0x9E3779B97F4A7C1 % 2**62) for key in keys]
+            rows = pa.table({"k": keys, "n": values})
+            below = numbers.randrange(300)
+            call(
+                tests,
+                function,
+                do("upsert", rows),
+                do("take", ("k", "<", below)),
+            )
+            expected.update(zip(keys, values, strict=True))
+            expected = {key: n for key, n in expected.items() if key >= below}
+            counters = tests.metrics()
+            assert counters["live_entries"] == len(expected)
+            assert counters["live_bytes"] == 16 * len(expected)
+            assert counters["log_bytes"] <= 2 * counters["live_bytes"] + 2 * (1 << 18)
+        assert counters["log_rows"] < 40
+        tests.crash_and_recover()
+        assert {row["k"]: row["n"] for row in contents(tests, function)} == expected
+
+
+def test_a_removed_range_is_one_record() -> None:
+    function = Calls("k bigint, n bigint")
+    with harness(function) as tests:
+        keys = pa.array(np.random.default_rng(1).permutation(100_000))
+        call(tests, function, lambda state: state.upsert(pa.table({"k": keys, "n": keys})))
+        before = tests.metrics()["log_bytes"]
+        call(tests, function, lambda state: state.take(("n", "<", 99_990)))
+        assert tests.metrics()["log_bytes"] - before < 500
+        tests.crash_and_recover()
+        assert len(contents(tests, function)) == 10
+
+
+def test_a_batch_without_changes_leaves_no_row() -> None:
+    function = Calls("k bigint, n bigint")
+    with harness(function) as tests:
+        call(tests, function, lambda state: state.upsert(pa.table({"k": [1], "n": [1]})))
+        call(tests, function, lambda state: state.take(("n", ">", 5)), lambda state: state.delete(pa.table({"k": [2]})))
+        call(
+            tests,
+            function,
+            lambda state: state.upsert(pa.table({"k": [3], "n": [1]})),
+            lambda state: state.delete(pa.table({"k": [3]})),
+        )
+        assert tests.metrics()["log_rows"] == 1
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_state_moves_to_another_parallelism(backend: Any) -> None:
+    function = Calls("k bigint, w bigint, n bigint", key=("k", "w"))
+    rows = pa.table({"k": list(range(500)) * 2, "w": [0] * 500 + [1] * 500, "n": range(1000)})
+    with harness(function) as tests:
+        function.todo[:] = [lambda state: state.upsert(rows)]
+        tests.process_batch(rows)
+        snapshot = tests.snapshot()
+    counted = Counting()
+    restored = KeyedTestHarness.restore(counted, snapshot, key="k", parallelism=3, backend=backend)
+    with restored:
+        restored.process_batch(pa.table({"k": range(500)}))
+        numbers: list[Any] = restored.take_table().column("n").to_pylist()
+        assert sorted(numbers) == list(range(1000))
+        assert restored.metrics()["live_entries"] == 1000
+
+
+class Counting(keyed.vectorized.VectorizedFunction):
+    """Emits the rows of the keys that come, in the key group that they come to."""
+
+    rows = TableState("k bigint, w bigint, n bigint", key=("k", "w"))
+
+    def process_batch(self, table, ctx):
+        mine = self.rows.scan()
+        ctx.emit(mine.filter(pc.is_in(mine["k"], table["k"].combine_chunks())))
+
+
+# Schema changes -------------------------------------------------------------------------------------------------------
+
+
+def reopened(first: Calls, then: Calls, **options: Any) -> Any:
+    """What a changed function finds."""
+    with harness(first) as tests:
+        call(tests, first, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))
+        snapshot = tests.snapshot()
+    with KeyedTestHarness.restore(then, snapshot, key="k", **options) as again:
+        return contents(again, then)
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_an_added_column_is_null_and_columns_may_move(backend: Any) -> None:
+    first = Calls("k string, n bigint")
+    assert reopened(first, Calls("added array<string>, n bigint, k string"), backend=backend) == [
+        {"added": None, "n": 1, "k": "a"}
+    ]
+
+
+def test_an_added_column_is_merged_into() -> None:
+    first, then = Calls("k string, n bigint"), Calls("k string, n bigint, added bigint")
+    with harness(first) as tests:
+        call(tests, first, lambda state: state.upsert(pa.table({"k": ["a", "b"], "n": [1, 1]})))
+        snapshot = tests.snapshot()
+    with KeyedTestHarness.restore(then, snapshot, key="k") as again:
+        rows = pa.table({"k": ["a"], "n": [1], "added": [5]})
+        call(again, then, lambda state: state.merge(rows, {"n": "sum", "added": "sum"}))
+        assert call(again, then, lambda state: state.scan(("added", ">", 0))).num_rows == 1
+        again.crash_and_recover()
+        expected = [{"k": "a", "n": 2, "added": 5}, {"k": "b", "n": 1, "added": None}]
+        assert contents(again, then) == expected
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        (lambda: Calls("k string, n int"), "int64 became int32"),
+        (lambda: Calls("k string"), "no longer has the field n"),
+        (lambda: Calls("k string, n bigint", key=("k", "n")), "its key changed from k to k, n"),
+        (lambda: Calls("k string, n bigint", ttl=StateTtl(5)), "the clock of its time to live changed"),
+    ],
+)
+def test_other_changes_are_refused(then: Callable[[], Calls], message: str) -> None:
+    with pytest.raises(StateSchemaChanged, match=message):
+        reopened(Calls("k string, n bigint"), then())
+
+
+# Types ----------------------------------------------------------------------------------------------------------------
+
+INSTANT = datetime(2024, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
+KEY_VALUES: list[tuple[Any, list[Any]]] = [
+    (pa.bool_(), [True, False]),
+    (pa.int8(), [1, -1]),
+    (pa.uint64(), [0, 2**64 - 1]),
+    (pa.float32(), [0.5, -0.5]),
+    (pa.decimal128(20, 2), [Decimal("1.00"), Decimal("-1.50")]),
+    (pa.decimal256(50, 2), [Decimal("1.00"), Decimal("-1.50")]),
+    (pa.string(), ["", "ü" * 100]),
+    (pa.large_string(), ["a", "b"]),
+    (pa.binary(), [b"", b"\x00\xff"]),
+    (pa.date32(), [date(1969, 1, 1), date(2024, 1, 1)]),
+    (pa.timestamp("ms"), [INSTANT.replace(tzinfo=None, microsecond=0), datetime(1900, 1, 1)]),
+    (pa.timestamp("us", "UTC"), [INSTANT, EPOCH]),
+    (pa.duration("us"), [timedelta(microseconds=1), timedelta(days=-5)]),
+    (pa.time64("us"), [time(1, 2, 3), time(0)]),
+]
+VALUES: list[tuple[Any, list[Any]]] = [
+    (pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])), [[{"a": 1, "b": None}], []]),
+    (pa.large_list(pa.timestamp("us", "UTC")), [[INSTANT, None], []]),
+    (pa.struct([("a", pa.list_(pa.int64())), ("b", pa.decimal128(5, 1))]), [{"a": [1], "b": Decimal("1.5")}, None]),
+    (pa.map_(pa.string(), pa.list_(pa.int64())), [[("a", [1, None])], []]),
+]
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize(("type_", "values"), KEY_VALUES + VALUES, ids=[str(type_) for type_, _ in KEY_VALUES + VALUES])
+def test_values_of_every_type_are_kept(type_: Any, values: list[Any], backend: Any) -> None:
+    is_key = not pa.types.is_nested(type_)
+    fields: list[Any] = [("k", pa.string()), ("v", type_), ("n", pa.int64())]
+    function = Calls(pa.schema(fields), key=("k", "v") if is_key else "k")
+    rows = pa.table({"k": ["a", "b", "c"], "v": pa.array([*values, None], type_), "n": [1, 2, 3]})
+    with harness(function, backend=backend) as tests:
+        call(tests, function, do("upsert", rows))
+        tests.crash_and_recover()
+        assert contents(tests, function) == rows.to_pylist()
+        before = tests.metrics()
+        assert before["live_entries"] == 3
+        call(tests, function, do("upsert", rows))
+        assert tests.metrics()["live_bytes"] == before["live_bytes"] > 0
+        tests.crash_and_recover()
+        if is_key:
+            call(tests, function, do("merge", rows, {"n": "sum"}))
+            assert call(tests, function, do("lookup", rows)).column("n").to_pylist() == [2, 4, 6]
+            assert call(tests, function, do("scan", ("v", "==", values[1]))).num_rows == 1
+        call(tests, function, do("delete", rows))
+        assert tests.metrics()["live_entries"] == tests.metrics()["live_bytes"] == 0

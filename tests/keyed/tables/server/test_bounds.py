@@ -1,0 +1,372 @@
+"""What a request may cost: pages, sizes, nesting, requests at a time; and what a token sees of other tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import attrs
+import httpx
+import psutil
+import pytest
+
+import keyed
+from keyed.cli.main import main
+from keyed.tables import open_tables
+from keyed.tables.server import Access, Limits, serving
+from keyed.testing import KeyedTestHarness
+from tests.support.waiting import until
+
+ALL, SOME = "token-of-all-tables-0001", "token-of-small-only-0002"
+SLOW = "select count(*) from range(100000000000) a, range(1000) b"
+
+
+@attrs.frozen
+class Row:
+    text: str
+    number: int | None
+
+
+class States(keyed.KeyedProcessFunction):
+    small = keyed.ValueState(int)
+    items = keyed.MapState(int, str)
+    seen = keyed.ListState(int)
+    pairs = keyed.MapState(tuple[str, int], Row)
+    large = keyed.ValueState(str)
+    nothing = keyed.MapState(str, int | None)
+
+    def process_element(self, value, ctx):
+        _, number = value
+        self.small.update(number)
+        for item in range(number, number + 30):
+            self.items.put(item, f"null {item}")
+            self.seen.add(item)
+        self.pairs.put(("null", number), Row("null", None))
+        self.pairs.put(("x", number), Row("y", 1))
+        self.large.update("x" * 1_000_000)
+        self.nothing.put("n", None)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bounds")
+    changelog = keyed.DirectoryChangelog(folder / "log")
+    with (
+        KeyedTestHarness(States(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, folder / "tables") as tables,
+    ):
+        for number in range(10):
+            harness.process(("ann", number * 30))
+            tables.poll()
+        yield tables
+
+
+@contextmanager
+def client_of(tables, token=None, **limits):
+    access = Access(tokens={ALL: ["*"], SOME: ["small", "missing"]}) if token else None
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    with (
+        serving(tables, port=0, limits=Limits(**limits), access=access, status=lambda: {"secret": 1}) as address,
+        httpx.Client(base_url=address, timeout=300, headers=headers) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ask(tables):
+    with client_of(tables) as client:
+        yield client
+
+
+def pages(ask, path: str, name: str, limit: int) -> list[Any]:
+    found: list[Any] = []
+    after: dict[str, str] = {}
+    while True:
+        answer = ask.get(path, params={"limit": limit, **after}).json()
+        found.append(answer[name])
+        if answer["next"] is None:
+            return found
+        after = {"after": answer["next"]}
+
+
+def test_what_a_key_holds_comes_in_pages(tables, ask):
+    seen = pages(ask, "/tables/seen/keys/ann", "value", 70)
+    assert [len(page) for page in seen] == [70, 70, 70, 70, 20]
+    assert [item for page in seen for item in page] == tables["seen"].get("ann") == list(range(300))
+    items = pages(ask, "/tables/items/keys/ann", "value", 100)
+    assert [len(page) for page in items] == [100, 100, 100]
+    assert {int(key): value for page in items for key, value in page.items()} == tables["items"].get("ann")
+    whole = ask.get("/tables/items/keys/ann").json()
+    assert (len(whole["value"]), whole["next"], whole["found"]) == (300, None, True)
+    assert ask.get("/tables/items/keys/bob").json()["found"] is False
+    assert ask.get("/tables/small/keys/ann?limit=1").status_code == 400
+
+
+def test_no_answer_is_longer_than_a_page(tables):
+    with client_of(tables, page=7) as ask:
+        for path, name in (("/tables/seen/keys/ann", "value"), ("/tables/items", "entries")):
+            answer = ask.get(path).json()
+            assert (len(answer[name]), bool(answer["next"])) == (7, True)
+            assert ask.get(path, params={"limit": 8}).status_code == 400
+        assert len(ask.get("/tables/small/history/ann").json()["versions"]) == 7
+
+
+def test_history_comes_in_pages(tables, ask):
+    whole = ask.get("/tables/small/history/ann").json()["versions"]
+    assert [version["value"] for version in whole] == [number * 30 for number in reversed(range(10))]
+    for limit in (1, 3, 10):
+        paged = pages(ask, "/tables/small/history/ann", "versions", limit)
+        assert [version for page in paged for version in page] == whole
+        assert len(paged) == -(-10 // limit)
+    assert ask.get("/tables/small/history/ann?after=nonsense").status_code == 400
+
+
+def test_a_map_may_hold_nothing(ask, tables, capsys):
+    answer = ask.get("/tables/nothing/keys/ann", params={"entry": "n"}).json()
+    assert (answer["found"], answer["value"]) == (True, None)
+    answer = ask.get("/tables/nothing/keys/ann", params={"entry": "m"}).json()
+    assert (answer["found"], answer["value"]) == (False, None)
+    assert tables["nothing"].query("ann", "n").found
+    assert not tables["nothing"].query("ann", "m").found
+    assert main(["get", "--json", str(tables.path), "nothing", "ann", "--entry", "n"]) == 0
+    assert main(["get", "--json", str(tables.path), "nothing", "ann", "--entry", "m"]) == 1
+
+
+def test_answers_that_are_too_large_are_refused(tables):
+    with client_of(tables, answer=100_000, sql_seconds=60) as ask:
+        answers = [
+            ask.get("/tables/large/keys/ann"),
+            ask.get("/tables/large/history/ann"),
+            ask.get("/tables/large"),
+            ask.post("/sql", json={"query": "select value from large"}),
+        ]
+        assert [answer.status_code for answer in answers] == [413] * 4
+        assert {answer.json()["error"]["type"] for answer in answers} == {"TooLarge"}
+        assert ask.post("/sql", json={"query": "select length(value) as n from large"}).json()["rows"] == [[1_000_000]]
+
+
+def test_queries_beyond_those_that_may_run_are_refused(tables):
+    with client_of(tables, sql_seconds=3, wait_seconds=0.1) as ask, ThreadPoolExecutor(8) as threads:
+        answers = [*threads.map(lambda _: ask.post("/sql", json={"query": SLOW}), range(6))]
+        assert sorted(answer.status_code for answer in answers) == [400, 400, 429, 429, 429, 429]
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert (refused.json()["error"]["type"], refused.headers["retry-after"]) == ("Busy", "1")
+        assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
+
+
+def test_a_scan_that_finds_nothing_ends_in_time(tables):
+    """Windows that are not there are looked for in the whole table."""
+    with client_of(tables, scan_seconds=0) as ask:
+        for path in ("/tables/items?windows=-2/-1", "/tables/items/keys/ann", "/tables/seen"):
+            answer = ask.get(path)
+            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "TimeoutError")
+    with client_of(tables) as ask:
+        assert ask.get("/tables/items?windows=-2/-1").json()["entries"] == []
+
+
+def workers() -> list[psutil.Process]:
+    """The processes of queries that are alive."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "keyed.tables.sql_worker" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid)
+
+
+def test_a_query_ends_with_its_client(tables):
+    with client_of(tables, sql_seconds=1_000) as ask:
+        for _ in range(4):
+            with pytest.raises(httpx.ReadTimeout):
+                ask.post("/sql", json={"query": SLOW}, timeout=0.5)
+        assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
+        assert len(workers()) == 1
+    until(lambda: not workers())
+
+
+def test_a_process_that_was_killed_is_replaced(tables):
+    with client_of(tables, sql_seconds=60) as ask:
+        for _ in range(3):
+            assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
+            (worker,) = workers()
+            worker.kill()
+            until(partial(is_gone, worker.pid))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/tables/pairs/keys/ann?entry={'[' * 10_000}",
+        f"/tables/pairs/keys/ann?entry={'[' * 100}{']' * 100}",
+        f"/tables/small/keys/ann?namespace={'[' * 10_000}",
+        f"/tables/small/keys/ann?namespace={'[' * 500}1{']' * 500}",
+        f"/tables/pairs/history/ann?entry={'[' * 3_000}1{']' * 3_000}",
+        "/tables/small?as_of=0001-01-01T00:00:00%2B23:59",
+        "/tables/items/keys/ann?entry=" + "9" * 5_000,
+        "/tables/items/keys/ann?entry=1e400",
+    ],
+)
+def test_parameters_that_are_no_values_are_refused(ask, path):
+    answer = ask.get(path)
+    assert (answer.status_code, "type" in answer.json()["error"]) in ((400, True), (410, True)), answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"query": "select 1", "parameters": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+        b'{"query": "select ?", "parameters": [' + b"[" * 200 + b"]" * 200 + b"]}",
+        b'{"query": "select ' + b"(" * 20_000 + b"1" + b")" * 20_000 + b'"}',
+        b'{"query": "select 1", "as_of": "2026-01-01T00:00:00"}',
+        b'{"query": "select 1", "as_of": "nonsense"}',
+        b'{"query": "select 1", "as_of": 99999999999999999999999}',
+        b'{"query": "\\ud800"}',
+        b'{"query": "\\u0000"}',
+        b"\xff",
+        b"[" * 60_000,
+        b"",
+        b"null",
+    ],
+)
+def test_bodies_that_are_no_queries_are_refused(ask, body):
+    answer = ask.post("/sql", content=body)
+    assert (answer.status_code, "type" in answer.json()["error"]) == (400, True), answer.text
+    assert ask.post("/session", content=body).status_code == 400
+
+
+def test_history_that_is_gone_is_a_410_in_sql_too(ask):
+    answer = ask.post("/sql", json={"query": "select 1", "as_of": -1})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (410, "HistoryCompacted")
+
+
+class Keys(keyed.KeyedProcessFunction):
+    count = keyed.MapState(object, int)
+
+    def process_element(self, value, ctx):
+        self.count.put(value, 1)
+
+
+KEYS = [
+    *(("null", 1), ("a", "null"), (1.5, b"1234"), ("x", ("y", 2))),
+    *(7, -1.5, float("inf"), float("nan"), True, b"1234", b"\xff", Decimal("1.50"), "null", "[1]", '"a"'),
+    *(UUID(int=5), dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), dt.timedelta(hours=5)),
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_a_key_goes_back_in_as_it_came_out(tmp_path, capsys, key):
+    """Over HTTP and on the command line, keys and keys of maps."""
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with (
+        KeyedTestHarness(Keys(), key=lambda value: value, changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process(key)
+        tables.poll()
+        with client_of(tables) as ask:
+            entry = ask.get("/tables/count").json()["entries"][0]
+            assert entry["key"] == entry["entry"]
+            assert not isinstance(key, tuple) or isinstance(entry["key"], list)
+            text = entry["key"] if isinstance(entry["key"], str) else json.dumps(entry["key"])
+            answer = ask.get("/tables/count/keys/" + quote(text, safe="")).json()
+            assert answer["key"] == entry["key"]
+            if isinstance(key, tuple):
+                assert answer["value"] == [[entry["key"], 1]]
+            else:
+                assert answer["value"] == {text: 1}
+            one = ask.get("/tables/count/keys/" + quote(text, safe=""), params={"entry": text}).json()
+            assert (one["found"], one["value"]) == (True, 1)
+        capsys.readouterr()
+        assert main(["get", "--json", str(tables.path), "count", "--", text]) == 0
+        assert json.loads(capsys.readouterr().out)["value"] == answer["value"]
+
+
+def test_a_token_sees_nothing_of_other_tables(tables):
+    hidden = ("items", "seen", "pairs", "large", "nothing", "secret", '"hash"', '"entries": ')
+    with client_of(tables, SOME, sql_seconds=60) as ask:
+        texts = [
+            ask.get(path).text
+            for path in (
+                *("/tables", "/status", "/metrics", "/timers", "/health", "/tables/small/keys/ann"),
+                *("/tables/small/history/ann", "/tables/missing", "/tables/items", "/tables/nosuch"),
+                *("/tables/small/keys/5?entry=1", "/tables/small?as_of=-1", "/tables/missing?as_of=1"),
+            )
+        ]
+        texts.append(ask.post("/sql", json={"query": "select * from small"}).text)
+        texts.append(ask.post("/sql", json={"query": "select * from item"}).text)
+        texts.append(ask.post("/sql", json={"query": "from duckdb_views() select view_name"}).text)
+        with ask.stream("GET", "/batches") as stream:
+            texts.append(next(line for line in stream.iter_lines() if line.startswith("data")))
+        position = ask.get("/status").json()["positions"]["function"]
+        assert {*position} == {"operator", "batch", "watermark", "processing_time", "log_id"}
+        assert ask.get("/metrics").status_code == 403
+        assert ask.get("/tables/missing").status_code == 404
+        assert ask.get("/tables/items").status_code == ask.get("/tables/nosuch").status_code == 403
+    for text in texts:
+        for word in hidden:
+            assert word not in text.replace("'items'", "").replace('"item', ""), text
+    with client_of(tables, ALL, sql_seconds=60) as ask:
+        assert ask.get("/status").json()["job"] == {"secret": 1}
+        assert ask.get("/metrics").status_code == 200
+
+
+GREEDY = """
+    import resource
+    from keyed.tables.sql_worker import bound_memory
+    # As on macOS, which does not enforce it.
+    resource.setrlimit = lambda *_: None
+    bound_memory(400)
+    held = [b"x" * (1 << 20) for _ in range(100)]
+    print("enough", flush=True)
+    while True:
+        held.append(b"y" * (1 << 20))
+        assert len(held) < 4_000
+"""
+
+
+def test_memory_is_bounded_where_the_system_does_not_do_it():
+    ended = subprocess.run([sys.executable, "-c", dedent(GREEDY)], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "enough\n", "")
+
+
+def test_a_query_ends_where_its_server_is_gone(tables):
+    program = [sys.executable, "-m", "keyed.tables.sql_worker", str(tables.path), "1000", "-4.9"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        asked = {"query": SLOW, "parameters": None, "names": None, "as_of": None, "rows": 1, "bytes": 1_000}
+        worker.stdin.write(json.dumps(asked) + "\n")
+        worker.stdin.flush()
+        assert worker.wait() == -signal.SIGALRM
+
+
+def test_settings_of_a_query_show_no_path_of_the_server(tables):
+    queries = [
+        "select * from duckdb_settings()",
+        "select * from duckdb_databases()",
+        "select * from duckdb_extensions()",
+        "select * from duckdb_secrets()",
+        "select * from read_csv('x')",
+    ]
+    with client_of(tables, sql_seconds=60) as ask:
+        for query in queries:
+            text = ask.post("/sql", json={"query": query}).text
+            for path in (Path.home(), Path.cwd(), tables.path):
+                assert str(path) not in text

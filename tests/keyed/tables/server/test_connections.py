@@ -1,0 +1,405 @@
+"""Connections that clients do not finish, do not read, or drop: they cost little, end in time and keep nobody out."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from http.client import HTTPResponse
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyed
+from keyed.tables import open_tables
+from keyed.tables.server import Access, Limits, serving
+from keyed.tables.server import connections as connections_module
+from keyed.testing import KeyedTestHarness
+from tests.support.waiting import until
+
+
+class Texts(keyed.KeyedProcessFunction):
+    text = keyed.ValueState(str)
+
+    def process_element(self, value, ctx):
+        self.text.update(value[1])
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("connections")
+    changelog = keyed.DirectoryChangelog(folder / "log")
+    with (
+        KeyedTestHarness(Texts(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, folder / "tables") as tables,
+    ):
+        with harness.batch():
+            for number in range(400):
+                harness.process((f"key{number}", "x" * 10_000))
+        tables.poll()
+        yield harness, tables
+
+
+def connected(address: str, text: str = "") -> socket.socket:
+    """A connection that has sent some text."""
+    host, port = address.removeprefix("http://").split(":")
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect((host, int(port)))
+    made.sendall(text.encode())
+    return made
+
+
+def connections(address: str) -> int:
+    """The number of connections that a server in this process has."""
+    port = int(address.rpartition(":")[2])
+    found = psutil.Process().net_connections("tcp")
+    return sum(each.laddr[1] == port and each.status != psutil.CONN_LISTEN for each in found)
+
+
+def request(path: str, method: str = "GET", headers: str = "") -> str:
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"
+
+
+def test_headers_that_are_never_finished_keep_nobody_out_and_end_in_time(job):
+    limits = Limits(connections=50, request_seconds=2)
+    with serving(job[1], port=0, limits=limits) as address, ExitStack() as stack:
+        for _ in range(900):
+            stack.enter_context(connected(address, "GET /tables HTTP/1.1\r\nHost: loc"))
+        until(lambda: connections(address) <= 50 + 16)
+        assert httpx.get(f"{address}/tables", timeout=300).status_code == 200
+        until(lambda: connections(address) == 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GET",
+        request("/tables"),
+        request("/tables") * 3 + "GET /ta",
+        request("/sql", "POST", "Content-Length: 1000\r\n") + '{"query"',
+        request("/tables", headers="Content-Length: 100000\r\n") + "x",
+        request("/openapi.json", headers="Connection: close\r\n"),
+        "\0" * 100,
+    ],
+)
+def test_a_connection_that_is_left_open_is_closed(job, text):
+    limits = Limits(request_seconds=0.2)
+    with serving(job[1], port=0, limits=limits) as address, connected(address, text):
+        until(lambda: connections(address) == 0)
+
+
+def test_a_body_that_does_not_arrive_is_a_408(job):
+    with (
+        serving(job[1], port=0, limits=Limits(request_seconds=0.2)) as address,
+        connected(address, request("/sql", "POST", "Content-Length: 1000\r\n") + '{"query"') as client,
+    ):
+        answer = HTTPResponse(client)
+        answer.begin()
+        assert (answer.status, json.load(answer)["error"]["type"]) == (408, "RequestTimeout")
+
+
+def test_aborted_bodies_leave_no_traceback(job, caplog):
+    with serving(job[1], port=0) as address:
+        for _ in range(20):
+            with connected(address, request("/sql", "POST", "Content-Length: 1000\r\n") + '{"query"'):
+                pass
+        until(lambda: 'route="/sql",status="400"} 20' in httpx.get(f"{address}/metrics").text)
+    assert "Traceback" not in caplog.text
+    assert len(caplog.records) <= 1
+
+
+def test_readers_that_never_read_are_closed_and_their_memory_is_bounded(job):
+    process = psutil.Process()
+    with serving(job[1], port=0, limits=Limits(send_seconds=1)) as address, ExitStack() as stack:
+        before = process.memory_info().rss
+        paths = ("/tables/text/changes", "/tables/text?limit=400")
+        for number in range(300):
+            stack.enter_context(connected(address, request(paths[number % 2])))
+        until(lambda: connections(address) == 0)
+        until(lambda: "keyed_streams 0" in httpx.get(f"{address}/metrics", timeout=300).text)
+        assert process.memory_info().rss - before < 400 << 20
+
+
+def test_readers_that_are_dropped_for_memory_are_counted(job, monkeypatch):
+    monkeypatch.setattr(connections_module, "_UNREAD", 6 << 20)
+    with serving(job[1], port=0) as address, ExitStack() as stack:
+        for _ in range(3):
+            # An answer of 4 MB each.
+            stack.enter_context(connected(address, request("/tables/text?limit=400")))
+        until(lambda: "keyed_unread_dropped_total 2" in httpx.get(f"{address}/metrics", timeout=300).text)
+
+
+def test_where_all_connections_are_answered_a_further_one_is_a_503(job):
+    limits = Limits(connections=3)
+    with serving(job[1], port=0, limits=limits) as address, ExitStack() as stack:
+        streams = [
+            stack.enter_context(httpx.stream("GET", f"{address}/tables/text/changes", timeout=300)).iter_lines()
+            for _ in range(3)
+        ]
+        assert all(map(next, streams))
+        answer = httpx.get(f"{address}/tables", timeout=300)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Busy")
+        stack.close()
+        until(lambda: httpx.get(f"{address}/tables", timeout=300).status_code == 200)
+
+
+def test_an_answer_in_parts_is_whole(job):
+    with serving(job[1], port=0) as address:
+        answer = httpx.get(f"{address}/tables/text", params={"limit": 400}, timeout=300)
+        assert len(answer.content) > 4_000_000
+        assert [entry["value"] for entry in answer.json()["entries"]] == ["x" * 10_000] * 400
+
+
+PROGRAM = """
+    import resource, socket, sys
+    import keyed
+    from keyed.tables.server import serving
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    with keyed.tables.read_tables(sys.argv[1]) as tables, serving(tables, port=0) as address:
+        print(address, flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_half_open_connections_do_not_use_up_the_descriptors_of_a_process(job):
+    """A process without descriptors left wrote 64 MB of tracebacks in 8 seconds."""
+    program = [sys.executable, "-c", dedent(PROGRAM), str(job[1].path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as server, ExitStack() as stack:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        for _ in range(300):
+            stack.enter_context(connected(address, "GET /"))
+        for _ in range(10):
+            assert httpx.get(f"{address}/tables", timeout=300).status_code == 200
+        _, errors = server.communicate("\n")
+    assert server.returncode == 0
+    assert errors == ""
+
+
+def test_a_process_without_descriptors_reports_it_once(job, caplog):
+    (repeats,) = connections_module._log.filters
+    assert isinstance(repeats, connections_module.Repeats)
+    repeats._seen.clear()
+    with serving(job[1], port=0) as address:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        client = socket.socket()
+        host, port = address.removeprefix("http://").split(":")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (sum(1 for _ in Path("/dev/fd").iterdir()) - 1, hard))
+        try:
+            client.connect((host, int(port)))
+            until(lambda: "raise ulimit -n" in caplog.text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            client.close()
+        assert httpx.get(f"{address}/tables", timeout=300).status_code == 200
+    assert caplog.text.count("raise ulimit -n") == 1
+    assert "Traceback" not in caplog.text
+
+
+def test_connections_that_were_dropped_wait_for_nothing(job, monkeypatch):
+    made = []
+
+    class Kept(connections_module.Connections):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(sys.modules["keyed.tables.server.serving"], "Connections", Kept)
+    texts = ["", request("/tables/text?limit=400"), request("/tables") * 3, request("/batches"), request("/x", "POST")]
+    with serving(job[1], port=0) as address:
+        for number in range(100):
+            with connected(address, texts[number % len(texts)]):
+                pass
+        (kept,) = made
+        until(lambda: connections(address) == 0)
+        until(lambda: (kept.answering, kept.waiting, kept._unread) == (0, {}, {}))
+
+
+@pytest.mark.slow
+def test_a_thousand_rounds_of_connecting_and_dropping_leave_nothing(job):
+    """``connect, ask, drop`` in every phase of a request: threads, descriptors and memory stay as they were."""
+    process = psutil.Process()
+    texts = [
+        "",
+        "GET /tab",
+        request("/tables"),
+        request("/tables/text/changes"),
+        request("/batches"),
+        request("/tables/text?limit=400"),
+        request("/sql", "POST", "Content-Length: 99\r\n") + "{",
+        request("/nothing") + request("/tables"),
+    ]
+    with serving(job[1], port=0) as address:
+
+        def rounds(count: int) -> None:
+            for number in range(count):
+                with connected(address, texts[number % len(texts)]) as client:
+                    if number % 3 == 0 and "\r\n\r\n" in texts[number % len(texts)] and number % 8 != 6:
+                        client.recv(1)
+
+        def is_quiet() -> bool:
+            return "keyed_streams 0" in httpx.get(f"{address}/metrics", timeout=300).text and connections(address) <= 1
+
+        rounds(200)
+        until(is_quiet)
+        before = threading.active_count(), process.num_fds(), process.memory_info().rss
+        rounds(1_000)
+        until(is_quiet)
+        after = threading.active_count(), process.num_fds(), process.memory_info().rss
+        # Threads of the pools come as they are needed, up to 40 and 6.
+        assert after[0] <= before[0] + 46
+        assert after[1] <= before[1] + 5
+        assert after[2] - before[2] < 64 << 20
+
+
+WORDS = st.sampled_from(
+    [
+        *(
+            "GET ",
+            "POST ",
+            "HEAD ",
+            "BREW ",
+            "/tables",
+            "/sql",
+            "/tables/text/keys/key1",
+            "/health",
+            "/session",
+            "/batches",
+        ),
+        *("?limit=", "?entry=", "?namespace=", "?as_of=", "[" * 200, "%00", "%ff", "%", "../", "\0", "é", "9" * 400),
+        *(
+            " HTTP/1.1\r\n",
+            " HTTP/1.0\r\n",
+            " HTTP/9.9\r\n",
+            "\r\n",
+            "\n",
+            "\r\n\r\n",
+            "Host: localhost\r\n",
+            "Host: x\r\n",
+        ),
+        *("Content-Length: 5\r\n", "Content-Length: -1\r\n", "Content-Length: 99999999999999999999\r\n"),
+        *("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n", "ffffffffffff\r\n", "Expect: 100-continue\r\n"),
+        *("Connection: Upgrade\r\nUpgrade: websocket\r\n", "Origin: null\r\n", "Cookie: keyed_session=1.2\r\n"),
+        *("Authorization: Bearer \xff\r\n", "Last-Event-ID: x\r\n", "Cookie: keyed_session=" + "9" * 5_000 + ".x\r\n"),
+        *('{"query": "select 1"}', '{"token": "' + "x" * 20 + '"}', "A: " + "b" * 70_000 + "\r\n", "a b c"),
+    ]
+)
+REQUESTS = st.one_of(
+    st.lists(WORDS, max_size=12).map("".join),
+    st.tuples(WORDS, st.lists(WORDS, max_size=4).map("".join)).map(lambda made: request("/tables" + made[0]) + made[1]),
+    st.tuples(
+        st.sampled_from(["GET", "POST", "DELETE", "PUT"]), st.sampled_from(["/sql", "/session", "/tables/text"]), WORDS
+    ).map(lambda made: request(made[1], made[0], "Content-Length: 20\r\n") + made[2]),
+)
+
+
+@pytest.fixture(scope="module")
+def patient(job):
+    access = Access(tokens={"token-of-all-tables-0001": ["*"]})
+    with serving(job[1], port=0, limits=Limits(request_seconds=0.1), access=access) as address:
+        yield address
+
+
+# Some requests are long on purpose.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@settings(max_examples=int(os.environ.get("KEYED_FUZZ", "100")), deadline=None)
+@given(REQUESTS, st.booleans())
+def test_whatever_is_sent_is_answered_or_the_connection_is_closed(patient, text, ends):
+    """``KEYED_FUZZ=10000`` sends more."""
+    with connected(patient) as client:
+        client.settimeout(300)
+        answer = b""
+        with suppress(ConnectionError):
+            client.sendall(text.encode("latin-1"))
+            if ends:
+                client.shutdown(socket.SHUT_WR)
+            while part := client.recv(65_536):
+                answer += part
+        assert b"HTTP/1.1 5" not in answer
+        assert b"Traceback" not in answer
+
+
+def test_nothing_that_was_sent_is_left(patient, caplog):
+    until(lambda: connections(patient) == 0)
+    assert httpx.get(f"{patient}/health", timeout=300).status_code == 200
+    assert "Traceback" not in caplog.text
+
+
+UNSTARTED = """
+    import os, resource, sys
+    from keyed.errors import KeyedError
+    from keyed.tables import read_tables
+    from keyed.tables.server import serving
+    with read_tables(sys.argv[1]) as tables:
+        used = max(map(int, os.listdir("/dev/fd")))
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
+        # One for the socket that listens, and none for an event loop.
+        for each in held[:2]:
+            os.close(each)
+        try:
+            with serving(tables, port=0) as address:
+                print("serves", address)
+        except BaseException as error:
+            print(type(error).__name__, *error.__notes__)
+"""
+
+
+def test_a_server_whose_thread_cannot_start_raises_that(job):
+    command = [sys.executable, "-c", dedent(UNSTARTED), str(job[1].path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.startswith("OSError server at http://127.0.0.1:")
+    assert "ended with this error" in done.stdout
+    assert done.stderr.count(": ended\n") == 1
+
+
+def test_a_server_that_ends_with_an_error_is_logged_and_raises_it(job, monkeypatch, caplog):
+    error = MemoryError("no more")
+
+    # The package has a function of the module's name.
+    serving_module: Any = sys.modules["keyed.tables.server.serving"]
+
+    class Ends(serving_module._Server):  # type: ignore[misc]
+        """This server alone: those of other tests go on."""
+
+        async def on_tick(self, counter: int) -> bool:
+            if ending.is_set():
+                raise error
+            return await super().on_tick(counter)
+
+    ending = threading.Event()
+    began: set[threading.Thread] = set()
+    monkeypatch.setattr(serving_module, "_Server", Ends)
+
+    def serve_until_it_ends(then: Exception | None) -> None:
+        ending.clear()
+        with serving(job[1], port=0) as address:
+            assert httpx.get(f"{address}/health", timeout=300).status_code == 200
+            began.update(thread for thread in threading.enumerate() if thread.name == f"server at {address}")
+            ending.set()
+            until(lambda: f"server at {address}: ended" in [record.getMessage() for record in caplog.records])
+            if then is not None:
+                raise then
+
+    with pytest.raises(MemoryError, match="no more") as raised:
+        serve_until_it_ends(None)
+    assert raised.value.__cause__ is error
+    # What its context raises itself comes first.
+    with pytest.raises(ZeroDivisionError):
+        serve_until_it_ends(ZeroDivisionError())
+    assert len(began) == 2
+    assert set(threading.enumerate()) & began == set()

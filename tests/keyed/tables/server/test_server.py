@@ -1,0 +1,578 @@
+"""The HTTP interface, asked over a real socket, while the job goes on."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyed
+from keyed import background
+from keyed.tables import StateTables, open_tables
+from keyed.tables.server import Access, Limits, make_app, serve
+from keyed.testing import KeyedTestHarness
+from tests.support.waiting import until
+
+TOKEN, OTHER = "token-of-all-tables-0001", "token-of-count-only-0002"
+
+
+class Orders(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int)
+    items = keyed.MapState(str, int)
+
+    def process_element(self, value, ctx):
+        _, item, number = value
+        self.count.update((self.count.value() or 0) + number)
+        self.items.put(item, number)
+        self.count.namespace((0, 10)).update(number)
+        ctx.timer_service().set_timer("due", 1_000 + number)
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+@contextmanager
+def served(tables: StateTables, **options: Any) -> Iterator[str]:
+    """The address of a server over tables."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(make_app(tables, **options), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(300)
+        listening.close()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    changelog = keyed.DirectoryChangelog(folder / "log")
+    with (
+        KeyedTestHarness(Orders(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
+        open_tables(changelog, folder / "tables") as tables,
+    ):
+        for number, key in enumerate(["ann", "bob/../x", "<script>", "ü", "a b"]):
+            harness.process((key, "book", number))
+        tables.poll()
+        tables.start(every=0.02)
+        yield harness, tables
+
+
+@pytest.fixture(scope="module")
+def ask(job):
+    with served(job[1]) as address, httpx.Client(base_url=address, timeout=300) as client:
+        yield client
+
+
+def test_tables_are_listed_with_their_types(ask):
+    answer = ask.get("/tables").json()
+    assert {table["name"]: (table["kind"], table["types"]) for table in answer["tables"]} == {
+        "count": ("value", "int"),
+        "items": ("map", "str -> int"),
+    }
+    assert ask.get("/health").json() == {"status": "following"}
+    assert "/tables/{table}/keys/{key}" in ask.get("/openapi.json").json()["paths"]
+
+
+def test_a_key_is_found_whatever_characters_it_has(ask):
+    for number, key in enumerate(["ann", "bob/../x", "<script>", "ü", "a b"]):
+        answer = ask.get("/tables/count/keys/" + httpx.QueryParams({"": key}).__str__()[1:].replace("+", "%20")).json()
+        assert (answer["key"], answer["value"]) == (key, number)
+        assert answer["position"]["operator"] == "function"
+    assert ask.get("/tables/items/keys/ann").json()["value"] == {"book": 0}
+    assert ask.get("/tables/items/keys/ann", params={"entry": "book"}).json()["value"] == 0
+    assert ask.get("/tables/count/keys/ann", params={"namespace": "[0, 10]"}).json()["value"] == 0
+    nobody = ask.get("/tables/count/keys/nobody").json()
+    assert (nobody["found"], nobody["value"]) == (False, None)
+    assert ask.get("/tables/count/keys/ann").json()["found"] is True
+    assert ask.get("/tables/count/history/ann").json()["versions"][-1]["value"] == 0
+
+
+class NotRead(keyed.DirectoryChangelog):
+    """A changelog that fails the test when it is read after its header was."""
+
+    def reader(self, group: int) -> Any:
+        raise AssertionError("the changelog is read")
+
+
+def test_health_and_readiness_read_nothing(tmp_path, monkeypatch):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness:
+        harness.process(("ann", "book", 1))
+    access = Access(tokens={TOKEN: ["*"]})
+    with (
+        open_tables(NotRead(tmp_path / "log"), tmp_path / "tables") as tables,
+        served(tables, access=access) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        # No token, no batch, and no look at the changelog.
+        health, ready = client.get("/health"), client.get("/ready")
+        assert (health.status_code, health.json()) == (200, {"status": "starting"})
+        assert (ready.status_code, ready.json()) == (503, {"status": "starting", "ready": False, "within": 30.0})
+
+
+def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(background, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(background, "_LONGEST_WAIT", 0.0)
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    header = tmp_path / "log" / "header"
+    with (
+        KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+        served(tables, limits=Limits(fresh_seconds=300)) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        harness.process(("ann", "book", 1))
+        tables.start(every=0.02)
+        ready = client.get("/ready")
+        assert (ready.status_code, ready.json()["ready"], ready.json()["batch"]) == (200, True, tables.batch)
+        header.rename(tmp_path / "log" / "away")
+        until(lambda: tables.trouble)
+        # It answers, and may be behind: by no more than this yet.
+        assert client.get("/health").status_code == 200
+        assert client.get("/ready").status_code == 200
+        old = client.get("/ready", params={"within": "0.000001"})
+        assert (old.status_code, old.json()["ready"]) == (503, False)
+        assert "is no changelog yet" in old.json()["error"]
+        assert client.get("/tables/count/keys/ann").json()["value"] == 1
+        assert re.search(r"keyed_tables_failures_total [1-9]", client.get("/metrics").text)
+        for wrong in ("0", "-1", "nan", "inf", "soon"):
+            assert client.get("/ready", params={"within": wrong}).status_code == 400
+        (tmp_path / "log" / "away").rename(header)
+        until(lambda: not tables.trouble)
+        assert client.get("/ready").json()["ready"] is True
+        assert "error" not in client.get("/ready").json()
+
+
+def events_of(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+    """The events of a stream: name and data."""
+    name = ""
+    for line in response.iter_lines():
+        kind, _, text = line.partition(": ")
+        if kind == "event":
+            name = text
+        elif kind == "data":
+            yield name, json.loads(text)
+
+
+def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
+    authorization = {"authorization": f"Bearer {TOKEN}"}
+    with (
+        KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+        served(tables, access=access) as address,
+        httpx.Client(base_url=address, timeout=300, headers=authorization) as client,
+    ):
+        harness.process(("ann", "book", 1))
+        tables.start(every=0.02)
+        of_count = {"authorization": f"Bearer {OTHER}"}
+        with (
+            client.stream("GET", "/tables/count/changes") as changes,
+            client.stream("GET", "/batches") as batches,
+            client.stream("GET", "/batches", headers=of_count) as of_some,
+        ):
+            streams, narrow = (events_of(changes), events_of(batches)), events_of(of_some)
+            assert [next(stream)[0] for stream in (*streams, narrow)] == ["snapshot", "batch", "batch"]
+            next(streams[0])
+            shutil.rmtree(tmp_path / "tables")
+            for stream in streams:
+                name, error = next(stream)
+                assert (name, error["type"]) == ("error", "LocalStoreError")
+                assert "was deleted or replaced" in error["message"]
+                assert list(stream) == []
+            # Those who may read one table get the kind of the error, and no text that names things.
+            message = "following ended; the server's log has the reason"
+            assert list(narrow) == [("error", {"type": "LocalStoreError", "message": message})]
+        for _ in range(2):
+            health = client.get("/health")
+            assert (health.status_code, health.json()["status"]) == (503, "failed")
+            assert "was deleted or replaced" in health.json()["error"]
+            for path in ("/tables", "/tables/count", "/tables/count/keys/ann", "/tables/count/history/ann", "/timers"):
+                answer = client.get(path)
+                assert (answer.status_code, answer.json()["error"]["type"]) == (503, "LocalStoreError"), path
+            for path in ("/status", "/batches", "/tables/count/changes"):
+                with client.stream("GET", path) as answer:
+                    assert answer.status_code == 503 or [name for name, _ in events_of(answer)] == ["error"], path
+            answer = client.post("/sql", json={"query": "select 1"})
+            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "LocalStoreError")
+        assert client.get("/ready").status_code == 503
+        # Without a token there is the kind of the error, and no text that names things.
+        assert httpx.get(f"{address}/health").json() == {"status": "failed", "error": "LocalStoreError"}
+        metrics = client.get("/metrics").text
+        assert 'keyed_tables_status{status="failed"} 1' in metrics
+        assert 'keyed_tables_status{status="following"} 0' in metrics
+        until(lambda: not tables._following.is_running)
+        gc.collect()
+        assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+            "tables of function: ended"
+        ]
+        assert "never retrieved" not in caplog.text
+
+
+def test_scans_go_on_where_the_page_before_ended(ask):
+    keys: list[tuple[str, str]] = []
+    after: dict[str, str] = {}
+    while True:
+        answer = ask.get("/tables/count", params={"limit": "3", **after}).json()
+        keys += [(entry["key"], str(entry["namespace"])) for entry in answer["entries"]]
+        if answer["next"] is None:
+            break
+        after = {"after": answer["next"]}
+    assert len(keys) == len(set(keys)) == 10
+    assert {entry["key"] for entry in ask.get("/tables/count", params={"prefix": "a"}).json()["entries"]} == {
+        "ann",
+        "a b",
+    }
+    assert len(ask.get("/timers").json()["timers"]) == 5
+    assert [timer["name"] for timer in ask.get("/timers", params={"key": "ann"}).json()["timers"]] == ["due"]
+
+
+def test_sql_is_answered_by_a_process_of_its_own(job):
+    limits = Limits(sql_seconds=60, sql_megabytes=700, sql_rows=3)
+    with served(job[1], limits=limits) as address, httpx.Client(base_url=address, timeout=300) as client:
+        answer = client.post("/sql", json={"query": "select key, value from count where key = ?", "parameters": ["ü"]})
+        assert answer.json().get("rows") == [["ü", 3], ["ü", 3]], answer.text
+        assert client.post("/sql", json={"query": "select * from count"}).json()["more"] is True
+        large = client.post("/sql", json={"query": "select list(a) from range(400000000) t(a)"})
+        assert large.status_code == 400
+        assert client.post("/sql", json={"query": "select 1 as one"}).json().get("rows") == [[1]]
+
+
+def test_a_query_that_takes_too_long_is_killed(job):
+    with (
+        served(job[1], limits=Limits(sql_seconds=1)) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        slow = client.post("/sql", json={"query": "select count(*) from range(100000000000) a, range(1000) b"})
+        assert slow.status_code == 400
+        assert "took longer than 1 s" in slow.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("/tables/nothing", 404, "TableNotFound"),
+        ("/tables/count?limit=0", 400, "DefinitionError"),
+        ("/tables/count?limit=100000000000000000000", 400, "DefinitionError"),
+        ("/tables/count?after=nonsense", 400, "DefinitionError"),
+        ("/tables/count?as_of=yesterday", 400, "DefinitionError"),
+        ("/tables/count?as_of=-1", 410, "HistoryCompacted"),
+        ("/tables/count?as_of=2026-01-01", 400, "DefinitionError"),
+        ("/tables/count?unknown=1", 400, "DefinitionError"),
+        ("/tables/items/history/ann", 400, "DefinitionError"),
+        ("/tables/count/changes?after=nonsense", 400, "DefinitionError"),
+        ("/nothing", 404, "NotFound"),
+        ("/sql", 405, "MethodNotAllowed"),
+    ],
+)
+def test_errors_have_a_status_and_say_what_to_do(ask, path, status, kind):
+    answer = ask.get(path)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+
+
+def test_paths_lead_nowhere_else(ask):
+    for path in ("/../etc/passwd", "/tables/../../etc/passwd", "/tables/%2e%2e%2fetc", "/static/x", "//etc/passwd"):
+        assert ask.get(path).status_code in (404, 405)
+
+
+def test_other_hosts_and_origins_are_refused(ask):
+    assert ask.get("/tables", headers={"host": "evil.example"}).status_code == 421
+    assert ask.get("/tables", headers={"origin": "http://evil.example"}).status_code == 403
+    assert ask.get("/tables", headers={"origin": "null"}).status_code == 403
+    # A page of this machine, but of another program; and our own, by each of its names.
+    port = ask.base_url.port
+    assert ask.get("/tables", headers={"origin": "http://localhost:5173"}).status_code == 403
+    assert ask.get("/tables", headers={"origin": f"http://localhost:{port}"}).status_code == 403
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "localhost"):
+        assert ask.get("/tables", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
+    assert ask.get("/tables", headers={"host": "LOCALHOST", "origin": "https://localhost:443"}).status_code == 200
+
+
+def test_a_token_opens_its_tables_and_no_others(job):
+    access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
+    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=300) as client:
+
+        def ask(path: str, token: str | None) -> int:
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            return client.get(path, headers=headers).status_code
+
+        assert ask("/tables/count", None) == 401
+        assert ask("/tables/count", "wrong") == 401
+        assert ask("/tables/count", OTHER) == 200
+        assert ask("/tables/items", OTHER) == 403
+        assert ask("/timers", OTHER) == 403
+        assert ask("/timers", TOKEN) == 200
+        assert ask("/health", None) == 200
+        listed = client.get("/tables", headers={"authorization": f"Bearer {OTHER}"}).json()
+        assert [table["name"] for table in listed["tables"]] == ["count"]
+        query = {"query": "select * from items"}
+        answer = client.post("/sql", json=query, headers={"authorization": f"Bearer {OTHER}"})
+        assert "items does not exist" in answer.json()["error"]["message"]
+
+
+def test_other_machines_need_a_token(job):
+    with pytest.raises(keyed.errors.DefinitionError, match="can be reached from other machines"):
+        serve(job[1], host="0.0.0.0")
+    with pytest.raises(keyed.errors.DefinitionError, match="16 to 512"):
+        Access(tokens={"short": ["*"]})
+    with pytest.raises(keyed.errors.DefinitionError, match="'\\[\"count\"\\],' is no name"):
+        Access(tokens={TOKEN: ['["count"],']})
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
+    """The (id, event, data) of a stream."""
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line and "data" in event:
+            yield event["id"], event["event"], json.loads(event["data"])
+            event = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            event[name] = value
+
+
+def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
+    harness, _ = job
+    with ask.stream("GET", "/tables/count/changes", params={"key": "ann"}) as stream:
+        came = events(stream.iter_lines())
+        first = next(came)
+        assert (first[1], first[2]["key"], first[2]["new"]) == ("snapshot", "ann", 0)
+        next(came)
+        harness.process(("ann", "pen", 7))
+        last = next(came)
+        assert (last[1], last[2]["old"], last[2]["new"]) == ("change", 0, 7)
+    harness.process(("ann", "pen", 1))
+    headers = {"Last-Event-ID": last[0]}
+    with ask.stream("GET", "/tables/count/changes", params={"key": "ann"}, headers=headers) as stream:
+        came = events(stream.iter_lines())
+        found = [next(came)[2] for _ in range(2)]
+    assert [(change["namespace"], change["old"], change["new"]) for change in found] == [([0, 10], 0, 7), (None, 7, 8)]
+
+
+def test_streams_are_limited(job):
+    with (
+        served(job[1], limits=Limits(streams=1)) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+        client.stream("GET", "/tables/count/changes") as stream,
+    ):
+        came = events(stream.iter_lines())
+        next(came)
+        assert client.get("/tables/count/changes").status_code == 503
+        assert "keyed_streams 1" in client.get("/metrics").text
+
+
+def test_a_reader_that_takes_nothing_is_dropped_and_counted(job):
+    harness, tables = job
+    with served(tables, limits=Limits(send_seconds=0.5)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow, httpx.Client(base_url=address, timeout=300) as client:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.sendall(f"GET /tables/items/changes HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            deadline = time.monotonic() + 60
+            number = 0
+            while "keyed_streams_dropped_total 1" not in client.get("/metrics").text:
+                assert time.monotonic() < deadline
+                with harness.batch():
+                    for _ in range(200):
+                        number += 1
+                        harness.process((f"key{number % 50}", "x" * 2_000 + str(number), number))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+WORDS = st.sampled_from(
+    ["1", "-1", "0", "2026-01-01T00:00:00Z", "null", "[1]", '"ann"', "ann", "book", "[0, 10]", "9" * 30]
+)
+
+
+@settings(max_examples=int(os.environ.get("KEYED_FUZZ", "100")), deadline=None)
+@given(
+    st.sampled_from(["GET", "GET", "GET", "GET", "POST", "PUT", "DELETE"]),
+    st.sampled_from(
+        [
+            *("/tables", "/timers", "/status", "/health", "/tables/count", "/tables/items", "/tables/{}"),
+            *("/tables/count/keys/ann", "/tables/count/keys/{}", "/tables/items/keys/{}", "/tables/{}/keys/ann"),
+            *("/tables/count/history/ann", "/tables/items/history/{}", "/session", "/{}", "/{}/{}"),
+        ]
+    ),
+    TEXT,
+    st.dictionaries(
+        st.sampled_from(["prefix", "from", "to", "limit", "after", "as_of", "entry", "namespace", "key", "order", "x"]),
+        TEXT | WORDS,
+        max_size=3,
+    ),
+)
+def test_whatever_is_asked_is_answered_or_refused(ask, method, path, text, query):
+    """``KEYED_FUZZ=10000`` asks more."""
+    answer = ask.request(method, path.replace("{}", quote(text, safe="/")), params=query)
+    assert answer.status_code in (200, 204, 307, 400, 404, 405, 410)
+    assert answer.status_code != 200 or answer.json() is not None
+    assert "Traceback" not in answer.text
+
+
+def test_a_scan_from_the_end_gives_the_pages_backwards(ask):
+    forwards = ask.get("/tables/count", params={"limit": "1000"}).json()["entries"]
+    backwards: list[Any] = []
+    after: dict[str, str] | None = {}
+    while after is not None:
+        answer = ask.get("/tables/count", params={"order": "desc", "limit": "3", **after}).json()
+        backwards += answer["entries"]
+        after = None if answer["next"] is None else {"after": answer["next"]}
+    assert backwards == forwards[::-1]
+    assert ask.get("/tables/count", params={"order": "down"}).status_code == 400
+
+
+def test_batches_are_told_with_what_the_job_says_of_itself(job):
+    harness, tables = job
+    rows = iter(range(100))
+    with (
+        served(tables, status=lambda: {"rows": next(rows)}) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+        client.stream("GET", "/batches") as stream,
+    ):
+        told = events(stream.iter_lines())
+        token, kind, first = next(told)
+        assert (kind, token) == ("batch", str(first["batch"]))
+        assert first["job"] == {"rows": 0}
+        assert first["positions"]["function"]["entries"] == len(tables["count"]) + len(tables["items"]) + len(
+            tables.timers
+        )
+        harness.process(("zoe", "book", 7))
+        _, _, second = next(told)
+        assert second["batch"] > first["batch"]
+        assert second["positions"]["function"]["hash"] != first["positions"]["function"]["hash"]
+        assert client.get("/status").json()["batch"] == second["batch"]
+
+
+def test_two_servers_over_one_changelog_go_on_where_the_other_ended(job, tmp_path):
+    harness, tables = job
+    changelog = next(iter(tables._operators.values())).source.changelog
+    with open_tables(changelog, tmp_path / "second") as second:
+        second.poll()
+        second.start(every=0.02)
+        with (
+            served(tables) as one,
+            served(second) as other,
+            httpx.Client(base_url=one, timeout=300) as first_client,
+            httpx.Client(base_url=other, timeout=300) as second_client,
+        ):
+            assert second.wait_for(tables.batch, 300) >= tables.batch
+            whole = first_client.get("/tables/count", params={"limit": "1000"}).json()["entries"]
+            page = first_client.get("/tables/count", params={"limit": "2"}).json()
+            rest = second_client.get("/tables/count", params={"after": page["next"], "limit": "1000"}).json()
+            assert page["entries"] + rest["entries"] == whole
+            assert rest["position"] == page["position"]
+            with first_client.stream("GET", "/tables/count/changes") as stream:
+                told = events(stream.iter_lines())
+                token = [next(told)[0] for _ in whole][-1]
+            harness.process(("balanced", "book", 3))
+            with second_client.stream("GET", "/tables/count/changes", headers={"Last-Event-ID": token}) as stream:
+                _, kind, change = next(events(stream.iter_lines()))
+            assert (kind, change["key"], change["old"], change["new"]) == ("change", "balanced", None, 3)
+
+
+class Reminders(keyed.KeyedProcessFunction):
+    """Sets a timer named after its operator, for each key."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().set_timer(self.name, keyed.MAX_TIMESTAMP)
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+def test_timers_of_an_operator_are_asked_for_by_its_name(tmp_path):
+    logs = []
+    for name in ("first", "second"):
+        logs.append(keyed.DirectoryChangelog(tmp_path / name))
+        numbers = keyed.stream([1, 2]).key_by(lambda value: value)
+        numbers.process(Reminders(name), name=name, changelog=logs[-1]).run(drain=False)
+    with (
+        open_tables(logs, tmp_path / "tables") as tables,
+        served(tables) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        tables.poll()
+
+        def names(**query: str) -> list[Any]:
+            timers = client.get("/timers", params=query).json()["timers"]
+            return [(timer["key"], timer["name"]) for timer in timers]
+
+        assert names(operator="second") == [(1, "second"), (2, "second")]
+        assert names(operator="first", limit="1") == [(1, "first")]
+        assert names(operator="second", key="2") == [(2, "second")]
+        answer = client.get("/timers")
+        assert answer.status_code == 400
+        assert "?operator=first" in answer.json()["error"]["message"]
+        answer = client.get("/timers", params={"operator": "third"})
+        assert answer.status_code == 404
+        assert "there are: first, second" in answer.json()["error"]["message"]
+        assert client.get("/timers", params={"operator": "second", "key": "x"}).status_code == 400
+
+
+def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
+    access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
+    with served(job[1], access=access, page=True) as address, httpx.Client(base_url=address, timeout=300) as client:
+        assert client.post("/session", json={"token": "not-a-token-of-this-server"}).status_code == 401
+        assert client.post("/session", json={"password": TOKEN}).status_code == 400
+        evil = {"origin": "http://evil.example"}
+        assert client.post("/session", json={"token": TOKEN}, headers=evil).status_code == 403
+        answer = client.post("/session", json={"token": OTHER})
+        cookie = answer.headers["set-cookie"]
+        assert answer.status_code == 204
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert OTHER not in cookie
+        assert client.get("/tables/count").status_code == 200
+        assert client.get("/tables/items").status_code == 403
+        session = client.cookies["keyed_session"]
+    # A server that was started again knows it; another one, and a changed or old one, do not open anything.
+    again = {"cookie": f"keyed_session={session}"}
+    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=300) as client:
+        assert client.get("/tables/count", headers=again).status_code == 200
+        later = session.replace(session.split(".")[0], str(int(session.split(".")[0]) + 1))
+        assert client.get("/tables/count", headers={"cookie": f"keyed_session={later}"}).status_code == 401
+        assert client.request("DELETE", "/session").headers["set-cookie"].startswith('keyed_session="";')
+        monkeypatch.setattr(time, "time", lambda: float(session.split(".")[0]) + 1)
+        assert client.get("/tables/count", headers=again).status_code == 401
+
+
+def test_the_page_may_load_nothing_from_elsewhere(job):
+    static = Path(keyed.__file__).parent / "tables" / "server" / "static"
+    with served(job[1], page=True) as address, httpx.Client(base_url=address, timeout=300) as client:
+        for path in ("/", "/page/keyed.js", "/page/uplot/uPlot.iife.min.js"):
+            answer = client.get(path)
+            assert answer.status_code == 200
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+        for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/%2e%2e%2f%2e%2e%2fentries.py", "/../app.py"):
+            assert client.get(path).status_code == 404
+        for file in static.glob("*"):
+            if file.is_file():
+                assert not re.search(r"https?://(?!www\.w3\.org/)|style=|innerHTML|<script>", file.read_text()), file
+    with pytest.raises(keyed.errors.DefinitionError, match="holds no index"):
+        make_app(job[1], page=static / "uplot")

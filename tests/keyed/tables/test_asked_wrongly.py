@@ -1,0 +1,160 @@
+"""What users type that fits nothing is refused, by a typed error that says what there is: never an empty answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import keyed
+from keyed.tables import open_tables, read_tables
+from keyed.tables.server import serve
+from keyed.testing import KeyedTestHarness
+
+
+class Kinds(keyed.KeyedProcessFunction):
+    """Has a state of each kind that keys and entries are asked of."""
+
+    value = keyed.ValueState(int)
+    by_name = keyed.MapState(str, int)
+    items = keyed.ListState(int)
+    versions = keyed.VersionedState(int, history=1000)
+
+    def process_element(self, element, ctx):
+        self.value.update(1)
+        self.by_name.put("x", 1)
+        self.items.add(1)
+        self.versions.put(1, 5)
+        return ()
+
+
+def log_of(folder, keys):
+    """Write a changelog with a batch for these keys."""
+    log = keyed.DirectoryChangelog(folder)
+    with KeyedTestHarness(Kinds(), key=lambda key: key, changelog=log) as harness, harness.batch():
+        for key in keys:
+            harness.process(key)
+    return log
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("asked")
+    with open_tables(log_of(folder / "log", ["a", "b"]), folder / "tables") as tables:
+        tables.poll()
+        yield tables
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "says"),
+    [
+        (lambda t: t["value"].get_many([5]), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].get_many("ab"), keyed.errors.DefinitionError, "'ab' is one key"),
+        (lambda t: t["value"].history(5), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].scan(key=5), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].scan(from_=5), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].scan(to=b"b"), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].scan(prefix=("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].scan(reverse="no"), keyed.errors.DefinitionError, "give True or False"),
+        (lambda t: t["value"].scan(windows=5), keyed.errors.DefinitionError, "give two times"),
+        (lambda t: t["value"].subscribe(("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].subscribe(prefix=("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
+        (lambda t: t["value"].subscribe("a", prefix="a"), keyed.errors.DefinitionError, "not both"),
+        (lambda t: t["value"].get("a", "x"), keyed.errors.DefinitionError, "has one entry a key; leave entry out"),
+        (lambda t: t["value"].history("a", "x"), keyed.errors.DefinitionError, "has one entry a key; leave entry out"),
+        (lambda t: t["by_name"].get("a", 5), keyed.errors.KeyTypeError, "the keys of the map have str"),
+        (lambda t: t["by_name"].history("a", 5), keyed.errors.KeyTypeError, "the keys of the map have str"),
+        (lambda t: t["items"].get("a", 0), keyed.errors.EncodingError, "entry=0 is no entry of the list state 'items'"),
+        (lambda t: t["items"].get("a", ("x", 1)), keyed.errors.EncodingError, "is no entry of the list state 'items'"),
+        (lambda t: t["versions"].get("a", "x"), keyed.errors.DefinitionError, "time of the version in milliseconds"),
+        (lambda t: t.sql(5), keyed.errors.DefinitionError, "give a SELECT as text"),
+        (lambda t: t.wait_for("1"), keyed.errors.DefinitionError, "id of a batch, or a Position"),
+        (lambda t: t.start(every=0), keyed.errors.DefinitionError, "a number above 0"),
+        (lambda t: t.start(every=None), keyed.errors.DefinitionError, "a number above 0"),
+    ],
+)
+def test_what_fits_nothing_is_refused(tables, ask, error, says):
+    with pytest.raises(error) as refused:
+        ask(tables)
+    assert says in str(refused.value)
+
+
+def test_keys_that_are_not_there_are_not_of_another_type(tmp_path):
+    table: Any
+    with open_tables(log_of(tmp_path / "log", [(1, "a"), (1, "b")]), tmp_path / "tables") as tables:
+        tables.poll()
+        table = tables["value"]
+        assert table.get((2, "x")) is None
+        assert table.get_many([(2, "x"), (1, "b")]) == [None, 1]
+        assert [entry.key for entry in table.scan(prefix=(1,), from_=(1, "ab"))] == [(1, "b")]
+        assert table.history((3, "x")) == []
+        with pytest.raises(keyed.errors.KeyTypeError):
+            table.get((2,))
+        with pytest.raises(keyed.errors.KeyTypeError):
+            table.scan(from_=(1, 2, 3))
+    with open_tables(log_of(tmp_path / "floats", [1.5, float("nan")]), tmp_path / "of-floats") as tables:
+        tables.poll()
+        assert tables["value"].get_many([float("nan"), 1.5, 2.5]) == [1, 1, None]
+
+
+def test_types_of_states_that_there_are_none_of_are_refused_once_all_are_known(tmp_path, tables):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    log.prepare("function", 1)
+    with open_tables(log, tmp_path / "tables", types={"vaule": int}) as wrong:
+        # There is no batch yet, and so no state is known.
+        assert wrong.poll() == 0
+        with KeyedTestHarness(Kinds(), key=lambda key: key, changelog=log) as harness:
+            harness.process("a")
+        for _ in range(2):
+            with pytest.raises(keyed.errors.DefinitionError, match="no state 'vaule'; the states are: value, by_name"):
+                wrong.poll()
+    with pytest.raises(keyed.errors.DefinitionError, match="no state 'vaule'"):
+        read_tables(tmp_path / "tables", types={"vaule": int})
+    wrong_types: Any
+    for wrong_types in ("value", 5, ["value"]):
+        with pytest.raises(keyed.errors.DefinitionError, match="give a dict of types by state"):
+            open_tables(log, tmp_path / "tables", types=wrong_types)
+    with open_tables(log, tmp_path / "tables", types={"function.value": str}) as named:
+        named.poll()
+        with pytest.raises(keyed.errors.StateSchemaChanged, match="int became str"):
+            named["value"].get("a")
+
+
+def test_folders_and_changelogs_that_are_none_are_refused(tmp_path):
+    log = log_of(tmp_path / "log", ["a"])
+    wrong: Any
+    for wrong, says in ((str(tmp_path / "log"), "is no changelog"), ([5], "5 is no changelog")):
+        with pytest.raises(keyed.errors.DefinitionError, match=says):
+            open_tables(wrong, tmp_path / "tables")
+    for wrong in (None, "", 5):
+        with pytest.raises(keyed.errors.DefinitionError, match="is not the path of a folder"):
+            open_tables(log, wrong)
+    with pytest.raises(keyed.errors.DefinitionError, match="the changelog's own folder"):
+        open_tables(log, tmp_path / "log" / ".." / "log")
+    tables = open_tables(log, tmp_path / "tables")
+    tables.poll()
+    tables.close()
+    for ask in (tables.poll, lambda: tables["value"], lambda: list(tables)):
+        with pytest.raises(keyed.errors.StateAccessError, match="the tables are closed"):
+            ask()
+    other = keyed.DirectoryChangelog(tmp_path / "other")
+    keyed.stream([1]).key_by(lambda value: value).process(Kinds(), name="other", changelog=other).run()
+    with pytest.raises(
+        keyed.errors.DefinitionError, match="holds tables of operator 'function', which this query does not"
+    ):
+        open_tables(other, tmp_path / "tables")
+
+
+def test_what_sql_cannot_hold_is_said_without_a_traceback(tmp_path):
+    with open_tables(log_of(tmp_path / "log", [2**70]), tmp_path / "tables") as tables:
+        tables.poll()
+        assert tables["value"].get(2**70) == 1
+        with pytest.raises(keyed.KeyedError, match="column 'key' of state 'value' cannot be int64") as refused:
+            tables.sql("select * from value")
+        assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, "x", True, 1.5])
+def test_a_port_that_is_none_is_refused(tables, port):
+    with pytest.raises(keyed.errors.DefinitionError, match="give a number from 0, which is any that is free, to 65535"):
+        serve(tables, port=port)

@@ -1,0 +1,624 @@
+"""Followers that fail: at any call of their changelog or store, on a full disk, in a folder that is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import keyed
+from keyed import DirectoryChangelog, background
+from keyed.background import Status
+from keyed.errors import ChangelogError, CorruptionError, LocalStoreError, OperatorChanged, StateAccessError
+from keyed.stores.database import Database
+from keyed.tables import StateTables, follower, open_tables, read_tables
+from keyed.testing import KeyedTestHarness
+from tests.support.waiting import until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Count(keyed.KeyedProcessFunction):
+    """Counts the rows of a key."""
+
+    count = keyed.ValueState(int)
+
+    def process_element(self, value, ctx):
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(keyed.MAX_TIMESTAMP)
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(background, "_LONGEST_WAIT", 0.01)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> DirectoryChangelog:
+    changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    run(changelog)
+    return changelog
+
+
+def run(changelog: Any, function: Any = Count, rows: int = 6) -> None:
+    """Run a job of a batch for each row that its checkpoint, beside the changelog, does not have."""
+    stream = keyed.stream(range(rows)).key_by(lambda value: value % 3)
+    checkpoint = f"{changelog.path}-checkpoint-{function.__name__}"
+    stream.process(function(), changelog=changelog).run(rows_per_batch=1, drain=False, checkpoint=checkpoint)
+
+
+def contents(tables: Any) -> dict[Any, Any]:
+    return {entry.key: entry.value for entry in tables["count"]}
+
+
+EXPECTED = {0: 2, 1: 2, 2: 2}
+
+
+def reads_of(tables: StateTables) -> dict[str, Callable[[], Any]]:
+    """Every way to read tables, as it is after they were read once."""
+    table, subscription = tables["count"], tables["count"].subscribe()
+    later = tables["count"].subscribe(after="now")
+    return {
+        "poll": tables.poll,
+        "table": lambda: tables["count"],
+        "names": lambda: list(tables),
+        "len": lambda: len(tables),
+        "get": lambda: table.get(1),
+        "query": lambda: table.query(1),
+        "past": lambda: table.get(1, as_of=1),
+        "scan": lambda: list(table.scan()),
+        "iteration": lambda: list(table),
+        "entries": lambda: len(table),
+        "history": lambda: list(table.history(1)),
+        "first": table.first,
+        "schema": lambda: table.schema,
+        "dataset": lambda: table.dataset().to_table(),
+        "sql": lambda: tables.sql("select * from count"),
+        "timers": lambda: list(tables.timers),
+        "snapshot": tables.snapshot,
+        "past snapshot": lambda: tables.snapshot(1),
+        "batch": lambda: tables.batch,
+        "positions": lambda: tables.positions,
+        "lag": tables.lag,
+        "wait_for": lambda: tables.wait_for(1),
+        "wait_for more": lambda: tables.wait_for(1_000),
+        "subscribe": table.subscribe,
+        "take": lambda: subscription.take(0),
+        "take for ever": later.take,
+        "next": lambda: next(later),
+        "async": lambda: asyncio.run(anext(later)),
+        "check": tables.check,
+        "start": tables.start,
+        "stop": tables.stop,
+        "take_over": tables.take_over,
+    }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptionError("the changelog is damaged", where="here", offset=3),
+        RuntimeError("dictionary changed size during iteration"),
+        LocalStoreError("no store"),
+        keyed.errors.ChangelogDiverged("another one"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_each_later_read_raises_the_error_that_following_ended_with(log, tmp_path, monkeypatch, caplog, error):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.start(every=0.01)
+        assert (contents(tables), tables.status) == (EXPECTED, Status.FOLLOWING)
+        reads = reads_of(tables)
+
+        def poll() -> int:
+            raise error
+
+        monkeypatch.setattr(tables._operators["Count"].source, "poll", poll)
+        until(lambda: not tables._following.is_running)
+        for name, read in [*reads.items(), *reads.items()]:
+            with pytest.raises(type(error)) as raised:
+                read()
+            assert raised.value.__cause__ is error, name
+            assert raised.value is not error, name
+            assert (str(raised.value), raised.value.args) == (str(error), error.args), name
+            notes = getattr(error, "__notes__", [])
+            assert raised.value.__notes__[:-1] == notes, name
+            assert "tables of Count ended with this error" in raised.value.__notes__[-1], name
+        assert tables.status is Status.FAILED
+        assert tables.trouble == f"{type(error).__name__}: {error}"
+        assert f"failed: {error}" in repr(tables)
+    assert [record.getMessage() for record in caplog.records] == ["tables of Count: ended"]
+    # Closed is not forgotten, and closing again does nothing.
+    tables.close()
+    with pytest.raises(type(error)):
+        tables.check()
+
+
+class Failing:
+    """Counts calls, and fails the one that has a number."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        self.number, self.error, self.calls = number, error, 0
+
+    def __call__(self, *, only: Callable[[], bool] = lambda: True) -> None:
+        if only():
+            self.calls += 1
+            if self.calls == self.number:
+                raise self.error
+
+
+class FailingChangelog(DirectoryChangelog):
+    """A changelog of which each call counts, also each commit that is read."""
+
+    failing: ClassVar[Failing]
+
+    def header(self) -> Any:
+        self.failing()
+        return super().header()
+
+    def reader(self, group: int) -> Any:
+        self.failing()
+        return FailingReader(super().reader(group), self.failing)
+
+    def kept(self) -> Any:
+        self.failing()
+        return super().kept()
+
+
+class FailingReader:
+    def __init__(self, reader: Any, failing: Failing) -> None:
+        self._reader, self._failing = reader, failing
+
+    def last(self) -> Any:
+        self._failing()
+        return self._reader.last()
+
+    def commits(self, after: int = 0, until: int | None = None) -> Iterator[Any]:
+        self._failing()
+        for found in self._reader.commits(after, until):
+            self._failing()
+            yield found
+
+
+def followed(changelog: Any, folder: Path) -> StateTables:
+    """Follow until that has ended, or everything is there."""
+    tables = open_tables(changelog, folder)
+    tables._every = 0.001
+    tables._following.start()
+    until(lambda: tables.status is Status.FAILED or tables._following.age is not None)
+    return tables
+
+
+@pytest.mark.parametrize("may_pass", [True, False], ids=["passes", "ends"])
+def test_a_follower_whose_changelog_fails_at_any_call_goes_on_or_ends_with_that(log, tmp_path, may_pass):
+    error = ChangelogError("cannot be reached") if may_pass else RuntimeError("unforeseen")
+    for number in count(1):
+        FailingChangelog.failing = Failing(0, error)
+        changelog = FailingChangelog(tmp_path / "log", auto_compact=False)
+        folder = tmp_path / f"tables-{number}"
+        tables = open_tables(changelog, folder)
+        FailingChangelog.failing = Failing(number, error)
+        with tables:
+            tables._every = 0.001
+            tables._following.start()
+            until(lambda: tables.status is Status.FAILED or tables.age is not None)  # noqa: B023
+            if may_pass:
+                tables.check()
+                assert contents(tables) == EXPECTED
+                assert tables.failures == (number <= changelog.failing.calls), number
+            elif changelog.failing.calls >= number:
+                until(lambda: tables.status is Status.FAILED)  # noqa: B023
+                for _ in range(2):
+                    with pytest.raises(RuntimeError, match="unforeseen"):
+                        list(tables)
+        with open_tables(log, folder) as again:
+            assert contents(again.start()) == EXPECTED
+        if changelog.failing.calls < number:
+            break
+    assert number > 8
+
+
+@pytest.mark.parametrize("call", ["write", "look_up", "range"])
+@pytest.mark.parametrize("kind", ["full", "damaged", "unforeseen"])
+def test_a_follower_whose_store_fails_at_any_call_goes_on_or_ends_with_that(log, tmp_path, monkeypatch, call, kind):
+    with open_tables(log, tmp_path / "half") as tables:
+        tables.poll()
+    run(log, rows=12)
+    error: Exception = RuntimeError("unforeseen")
+    if kind != "unforeseen":
+        error = LocalStoreError("the store fails")
+        error.__cause__ = OSError(errno.ENOSPC, "No space left on device") if kind == "full" else OSError("damaged")
+    failing = Failing(0, error)
+    original = getattr(Database, call)
+
+    def called(self: Database, *arguments: Any, **keywords: Any) -> Any:
+        failing(only=lambda: threading.current_thread().name == "tables of Count")
+        return original(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Database, call, called)
+    for number in count(1):
+        failing.number = failing.calls = 0
+        folder = tmp_path / f"tables-{number}"
+        shutil.copytree(tmp_path / "half", folder)
+        failing.number = number
+        with followed(log, folder) as tables:
+            calls = failing.calls
+            if kind == "unforeseen" and failing.calls >= number:
+                assert tables.status is Status.FAILED
+                for _ in range(2):
+                    with pytest.raises(RuntimeError, match="unforeseen"):
+                        contents(tables)
+            else:
+                assert contents(tables) == {0: 4, 1: 4, 2: 4}
+                assert (tables.status, tables.trouble) == (Status.FOLLOWING, "")
+                assert kind == "full" or tables.failures == 0
+        failing.number = 0
+        with open_tables(log, folder) as again:
+            assert contents(again.start()) == {0: 4, 1: 4, 2: 4}
+        if calls < number:
+            break
+    assert number > 1
+
+
+def fill(folder: Path) -> None:
+    """Write until there is no room."""
+    with (folder / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017 - the loop ends so
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
+    mount = shutil.which("mount")
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+class Padded(keyed.KeyedProcessFunction):
+    """Keeps values that take up room."""
+
+    count = keyed.ValueState(bytes)
+
+    def process_element(self, value, ctx):
+        self.count.update(value[1] * 200_000)
+        return ()
+
+
+def test_after_a_full_disk_a_follower_goes_on_once_there_is_room(tmp_path, small_disk, caplog):
+    caplog.set_level(logging.WARNING, "keyed.background")
+    changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    with (
+        KeyedTestHarness(Padded(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, small_disk / "tables") as tables,
+    ):
+        harness.process(("a", b"1"))
+        tables.start(every=0.01)
+        held, subscription = tables.snapshot(), tables["count"].subscribe()
+        subscription.take(0)
+        fill(small_disk)
+        for number in b"23456":
+            harness.process(("a", bytes([number])))
+        until(lambda: tables.failures > 3)
+        # What there is can be read meanwhile, and so can it be seen why there is no more.
+        assert tables["count"].get("a")[:1] in [b"1", b"2", b"3", b"4", b"5"]
+        assert tables.status is Status.FOLLOWING
+        assert "the disk is full" in tables.trouble
+        (small_disk / "filler").unlink()
+        tables.wait_for(5, timeout=300)
+        assert tables["count"].get("a") == b"6" * 200_000
+        assert (tables.trouble, tables.rebuilds) == ("", 0)
+        # Those who were there before are there still.
+        assert held["count"].get("a") == b"1" * 200_000
+        held.close()
+        seen: list[bytes] = []
+        while changes := subscription.take(0):
+            seen += [change.new[:1] for change in changes]
+        assert seen == [b"2", b"3", b"4", b"5", b"6"]
+        harness.process(("b", b"7"))
+        tables.wait_for(6, timeout=300)
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "the disk is full" in line]) == 1
+    assert len([line for line in said if "works again" in line]) == 1
+
+
+def test_tables_that_are_closed_on_a_full_disk_can_be_opened_later(tmp_path, small_disk):
+    changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    with KeyedTestHarness(Padded(), key=lambda value: value[0], changelog=changelog) as harness:
+        harness.process(("a", b"1"))
+        with open_tables(changelog, small_disk / "tables") as tables:
+            tables.start(every=0.01)
+            fill(small_disk)
+            for number in b"23456":
+                harness.process(("a", bytes([number])))
+            until(lambda: tables.trouble)
+        assert tables.status is Status.CLOSED
+        (small_disk / "filler").unlink()
+        with open_tables(changelog, small_disk / "tables") as tables:
+            assert tables.start()["count"].get("a") == b"6" * 200_000
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "replaced"])
+def test_a_folder_that_is_deleted_under_its_follower_is_noticed(log, tmp_path, again):
+    with open_tables(log, tmp_path / "others") as others:
+        others.poll()
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.start(every=0.01)
+        shutil.rmtree(tmp_path / "tables")
+        if again:
+            shutil.copytree(tmp_path / "others", tmp_path / "tables")
+        until(lambda: tables.status is Status.FAILED)
+        for _ in range(2):
+            with pytest.raises(LocalStoreError, match=r"tables/Count was deleted or replaced.*open them again"):
+                tables["count"]
+    with open_tables(log, tmp_path / "tables") as tables:
+        assert contents(tables.start()) == EXPECTED
+
+
+def test_a_reader_of_a_folder_that_is_deleted_notices(log, tmp_path):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+    with read_tables(tmp_path / "tables") as reading:
+        reading.start(every=0.01)
+        assert contents(reading) == EXPECTED
+        shutil.rmtree(tmp_path / "tables")
+        until(lambda: reading.status is Status.FAILED)
+        with pytest.raises(LocalStoreError, match="holds no state tables"):
+            reading["count"]
+
+
+class Other(Count):
+    """Another operator."""
+
+
+@pytest.mark.parametrize("function", [Count, Other])
+def test_a_changelog_that_is_replaced_by_another_jobs_is_refused(log, tmp_path, function):
+    followed_log = log.header().log_id
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.start(every=0.01)
+        shutil.move(tmp_path / "log", tmp_path / "away")
+        until(lambda: tables.trouble)
+        assert contents(tables) == EXPECTED
+        run(log, function, rows=30)
+        until(lambda: tables.status is Status.FAILED)
+        error = keyed.errors.ChangelogDiverged if function is Count else OperatorChanged
+        for _ in range(2):
+            with pytest.raises(error) as raised:
+                tables["count"].get(1)
+            named = (followed_log, log.header().log_id) if function is Count else ("'Count'", "'Other'")
+            for text in (*named, "another folder"):
+                assert text in str(raised.value)
+    # Nothing of the other one is in the folder.
+    with read_tables(tmp_path / "tables") as reading:
+        assert contents(reading) == EXPECTED
+
+
+def test_start_has_looked_once_before_it_returns(log, tmp_path):
+    with open_tables(log, tmp_path / "tables").start(every=1_000) as tables:
+        assert contents(tables) == EXPECTED
+        assert tables.age is not None
+
+
+def test_start_raises_what_the_first_look_fails_with_and_leaves_nothing_open(log, tmp_path):
+    segment = min((tmp_path / "log").rglob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(CorruptionError):
+            open_tables(log, tmp_path / "tables").start()
+
+
+def test_a_store_may_be_held_and_given_back_while_it_is_refreshed(log, tmp_path):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        with read_tables(tmp_path / "tables") as reading:
+            held = reading._operators["Count"].source.held
+            store, over = held.store, threading.Event()
+
+            def take() -> None:
+                number = 0
+                while not over.is_set():
+                    number += 1
+                    held.take(store, 1 + number % 6)
+                    held.take(store, 1 + (number + 3) % 6)
+                    held.give_back(store, 1 + number % 6)
+                    held.give_back(store, 1 + (number + 3) % 6)
+
+            held.take(store, 1)
+            threads = [threading.Thread(target=take) for _ in range(2)]
+            interval = sys.getswitchinterval()
+            sys.setswitchinterval(1e-6)
+            try:
+                for thread in threads:
+                    thread.start()
+                for _ in range(2_000):
+                    held.refresh()
+                    held.keep_from(1)
+            finally:
+                over.set()
+                for thread in threads:
+                    thread.join()
+                sys.setswitchinterval(interval)
+            held.give_back(store, 1)
+            assert held.refresh()
+
+
+def test_a_commit_that_is_about_to_be_removed_cannot_be_taken(log, tmp_path):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        held = tables._operators["Count"].source.held
+        held.take(held.store, 2)
+        assert held.keep_from(4) == 2
+        held.give_back(held.store, 2)
+        assert held.keep_from(4) == 4
+        with pytest.raises(keyed.errors.HistoryCompacted):
+            tables["count"].get(1, as_of=2)
+        assert tables["count"].get(1, as_of=3) == 1
+
+
+def test_changes_of_batches_are_kept_up_to_a_size(log, tmp_path):
+    from keyed.tables.operator_view import ChangedEntries, RecentChanges
+
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        store = tables._operators["Count"].source.held.store
+    kept = RecentChanges(1_000)
+    lists = [ChangedEntries() for _ in range(9)]
+    for number, changes in enumerate(lists):
+        kept.put(store, number, "count", changes, 400)
+    assert [kept.get(store, number, "count") is changes for number, changes in enumerate(lists)] == [False] * 7 + [
+        True
+    ] * 2
+    # Those used last stay.
+    kept.get(store, 7, "count")
+    kept.put(store, 9, "count", ChangedEntries(), 400)
+    assert [kept.get(store, number, "count") is not None for number in (7, 8, 9)] == [True, False, True]
+    kept.put(store, 10, "count", ChangedEntries(), 2_000)
+    assert [kept.get(store, number, "count") is not None for number in (7, 9, 10)] == [True, True, False]
+    kept.put(store, 9, "count", ChangedEntries(), 700)
+    assert [kept.get(store, number, "count") is not None for number in (7, 9)] == [False, True]
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_rounds_of_opening_and_closing_leave_no_thread_descriptor_or_file(log, tmp_path, rounds):
+    def counts() -> tuple[int, int, int]:
+        descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+        files = sum(1 for path in tmp_path.rglob("*") if path.is_file())
+        return threading.active_count(), descriptors, files
+
+    def opened() -> None:
+        with open_tables(log, tmp_path / "tables") as tables:
+            tables.start(every=0.001)
+            subscription = tables["count"].subscribe()
+            assert len(subscription.take(0)) == 3
+            held = tables.snapshot()
+            with read_tables(tmp_path / "tables") as reading:
+                reading.start(every=0.001)
+                assert contents(reading) == EXPECTED
+            # Neither is closed: that is theirs who close the tables.
+            assert contents(held) == EXPECTED
+
+    for _ in range(3):
+        opened()
+    before = counts()
+    for _ in range(rounds):
+        opened()
+    threads, descriptors, files = counts()
+    assert (threads, descriptors) == before[:2]
+    # RocksDB leaves a file or two of a store for its next opening to remove.
+    assert files <= before[2] + 4
+
+
+FOLLOW = """
+import sys
+from pathlib import Path
+from keyed import DirectoryChangelog
+from keyed.errors import LocalStoreError
+from keyed.tables import open_tables
+try:
+    tables = open_tables(DirectoryChangelog(Path(sys.argv[1]) / "log"), Path(sys.argv[1]) / "tables").start()
+except LocalStoreError as error:
+    print("refused", "another program" in str(error), flush=True)
+else:
+    print("follows", tables.batch, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_processes_that_open_one_folder_at_once_are_a_follower_and_a_refused_one(log, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FOLLOW, str(tmp_path)]
+
+    def begin() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+
+    for _ in range(2):
+        both = [begin(), begin()]
+        try:
+            said = {process.stdout.readline().strip(): process for process in both if process.stdout is not None}
+            assert set(said) == {"refused True", "follows 5"}
+            with pytest.raises(LocalStoreError, match="another program"):
+                open_tables(log, tmp_path / "tables")
+            with read_tables(tmp_path / "tables") as reading:
+                assert contents(reading) == EXPECTED
+            # The lock ends with its process, however that ends.
+            said["follows 5"].kill()
+            said["follows 5"].wait()
+            with open_tables(log, tmp_path / "tables").start() as tables:
+                assert contents(tables) == EXPECTED
+        finally:
+            for process in both:
+                process.kill()
+                process.communicate()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_is_refused_and_closes_nothing(log, tmp_path):
+    with open_tables(log, tmp_path / "tables").start(every=0.001) as tables:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                tables.close()
+                tables["count"].get(1)
+            except StateAccessError as error:
+                code = 0 if "forked" in str(error) and tables.status is Status.CLOSED else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run(log, rows=12)
+        tables.wait_for(11)
+        assert contents(tables) == {0: 4, 1: 4, 2: 4}
+
+
+def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_on(log, tmp_path, monkeypatch):
+    """Whoever ends a follower does not wait until it has read a whole changelog."""
+    reached, goes_on, batches = threading.Event(), threading.Event(), []
+    batch = follower._batch
+
+    def made(*arguments: Any) -> Any:
+        batches.append(batch(*arguments))
+        reached.set()
+        assert goes_on.wait(60)
+        return batches[-1]
+
+    monkeypatch.setattr(follower, "_batch", made)
+    tables = open_tables(log, tmp_path / "tables").start(wait=False)
+    assert reached.wait(60)
+    closing = threading.Thread(target=tables.close)
+    closing.start()
+    until(tables._following._stopping.is_set)
+    goes_on.set()
+    closing.join(60)
+    assert (tables.status, len(batches)) == (Status.CLOSED, 1)
+    with open_tables(log, tmp_path / "tables") as again:
+        assert again.batch == 0
+        assert contents(again.start()) == EXPECTED
+        assert again.rebuilds == 0

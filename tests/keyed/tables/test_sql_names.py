@@ -1,0 +1,205 @@
+"""Names in SQL: tables whose names differ by case, and the columns of keys; and what a query sees of this machine."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+import pytest
+
+import keyed
+from keyed.tables import open_tables, sql
+from keyed.tables.sql import run_sql
+from keyed.testing import KeyedTestHarness
+
+
+@attrs.frozen
+class Value:
+    page: str
+    n: int
+
+
+class Both(keyed.KeyedProcessFunction):
+    n = keyed.ValueState(int)
+    upper = keyed.ValueState(str, name="N")
+    other = keyed.ValueState(int)
+
+    def process_element(self, value, ctx):
+        self.n.update(value[1])
+        self.upper.update("upper")
+        self.other.update(value[1])
+
+
+class Lower(keyed.KeyedProcessFunction):
+    n = keyed.ValueState(int)
+
+    def process_element(self, value, ctx):
+        self.n.update(value[1])
+
+
+class Upper(keyed.KeyedProcessFunction):
+    upper = keyed.ValueState(int, name="N")
+
+    def process_element(self, value, ctx):
+        self.upper.update(value[1])
+
+
+def opened(function, folder):
+    log = keyed.DirectoryChangelog(folder / "log")
+    with KeyedTestHarness(function, key=lambda value: value[0], changelog=log) as harness:
+        harness.process(("a", 7))
+        harness.advance_processing_time(1)
+    tables = open_tables(log, folder / "tables")
+    tables.poll()
+    return tables
+
+
+def test_tables_whose_names_differ_by_case_only_are_refused(tmp_path):
+    with opened(Both(), tmp_path) as tables:
+        for name in ("n", "N", '"n"', "main.N"):
+            with pytest.raises(
+                keyed.errors.DefinitionError, match="ignores the case of names, and so it has no 'N' and 'n'"
+            ):
+                tables.sql(f"select * from {name}")
+        assert tables.sql("select value as n from other").to_pylist() == [{"n": 7}]
+        assert tables.sql("with n as (select 1 as one) select one from n").to_pylist() == [{"one": 1}]
+        assert (tables["n"].get("a"), tables["N"].get("a")) == (7, "upper")
+
+
+def test_a_connection_that_is_used_again_has_the_tables_of_the_query(tmp_path):
+    """Case and all: the tables of one query were there, or missing, in the next."""
+    names = {"both": Both(), "lower": Lower(), "upper": Upper()}
+    tables = {name: opened(function, tmp_path / name) for name, function in names.items()}
+    try:
+        for first in (*names, *reversed(names), "lower", "upper", "lower"):
+            found = tables[first].sql(
+                "select count(*) as c from other" if first == "both" else "select value as c from n"
+            )
+            assert found.to_pylist() == [{"c": 1 if first == "both" else 7}]
+        assert tables["upper"].sql("select value from N").to_pylist() == [{"value": 7}]
+        assert tables["upper"].sql("select value from n").to_pylist() == [{"value": 7}]
+    finally:
+        for each in tables.values():
+            each.close()
+
+
+def test_few_connections_are_kept_however_many_threads_ask(tmp_path, monkeypatch):
+    with opened(Both(), tmp_path) as tables, ThreadPoolExecutor(16) as threads:
+        made = []
+        connection = sql._Connection
+
+        def counted():
+            made.append(connection())
+            return made[-1]
+
+        monkeypatch.setattr(sql, "_Connection", counted)
+        monkeypatch.setattr(sql, "_pool", sql._Pool())
+
+        def ask(number: int) -> bool:
+            if number % 10 == 0:
+                with pytest.raises(keyed.KeyedError):
+                    run_sql({"other": tables["other"]}, "select nothing from other")
+                return True
+            return run_sql({"other": tables["other"]}, "select value from other").to_pylist() == [{"value": 7}]
+
+        assert all(threads.map(ask, range(500)))
+        kept = sql._pool._free
+        assert len(kept) == len(set(kept)) <= 4
+        for each in made:
+            if each not in kept:
+                with pytest.raises(Exception, match="closed"):
+                    each._cursor.execute("select 1")
+
+
+class Counts(keyed.KeyedProcessFunction):
+    n = keyed.ValueState(int)
+    row = keyed.ValueState(Value)
+    by_day = keyed.MapState(str, int)
+
+    def process_element(self, value, ctx):
+        self.n.update((self.n.value() or 0) + value["n"])
+        self.row.update(Value("of the value", 1))
+        self.by_day.put("monday", 1)
+
+
+ROWS = [{"page": "a", "Lang": "en", "n": 1}, {"page": "b", "Lang": "de", "n": 2}]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Tables by page, and by page and language."""
+    folder = tmp_path_factory.mktemp("columns")
+    one = keyed.stream(ROWS).key_by("page").process(Counts()).run(tables=folder / "one").tables
+    two = keyed.stream(ROWS).key_by("page", "Lang").process(Counts()).run(tables=folder / "two").tables
+    with one, two:
+        yield one, two
+
+
+def test_a_key_has_the_name_that_key_by_gave_it(tables):
+    one, two = tables
+    assert one["n"].dataset().schema.names == ["page", "namespace", "value"]
+    assert two["n"].dataset().schema.names == ["page", "Lang", "namespace", "value"]
+    assert one.sql("select page, value from n where page = 'b'").to_pylist() == [{"page": "b", "value": 2}]
+    assert two.sql("select lang from n where page = 'b' and LANG = 'de'").to_pylist() == [{"Lang": "de"}]
+    assert two.sql("select page, entry, value from by_day order by 1 limit 1").to_pylist() == [
+        {"page": "a", "entry": "monday", "value": 1}
+    ]
+
+
+def test_it_is_key_too_where_a_query_uses_that_name(tables):
+    one, two = tables
+    assert one.sql("select key, value from n where key = 'b'").to_pylist() == [{"key": "b", "value": 2}]
+    assert two.sql("select KEY_2 as l from n where key_1 = 'a' and page = 'a'").to_pylist() == [{"l": "en"}]
+    assert one.sql("select * from n where page = 'a'").column_names == ["page", "namespace", "value"]
+    # In turn, on one connection.
+    assert one.sql("select page from n where key = 'a'").to_pylist() == [{"page": "a"}]
+    assert one.sql("select * from n limit 1").column_names == ["page", "namespace", "value"]
+
+
+@pytest.mark.parametrize("name", ["page", "key"])
+def test_only_the_keys_that_are_asked_for_are_read(tables, name, monkeypatch):
+    one, _ = tables
+    store = next(iter(one._operators.values())).source.held.store
+    scan, read = store.scan, []
+
+    def counted(*arguments, **options):
+        for entry in scan(*arguments, **options):
+            read.append(entry)
+            yield entry
+
+    one.sql(f"select value from n where {name} = 'b'")
+    monkeypatch.setattr(store, "scan", counted)
+    assert one.sql(f"select value from n where {name} = 'b'").num_rows == 1
+    # The first entry of the table, and the one of the key.
+    assert len(read) <= 2
+
+
+def test_a_misspelt_column_is_answered_with_the_names_that_there_are(tables):
+    with pytest.raises(keyed.errors.DefinitionError, match=r'Candidate bindings: .*"page"'):
+        tables[0].sql("select pag from n")
+
+
+def test_a_key_whose_name_another_column_has_is_key(tables):
+    one, two = tables
+    assert one["row"].dataset().schema.names == ["key", "namespace", "page", "n"]
+    assert one.sql("select key, page from row where key = 'a'").to_pylist() == [{"key": "a", "page": "of the value"}]
+    assert two["row"].dataset().schema.names == ["key_1", "Lang", "namespace", "page", "n"]
+
+
+def test_no_listing_has_a_path_of_this_user(tables, monkeypatch):
+    home = str(Path.home())
+    for query in (
+        "select * from duckdb_settings() where name not like 'allowed%'",
+        "select current_setting('secret_directory'), current_setting('home_directory')",
+        "select * from duckdb_extensions()",
+        "select * from duckdb_secrets()",
+        "select * from duckdb_databases()",
+        "load httpfs",
+    ):
+        try:
+            shown = str(tables[0].sql(query).to_pylist())
+        except keyed.KeyedError as error:
+            shown = str(error)
+        assert home not in shown
+        assert str(Path.cwd()) not in shown

@@ -1,0 +1,425 @@
+"""Mistakes of newcomers: accepted where the meaning is clear, elsewhere refused with the rule and the remedy."""
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import attrs
+import pyarrow as pa
+import pytest
+
+import keyed
+from keyed import KeyedProcessFunction, ListState, ReducingState, ValueState, windows
+from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.testing import KeyedTestHarness
+from keyed.windows import (
+    CountEvictor,
+    CountTrigger,
+    CountWindows,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    HoppingEventTimeWindows,
+    ProcessingTimeSessionWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
+
+MINUTE = dt.timedelta(minutes=1)
+# Type checkers find these by themselves.
+FIVE: Any = 5
+MISSPELT: Any = {"timestamps": "at"}
+TEXT: Any = "5"
+
+
+class Sale(NamedTuple):
+    item: str
+    at: int
+    price: int
+
+
+SALES = [Sale("a", 1, 10), Sale("b", 2, 20), Sale("a", 3, 30)]
+
+
+class Passes(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+def sales(**options: Any) -> Any:
+    return keyed.stream(SALES, timestamp="at", **options)
+
+
+# Windows
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: TumblingEventTimeWindows(1000), r"TumblingEventTimeWindows\(1000\): .*TumblingEventTimeWindows\.of"),
+        (lambda: TumblingProcessingTimeWindows(size=1), r"TumblingProcessingTimeWindows\(size=1\): .*\.of\(size\)"),
+        (lambda: HoppingEventTimeWindows(1000, 500), r"HoppingEventTimeWindows\(1000, 500\).*\.of\(size, slide\)"),
+        (lambda: EventTimeSessionWindows(MINUTE), r"EventTimeSessionWindows\(datetime\.timedelta.*\.with_gap\(gap\)"),
+        (lambda: ProcessingTimeSessionWindows(5), r"ProcessingTimeSessionWindows\(5\): .*\.with_gap\(gap\)"),
+        (lambda: CountWindows(FIVE), r"CountWindows\(5\): .*CountWindows\.of\(size\)"),
+        (lambda: GlobalWindows(FIVE), r"GlobalWindows\(5\): .*GlobalWindows\.create\(\)"),
+        (lambda: windows.CalendarWindows("month"), r"CalendarWindows\('month'\): .*months\(zone\)"),
+    ],
+)
+def test_an_assigner_that_is_made_by_its_class_names_itself_and_the_method(make, said):
+    with pytest.raises(DefinitionError, match=said):
+        make()
+
+
+HOPPING: Any = HoppingEventTimeWindows
+TUMBLING: Any = TumblingEventTimeWindows
+SESSIONS: Any = EventTimeSessionWindows
+COUNT: Any = CountWindows
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: TUMBLING.of(minutes=1),
+            r"^TumblingEventTimeWindows\.of\(minutes=1\): .*\.of\(size, offset=.*: timedelta\(minutes=1\)",
+        ),
+        (lambda: HOPPING.of(minutes=5, seconds=1), r"of\(size, slide, offset=.*: timedelta\(minutes=5, seconds=1\)"),
+        (
+            lambda: HOPPING.of(1000),
+            r"^HoppingEventTimeWindows\.of\(1000\): missing .*: 'slide'; .*Windows\.of\(size, slide, offset=\.\.\.\)",
+        ),
+        (TUMBLING.of, r"missing a required argument: 'size'; the call is TumblingEventTimeWindows\.of\(size"),
+        (lambda: TUMBLING.of(1000, 0, 5), r"of\(1000, 0, 5\): too many positional arguments; the call is"),
+        (SESSIONS.with_gap, r"^EventTimeSessionWindows\.with_gap\(\): .*'gap'; the call is .*with_gap\(gap\)"),
+        (lambda: SESSIONS.with_gap(minutes=5), r"with_gap\(gap\); .*: timedelta\(minutes=5\)"),
+        (SESSIONS.with_dynamic_gap, r"the call is EventTimeSessionWindows\.with_dynamic_gap\(gap_of\)"),
+        (COUNT.of, r"^CountWindows\.of\(\): .*'size'; the call is CountWindows\.of\(size, slide=\.\.\.\)"),
+    ],
+)
+def test_an_assigner_that_is_made_with_other_arguments_names_the_call(make, said):
+    with pytest.raises(DefinitionError, match=said):
+        make()
+
+
+class UncalledState(KeyedProcessFunction):
+    count = ValueState
+
+    def process_element(self, value, ctx):
+        yield value
+
+
+class UncalledStateOfAType(UncalledState):
+    count: Any = ValueState[int]
+
+
+def made(text: Any) -> Any:
+    """Give what type checkers refuse."""
+    return text
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda: keyed.stream({"a": 1}),
+            r"source is a dict, which iterates its keys; give rows.*\.values\(\) or \.items",
+        ),
+        (lambda: keyed.stream("text"), r"source of type str is no stream; give .* an iterable of elements"),
+        (lambda: keyed.stream(None), r"source of type NoneType is no stream"),
+        (lambda: keyed.stream(5), r"source of type int is no stream"),
+        (lambda: keyed.stream(Sale), r"source of type type is no stream"),
+        (lambda: keyed.stream(lambda: SALES), r"source of type function is no stream; .*; call it"),
+        (lambda: sales().key_by(lambda a, b: a), r"key_by\(<lambda>\): .*'b'.*lambda value: value\.name"),
+        (
+            lambda: sales().key_by("item").window(made("5 minutes")),
+            r"keyed\.windows, such as Tumbling.*\.of\(timedelta",
+        ),
+        (
+            lambda: sales().key_by("item").process(made(len)),
+            r"; write a class Name\(keyed\.KeyedProcessFunction\) with def",
+        ),
+        (lambda: sales().key_by("item").union(sales()), r"it comes before the key: stream\.union"),
+        (lambda: sales().key_by("item").aggregate(n=1), r"cut windows first: .*\.window\(\.\.\.\)\.aggregate"),
+        (lambda: sales().assign_timestamps_and_watermarks(1), r"keyed\.stream\(source, timestamp='column', watermark="),
+        (lambda: sales().key_by("item").process(Passes()).print(), r"output\.run\(\)\.values"),
+        (lambda: sales().key_by("item").process(Passes()).to_pandas(), r"output\.run\(\)\.values.*\.to_pandas"),
+        (lambda: sales().key_by("item").process(Passes()).sink_to("f"), r"output\.run\('folder'\)"),
+        (lambda: sales().key_by("item").process(Passes()).get_side_output("f"), r"the method is side_output\(tag\)"),
+        (
+            lambda: sales().key_by("item").process(UncalledState()),
+            r"UncalledState\.count is the class ValueState .*call it",
+        ),
+        (lambda: sales().key_by("item").process(UncalledStateOfAType()), r"count = keyed\.ValueState\(\.\.\.\)"),
+        (lambda: ReducingState(made(int)), r"int is a type; the function comes first: ReducingState\(function, int\)"),
+        (
+            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).trigger(made(CountTrigger)),
+            r"trigger\(CountTrigger\): give an object and not the class: CountTrigger\.of\(\.\.\.\)",
+        ),
+        (
+            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).evictor(made(CountEvictor)),
+            r"evictor\(CountEvictor\): give an object and not the class",
+        ),
+    ],
+)
+def test_a_call_that_a_newcomer_types_is_refused_before_the_run(use, said):
+    with pytest.raises(DefinitionError, match=said):
+        use()
+
+
+class Misnames(KeyedProcessFunction):
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        yield self.cuont.value()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda self, value, ctx: [value["item"]],
+            r"fields of Sale are item, at, price, and are read as .*: value\.item",
+        ),
+        (lambda self, value, ctx: [value.itme], r"the fields of Sale are item, at, price; did you mean 'item'\?"),
+        (Misnames.process_element, r"no attribute 'cuont'; did you mean 'count'\?"),
+    ],
+)
+def test_a_name_that_is_not_there_gets_those_that_are(function, said):
+    job = type("Job", (Misnames,), {"process_element": function})()
+    with pytest.raises(UserFunctionError, match=said):
+        sales().key_by("item").process(job).run()
+
+
+def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
+    job = type("Job", (Misnames,), {"process_element": lambda self, value, ctx: [value.itme]})()
+    with pytest.raises(UserFunctionError, match=r"the fields of Row are item, at; did you mean 'item'\?"):
+        keyed.stream([{"item": "a", "at": 1}]).key_by("item").process(job).run()
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda: sales().window(TumblingEventTimeWindows.of(5)),
+            r"key the stream first: stream\.key_by\('column'\)\.wi",
+        ),
+        (lambda: sales().process(Passes()), r"key the stream first: stream\.key_by\('column'\)\.process"),
+        (lambda: sales().connect(sales()).process(Passes()), r"first\.connect\(second\)\.key_by\('column'\)\.process"),
+        (lambda: sales().map(print), r"change and filter rows before keyed\.stream"),
+        (lambda: sales().key_by("item").filter(print), r"change and filter rows before keyed\.stream"),
+        (lambda: sales().run(), r"an output runs: stream\.key_by\('column'\)\.process\(function\)\.run"),
+        (lambda: sales().key_by("item").run(), r"an output runs: "),
+        (lambda: sales().groupBy("item"), r"the method is key_by"),
+        (lambda: sales().key_by("item").windows(5), r"did you mean 'window'\?"),
+        (lambda: sales().key_by("item").window(TumblingEventTimeWindows), r"give an object and not the class"),
+        (
+            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).count(),
+            r"aggregate\(count=Count\(\)\)",
+        ),
+        (lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).run(), r"comes first: \.aggregate"),
+        (lambda: sales().key_by(0), r"key_by\(0\): give one or more column names"),
+        (lambda: sales().key_by([]), r"key_by\(\): give one or more column names"),
+        (lambda: sales().key_by(["item", "item"]), r"key_by\('item', 'item'\) names a column twice"),
+        (lambda: sales(watermark="5 seconds"), r"watermark='5 seconds' is a str; give keyed\.bounded_out_of_orderness"),
+        (
+            lambda: ValueState(int, ttl=TEXT),
+            r"ttl='5' is a str; give a keyed\.StateTtl or a timedelta",
+        ),
+        (lambda: ValueState(0), r"0 is a value and no type of a state; .*ValueState\(int, default=0\)"),
+    ],
+)
+def test_a_mistake_in_a_definition_is_typed_and_has_a_remedy(use, said):
+    with pytest.raises(DefinitionError, match=said):
+        use()
+
+
+def test_what_a_stream_does_not_have_is_an_attribute_error_too():
+    for thing in (sales(), sales().key_by("item"), sales().key_by("item").window(TumblingEventTimeWindows.of(5))):
+        assert not hasattr(thing, "map")
+        assert not hasattr(thing, "_private")
+
+
+@pytest.mark.parametrize("as_rows", [lambda table: table, lambda table: table.to_batches()[0]])
+def test_a_column_that_is_there_twice_is_refused_by_its_name(as_rows):
+    table = pa.table([pa.array(["k"]), pa.array([1]), pa.array([2])], names=["k", "n", "n"])
+    with pytest.raises(DefinitionError, match=r"column 'n' 2 times.*rename"):
+        keyed.stream(as_rows(table))
+
+
+# Methods
+
+
+def function_with(**members: Any) -> Any:
+    return type("Job", (Passes,), members)()
+
+
+async def waits(self: Any, value: Any, ctx: Any) -> Any:
+    return [value]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            function_with(process_element=lambda self, v: [v]),
+            r"Job\.process_element .*def process_element\(self, value, ctx\)",
+        ),
+        (
+            function_with(process_element=lambda v, ctx: [v]),
+            r"Job\.process_element .*def process_element\(self, value, ctx\)",
+        ),
+        (function_with(on_timer=lambda self, ctx: []), r"Job\.on_timer .*def on_timer\(self, timestamp, ctx\)"),
+        (function_with(on_batch_end=lambda self: []), r"Job\.on_batch_end .*def on_batch_end\(self, ctx\)"),
+        (function_with(open=lambda self: None), r"Job\.open .*def open\(self, context\)"),
+        (function_with(close=lambda self, ctx: None), r"Job\.close .*def close\(self\)"),
+        (function_with(process_element=waits), r"Job\.process_element is a coroutine.*AsyncLookup"),
+        (function_with(onTimer=lambda self, timestamp, ctx: []), r"Job\.onTimer would never be called.*on_timer"),
+        (
+            type("Job", (KeyedProcessFunction,), {"process_elements": lambda self, value, ctx: []})(),
+            r"does not define process_element; it has process_elements: rename it",
+        ),
+        (
+            type("Job", (keyed.KeyedCoProcessFunction,), {"process_element1": lambda self, value, ctx: []})(),
+            r"does not define process_element2(?!;)",
+        ),
+        (
+            type("Job", (keyed.vectorized.VectorizedFunction,), {"process_batch": lambda self, table: []})(),
+            r"Job\.process_batch .*def process_batch\(self, table, ctx\)",
+        ),
+    ],
+)
+def test_a_method_that_cannot_be_called_is_refused_before_the_first_row(function, said):
+    stream = sales()
+    if isinstance(function, keyed.KeyedCoProcessFunction):
+        stream = stream.connect(sales())
+    with pytest.raises(DefinitionError, match=said):
+        stream.key_by("item").process(function)
+
+
+def test_methods_may_have_more_parameters_with_defaults():
+    function = function_with(process_element=lambda self, value, ctx, *, factor=2: [value.price * factor])
+    assert sales().key_by("item").process(function).run().values == [20, 40, 60]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: sales().key_by("item").process(Passes(), paralelism=2), r"'paralelism'.*did you mean 'parallelism'\?"),
+        (lambda: keyed.stream(SALES, **MISSPELT), r"'timestamps'.*did you mean 'timestamp'\?"),
+    ],
+)
+def test_a_misspelt_keyword_gets_the_name_that_is_like_it(call, said):
+    with pytest.raises(TypeError, match=said):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda ctx: ctx.key, r"did you mean get_current_key\(\)\?"),
+        (lambda ctx: ctx.register_event_time_timer(1), r"ctx\.timer_service\(\)\.register_event_time_timer"),
+        (lambda ctx: ctx.timer_service().watermark(), r"did you mean current_watermark\(\)\?"),
+        (lambda ctx: ctx.timer_service().current_watermark, r"current_watermark is a method that was not called"),
+    ],
+)
+def test_what_the_context_does_not_have_is_named_with_what_it_has(use, said):
+    function = function_with(process_element=lambda self, value, ctx: [use(ctx)])
+    with pytest.raises(KeyedError, match=said):
+        sales().key_by("item").process(function).run()
+
+
+class Base(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Sale]:
+        yield value
+
+    def on_timer(self, timestamp: int, ctx: keyed.OnTimerContext) -> Iterator[Sale]:
+        yield from ()
+
+
+class Unannotated(Base):
+    def on_timer(self, timestamp, ctx):
+        yield 1
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        yield 1
+
+
+class NoAnnotation(Base):
+    def process_element(self, value, ctx):
+        yield 1
+
+
+def test_a_method_without_annotation_beside_others_is_named(tmp_path):
+    with pytest.raises(
+        OutputDefinitionError, match=r"NoAnnotation\.process_element has no annotation of what it yields"
+    ):
+        sales().key_by("item").process(NoAnnotation()).run(tmp_path / "out")
+
+
+# What is accepted
+
+
+@pytest.mark.parametrize("keys", [["item", "price"], ("item", "price")])
+def test_key_by_takes_a_list_of_columns(keys):
+    assert sales().key_by(keys).key_columns == ("item", "price")
+    assert sales().key_by("item").process(Passes()).key_by(keys).key_columns == ("item", "price")
+    assert sales().connect(sales()).key_by(keys).key_columns == ("item", "price")
+
+
+def test_a_watermark_may_be_its_delay():
+    delay = dt.timedelta(milliseconds=5)
+    assert sales(watermark=delay).key_by("item").watermark_delay_ms == 5
+    with KeyedTestHarness(Passes(), key="item", watermark=delay) as harness:
+        harness.process(SALES[0], 10)
+        assert harness.current_watermark == 4
+
+
+def test_a_time_to_live_may_be_its_duration():
+    assert ListState(int, ttl=MINUTE).ttl == keyed.StateTtl(minutes=1)
+    assert keyed.vectorized.TableState("k string, n bigint", key="k", ttl=MINUTE).ttl == keyed.StateTtl(minutes=1)
+    with pytest.raises(DefinitionError, match=r"above 0|between 1"):
+        ValueState(int, ttl=dt.timedelta(0))
+
+
+@attrs.frozen
+class Cheap:
+    item: str
+    price: int
+
+
+@pytest.mark.parametrize(
+    ("make", "output", "columns"),
+    [
+        (lambda value: value, None, {"item": ["a", "b", "a"], "at": [1, 2, 3], "price": [10, 20, 30]}),
+        (lambda value: (value.item, value.price), "i string, p int", {"i": ["a", "b", "a"], "p": [10, 20, 30]}),
+        (lambda value: Cheap(value.item, value.price), None, {"item": ["a", "b", "a"], "price": [10, 20, 30]}),
+        (lambda value: {"p": value.price}, None, {"p": [10, 20, 30]}),
+        (lambda value: value.price, None, {"value": [10, 20, 30]}),
+        (lambda value: (value.item, value.at), None, {"value": [["a", 1]]}),
+    ],
+)
+def test_a_result_is_iterated_and_becomes_a_table(make, output, columns):
+    function = function_with(process_element=lambda self, value, ctx: [make(value)])
+    result = sales().key_by("item").process(function, output).run()
+    assert list(result) == result.values == [make(value) for value in SALES]
+    if columns == {"value": [["a", 1]]}:
+        with pytest.raises(OutputDefinitionError, match="no common Arrow type"):
+            result.to_arrow()
+        return
+    assert result.to_arrow().to_pydict() == columns
+    assert result.to_pandas().to_dict("list") == columns
+    if output:
+        assert result.to_arrow().schema.field("p").type == pa.int32()
+
+
+def test_an_empty_result_has_the_declared_columns():
+    nothing = function_with(process_element=lambda self, value, ctx: [])
+    declared = sales().key_by("item").process(nothing, "a string").run()
+    assert declared.to_arrow().schema == pa.schema([("a", pa.string())])
+    assert sales().key_by("item").process(nothing).run().to_arrow().num_columns == 0
+
+
+def test_values_of_different_columns_are_no_table():
+    function = function_with(process_element=lambda self, value, ctx: [value, 1])
+    with pytest.raises(OutputDefinitionError, match="have different columns; declare the output's type"):
+        sales().key_by("item").process(function).run().to_arrow()

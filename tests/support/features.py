@@ -1,0 +1,446 @@
+"""The features of the support matrix: for each a small job, and where it is supported.
+
+`docs/generate.py` writes `docs/reference/support.md` from the table, and `tests/test_support.py` runs each job in each
+column. So the page claims only what the tests have shown.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import keyed
+from examples.sqlite_changelog import SqliteChangelog
+from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin, lookup_join
+from keyed.windows import (
+    CalendarWindows,
+    Count,
+    CountTrigger,
+    CountWindows,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    HoppingEventTimeWindows,
+    Sum,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    aggregate,
+)
+
+#: Where a job runs, and what its changelog is for: the last three are tried in the local runtime.
+COLUMNS = ("local", "Spark", "Connect", "tables", "time travel", "rescale")
+ROWS = [("a", 1_000, 1), ("b", 2_000, 2), ("a", 3_000, 3), ("b", 5_000, 5), ("a", 70_000, 4), ("c", 71_000, 6)]
+OTHERS = [("a", 500, 10), ("b", 1_500, 20), ("a", 69_000, 30), ("c", 70_500, 40)]
+SCHEMA = "k string, at bigint, v bigint"
+OUTPUT = "k string, n bigint"
+#: Gives a stream of rows of the schema.
+Streams = Callable[[Sequence[tuple[str, int, int]]], keyed.Stream]
+Options = Mapping[str, Any]
+Chain = Callable[[Streams, Options], keyed.Output]
+
+
+@attrs.frozen
+class Feature:
+    """A row of the matrix.
+
+    Attributes:
+        name: Its name on the page.
+        link: Page that explains it, from `docs/reference`.
+        chain: The job: a chain over streams, whose operator has the options.
+        missing: For each column in which it is not supported, the reason on the page.
+    """
+
+    name: str
+    link: str
+    chain: Chain
+    missing: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def table_of(rows: Sequence[tuple[str, int, int]]) -> pa.Table:
+    """Return rows as an Arrow table."""
+    columns = list(zip(*rows, strict=True))
+    return pa.table({"k": columns[0], "at": columns[1], "v": columns[2]})
+
+
+def local(rows: Sequence[tuple[str, int, int]]) -> keyed.Stream:
+    """Return a stream of the local runtime."""
+    return keyed.stream(table_of(rows), timestamp="at")
+
+
+class Values(keyed.KeyedProcessFunction):
+    """A sum for each key."""
+
+    total = keyed.ValueState(int, default=0)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.total.update(self.total.value() + value.v)
+        yield value.k, self.total.value()
+
+
+class Lists(keyed.KeyedProcessFunction):
+    values = keyed.ListState(int)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.values.add(value.v)
+        yield value.k, sum(self.values.get())
+
+
+class Maps(keyed.KeyedProcessFunction):
+    times = keyed.MapState(int, int)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.times[value.v] = value.at
+        yield value.k, sum(self.times)
+
+
+class Reducing(keyed.KeyedProcessFunction):
+    total = keyed.ReducingState(operator.add, int)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.total.add(value.v)
+        yield value.k, self.total.get()
+
+
+class Longest:
+    """The greatest value, as Flink's aggregate functions are written."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        return max(value, accumulator)
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, a: int, b: int) -> int:
+        return max(a, b)
+
+
+class Aggregating(keyed.KeyedProcessFunction):
+    most = keyed.AggregatingState(Longest(), int)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.most.add(value.v)
+        yield value.k, self.most.get()
+
+
+class Versioned(keyed.KeyedProcessFunction):
+    version = keyed.VersionedState(int, history=86_400_000)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.version.put(value.v, value.at)
+        found = self.version.get(as_of=value.at)
+        yield value.k, found.value if found else None
+
+
+class Expiring(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int, default=0, ttl=keyed.StateTtl(hours=1, time_domain=keyed.TimeDomain.EVENT_TIME))
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        self.total.update(self.total.value() + value.v)
+        yield value.k, self.total.value()
+
+
+class Columns(keyed.vectorized.VectorizedFunction):
+    totals = keyed.vectorized.TableState(OUTPUT, key="k")
+
+    def process_batch(self, table: Any, ctx: keyed.vectorized.BatchContext) -> None:
+        self.totals.merge(pa.table({"k": table["k"], "n": table["v"]}), {"n": "sum"})
+
+    def on_watermark(self, watermark: int, ctx: keyed.vectorized.BatchContext) -> None:
+        if watermark == keyed.MAX_TIMESTAMP:
+            ctx.emit(self.totals.take(("n", ">=", 0)))
+
+
+class Timers(keyed.KeyedProcessFunction):
+    """An event-time timer and a named one in processing time."""
+
+    total = keyed.ValueState(int, default=0)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> None:
+        self.total.update(self.total.value() + value.v)
+        ctx.timer_service().register_event_time_timer(value.at + 10_000)
+        never = ctx.timer_service().current_processing_time() + 86_400_000
+        ctx.timer_service().set_timer("day", never, keyed.TimeDomain.PROCESSING_TIME)
+
+    def on_timer(self, timestamp: int, ctx: keyed.OnTimerContext) -> Iterator[Any]:
+        yield ctx.get_current_key(), self.total.value()
+
+
+RULES = keyed.MapState(str, int, name="rules")
+
+
+class Broadcast(keyed.KeyedBroadcastProcessFunction):
+    total = keyed.ValueState(int, default=0)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.total.update(self.total.value() + value.v)
+        yield value.k, self.total.value() + sum(rule for _, rule in ctx.get_broadcast_state(RULES).items())
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(RULES).put(value.k, value.v)
+
+
+def prices() -> pa.Table:
+    """Return a table that hardly changes."""
+    return pa.table({"k": ["a", "b"], "price": [10, 20]})
+
+
+PRICES = keyed.MapState(str, dict, name="prices")
+
+
+class Priced(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int, default=0)
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        price = ctx.get_broadcast_state(PRICES).get(value.k)
+        self.total.update(self.total.value() + value.v * (price["price"] if price else 0))
+        yield value.k, self.total.value()
+
+
+def process(function: Callable[[], Any]) -> Chain:
+    """Return the job of a function."""
+    return lambda streams, options: streams(ROWS).key_by("k").process(function(), output=OUTPUT, **options)
+
+
+def broadcast(streams: Streams, options: Options) -> keyed.Output:
+    """Return the job of broadcast state."""
+    rows = streams(ROWS).key_by("k").connect(streams(OTHERS[:2]).broadcast(RULES))
+    return rows.process(Broadcast(), output=OUTPUT, **options)
+
+
+def priced(streams: Streams, options: Options) -> keyed.Output:
+    """Return the job of a global table."""
+    table = keyed.global_table(prices, PRICES, key="k")
+    return streams(ROWS).key_by("k").connect(table).process(Priced(), output=OUTPUT, **options)
+
+
+def window(assigner: Any, **chosen: Any) -> Chain:
+    """Return the job of a kind of windows."""
+
+    def chain(streams: Streams, options: Options) -> keyed.Output:
+        made = streams(ROWS).key_by("k").window(assigner)
+        if "trigger" in chosen:
+            made = made.trigger(chosen["trigger"])
+        return made.path(chosen.get("path", "auto")).aggregate({"n": Sum("v")}, **options)
+
+    return chain
+
+
+def gap_of(row: Any) -> int:
+    """Return the gap of a session after a row."""
+    return 1_000 * row.v
+
+
+def continuous(streams: Streams, options: Options) -> keyed.Output:
+    """Return the job of aggregates without windows."""
+    return aggregate(streams(ROWS).key_by("k"), {"n": Sum("v"), "rows": Count()}, **options)
+
+
+def pair(left: Any, right: Any) -> tuple[str, int]:
+    """Return the row of a pair."""
+    return (left or right).k, (left.v if left else 0) + (right.v if right else 0)
+
+
+def groups(start: int, end: int, lefts: list[Any], rights: list[Any]) -> Iterator[tuple[str, int]]:
+    """Yield the row of two groups."""
+    yield (lefts or rights)[0].k, sum(row.v for row in (*lefts, *rights))
+
+
+def join(function: Callable[[], Any]) -> Chain:
+    """Return the job of a join."""
+
+    def chain(streams: Streams, options: Options) -> keyed.Output:
+        both = streams(ROWS).connect(streams(OTHERS)).key_by("k")
+        return both.process(function(), output=OUTPUT, **options)
+
+    return chain
+
+
+def lengths(keys: Iterable[str]) -> dict[str, tuple[int]]:
+    """Return what another system holds for keys."""
+    return {key: (ord(key),) for key in keys}
+
+
+def looked_up(streams: Streams, options: Options) -> keyed.Output:
+    """Return the job of a look-up."""
+    return lookup_join(streams(ROWS).key_by("k"), lengths, "n bigint", input=SCHEMA, **options)
+
+
+STATE = "../explanation/state.md"
+WINDOWS = "../explanation/windows.md"
+JOINS = "../how-to/joins.md"
+#: The features by the heading of their table.
+FEATURES: dict[str, list[Feature]] = {
+    "State": [
+        Feature("`ValueState`", STATE, process(Values)),
+        Feature("`ListState`", STATE, process(Lists)),
+        Feature("`MapState`", STATE, process(Maps)),
+        Feature("`ReducingState`", STATE, process(Reducing)),
+        Feature("`AggregatingState`", STATE, process(Aggregating)),
+        Feature("`VersionedState`", "../how-to/versions.md", process(Versioned)),
+        Feature("`TableState`, vectorized functions", "../how-to/when-rows-are-too-slow.md", process(Columns)),
+        Feature("time to live", "../how-to/ttl.md", process(Expiring)),
+        Feature("timers on both clocks", "../how-to/timers.md", process(Timers)),
+        Feature("broadcast state", "../how-to/broadcast-state.md", broadcast),
+        Feature("global table", "../how-to/broadcast-state.md#a-table-that-hardly-changes", priced),
+    ],
+    "Windows and aggregates": [
+        Feature("tumbling", WINDOWS, window(TumblingEventTimeWindows.of(60_000))),
+        Feature("hopping", WINDOWS, window(HoppingEventTimeWindows.of(60_000, 30_000))),
+        Feature("sessions", WINDOWS, window(EventTimeSessionWindows.with_gap(30_000))),
+        Feature("sessions with a dynamic gap", WINDOWS, window(EventTimeSessionWindows.with_dynamic_gap(gap_of))),
+        Feature("calendar", WINDOWS, window(CalendarWindows.days("Europe/Paris"))),
+        Feature("processing time", WINDOWS, window(TumblingProcessingTimeWindows.of(60_000))),
+        Feature("counts", WINDOWS, window(CountWindows.of(2))),
+        Feature("global with a trigger", WINDOWS, window(GlobalWindows.create(), trigger=CountTrigger(1))),
+        Feature("tumbling, row by row", WINDOWS, window(TumblingEventTimeWindows.of(60_000), path="row")),
+        Feature("aggregates without windows", "../how-to/continuous-aggregates.md", continuous),
+    ],
+    "Joins": [
+        Feature("`IntervalJoin`", JOINS, join(lambda: IntervalJoin(pair, lower=-2_000, upper=2_000, how="left"))),
+        Feature("`AsOfJoin`", JOINS, join(lambda: AsOfJoin(pair))),
+        Feature("`WindowJoin`", JOINS, join(lambda: WindowJoin(pair, size=60_000))),
+        Feature("`WindowCoGroup`", JOINS, join(lambda: WindowCoGroup(groups, size=60_000))),
+        Feature("`TableJoin`", JOINS, join(lambda: TableJoin(pair))),
+        Feature("`EnrichmentJoin`", JOINS, join(lambda: EnrichmentJoin(pair, timeout=60_000))),
+        Feature("`lookup_join`", "../how-to/look-ups.md", looked_up),
+    ],
+}
+
+
+@attrs.frozen
+class SinkKind:
+    """A kind of sink: how it is made over a folder, and how its rows are read.
+
+    Attributes:
+        name: Its name on the page.
+        link: Page that explains it, from `docs/reference`.
+        make: Returns a sink over a folder.
+        read: Returns the rows in a folder, or in the sink.
+    """
+
+    name: str
+    link: str
+    make: Callable[[Path], Any]
+    read: Callable[[Path, Any], list[tuple[Any, ...]]]
+
+
+def write_rows(folder: Path) -> Callable[[Any, int], None]:
+    """Return a sink that writes each batch to a file, in place of what is there."""
+
+    def sink(batch: Any, batch_id: int) -> None:
+        rows = batch.collect() if hasattr(batch, "collect") else batch
+        (folder / f"{batch_id}.json").write_text(json.dumps([list(row) for row in rows]))
+
+    return sink
+
+
+def read_rows(folder: Path, sink: Any) -> list[tuple[Any, ...]]:
+    """Return the rows that `write_rows` has written."""
+    return [tuple(row) for file in folder.glob("*.json") for row in json.loads(file.read_text())]
+
+
+def read_parquet(folder: Path, sink: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a Parquet folder."""
+    return [tuple(row.values()) for file in folder.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+
+
+HOW_TO = "../how-to/"
+SINKS = [
+    SinkKind("Parquet folder, each row once", f"{HOW_TO}sinks.md", keyed.parquet_sink, read_parquet),
+    SinkKind(
+        "function `(batch, batch_id)`; over Connect it runs on the server", f"{HOW_TO}sinks.md", write_rows, read_rows
+    ),
+    SinkKind(
+        "`collect_sink()`",
+        f"{HOW_TO}sinks.md",
+        lambda folder: keyed.collect_sink(),
+        lambda folder, sink: [tuple(row) for row in sink.values],
+    ),
+]
+#: Kinds of changelogs: what each is on the page, and how one is made of a folder and the address of a broker.
+CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
+    "`DirectoryChangelog`": (
+        f"{HOW_TO}directory-changelog.md",
+        lambda folder, broker: keyed.DirectoryChangelog(folder),
+    ),
+    "`KafkaChangelog`": (
+        f"{HOW_TO}kafka.md",
+        lambda folder, broker: keyed.KafkaChangelog(new_topic(), bootstrap=broker, replication_factor=1),
+    ),
+    "your own, such as `examples/sqlite_changelog.py`": (
+        f"{HOW_TO}own-changelog.md",
+        lambda folder, broker: SqliteChangelog(str(folder)),
+    ),
+}
+
+
+def new_topic() -> str:
+    """Return the name of a topic that is deleted after the tests."""
+    from tests.keyed.changelog.kafka import topics
+
+    return topics.new_topic()
+
+
+def sink_lines() -> list[str]:
+    """Return the table of sinks; each cell is a test."""
+    return [
+        *("## Sinks", "", "| | local | Spark | Connect |", "|---|:-:|:-:|:-:|"),
+        *(f"| [{sink.name}]({sink.link}) | yes | yes | yes |" for sink in SINKS),
+        "",
+        "On Spark an output is a DataFrame too, `output.df`, for",
+        "[any sink of Spark's](../how-to/streaming-query.md); that of Kafka writes at least once.",
+        "",
+    ]
+
+
+def changelog_lines() -> list[str]:
+    """Return the table of changelogs; each cell is a test."""
+    return [
+        *("## Changelogs", "", "| | local | Spark | tables | time travel | rescale |", "|---|:-:|:-:|:-:|:-:|:-:|"),
+        *(f"| [{name}]({link}) | yes | yes | yes | yes | yes |" for name, (link, _) in CHANGELOGS.items()),
+        "",
+        "Over Spark Connect changelogs are exported without positions of the sources, and a restore is refused where",
+        "the program does not reach the server's file system: [clusters](../how-to/clusters.md#over-spark-connect).",
+        "",
+    ]
+
+
+def page() -> str:
+    """Return the page of the reference."""
+    lines = [
+        "# What is supported where",
+        "",
+        "<!-- Written by docs/generate.py from tests/support/features.py; change that, not this page. -->",
+        "",
+        "Each row is a small job, and each cell a test that runs it (`tests/test_support.py`):",
+        "",
+        "- **local**, **Spark**, **Connect**: it runs there, and Spark and Connect give the rows of the local runtime;",
+        "- **tables**: its changelog can be queried as [state tables](../how-to/state-tables.md);",
+        "- **time travel**: its tables show an older batch as well;",
+        "- **rescale**: restored from its changelog with another number of key groups, it gives the same results.",
+        "",
+    ]
+    for heading, features in FEATURES.items():
+        reasons: list[str] = []
+        lines += [f"## {heading}", "", f"| | {' | '.join(COLUMNS)} |", f"|---|{':-:|' * len(COLUMNS)}"]
+        for feature in features:
+            cells = []
+            for column in COLUMNS:
+                reason = feature.missing.get(column)
+                if reason is not None and reason not in reasons:
+                    reasons.append(reason)
+                cells.append("yes" if reason is None else f"no ({reasons.index(reason) + 1})")
+            lines.append(f"| [{feature.name}]({feature.link}) | {' | '.join(cells)} |")
+        lines.append("")
+        lines += [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+        lines += [""] if reasons else []
+    return "\n".join([*lines, *sink_lines(), *changelog_lines()])

@@ -1,0 +1,145 @@
+"""The most frequent values: counted exactly, or by a sketch of bounded size for columns of many values."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+# ruff: noqa: PLR0124 - only NaN differs from itself
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, ClassVar
+
+from keyed import Row
+from keyed.errors import DefinitionError
+from keyed.windows.aggregates import Column, ColumnAggregate, Part
+
+
+class _Counted(Row):
+    """A value with its count: the row that a struct column gives back."""
+
+    __slots__ = ()
+    _fields = ("value", "count")
+    _positions: ClassVar[dict[str, int]] = {"value": 0, "count": 1}
+    __match_args__ = ("value", "count")
+    value = property(operator.itemgetter(0))
+    count = property(operator.itemgetter(1))
+
+
+class MostFrequent(ColumnAggregate):
+    """The k most frequent values with their counts, the most frequent first.
+
+    The result is a list of rows ``(value, count)``. Values of equal counts are in ascending order (NaN last), so the
+    result depends on neither the order of elements nor batches. Nulls are left out. It keeps a count for each distinct
+    value; `ApproxMostFrequent` keeps a bounded number of them. `TopK` ranks values by another column instead.
+
+    Args:
+        k: How many values.
+        column: As for all.
+        type: Column type of the result, where it does not follow from the column's.
+
+    Raises:
+        DefinitionError: ``k`` is below 1.
+    """
+
+    _keeps = True
+    _parts: ClassVar[tuple[Part, ...]] = (Part("counts", "counted"),)
+    _options = ("k",)
+    _result = "array<struct<value:{},count:bigint>>"
+
+    def __init__(self, k: int, column: Column = None, *, type: str | None = None) -> None:
+        super().__init__(column, type=type)
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise DefinitionError(f"k={k!r} must be an int of at least 1 value")
+        self.k = k
+
+    def create_accumulator(self) -> Any:
+        return {}
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if value is not None:
+            value = _counted(value, accumulator)
+            accumulator[value] = accumulator.get(value, 0) + 1
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        merged = dict(a)
+        for value, count in b.items():
+            value = _counted(value, merged)
+            merged[value] = merged.get(value, 0) + count
+        return merged
+
+    def get_result(self, accumulator: Any) -> Any:
+        counts = list(accumulator.items())
+        try:
+            counts.sort(key=lambda pair: (-pair[1], pair[0] != pair[0], pair[0]))
+        except TypeError:  # values of several types
+            counts.sort(key=lambda pair: (-pair[1], type(pair[0]).__name__, repr(pair[0])))
+        return [_Counted((value, count)) for value, count in counts[: self.k]]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.k}{'' if self.column is None else f', {self.column!r}'})"
+
+
+class ApproxMostFrequent(MostFrequent):
+    """The k most frequent values with approximate counts, in bounded space: a Misra–Gries summary.
+
+    It keeps at most ``capacity`` counters. Of n values that are not null, each count in the result is at most the true
+    count, and at least the true count less n / (capacity + 1). So every value with more than n / (capacity + 1)
+    occurrences is kept, and up to ``capacity`` distinct values all counts are exact. Merging, for sessions that merge,
+    keeps the bound (Misra and Gries 1982, "Finding repeated elements"; Agarwal et al. 2012, "Mergeable summaries").
+
+    There is no chance in it. Beyond ``capacity`` distinct values the counts depend on the order of elements; rows run
+    in event-time order, so they do not depend on where batches are cut. For that reason hopping windows do not share
+    slices, and it is computed row by row.
+
+    Args:
+        k: How many values.
+        column: As for all.
+        capacity: How many counters, at least ``k``.
+        type: Column type of the result, where it does not follow from the column's.
+
+    Raises:
+        DefinitionError: ``k`` is below 1, or the capacity below ``k``.
+    """
+
+    commutative = False
+    #: Its counters depend on the order of elements, so no other path computes the same.
+    _parts = ()
+
+    def __init__(self, k: int, column: Column = None, *, capacity: int = 1000, type: str | None = None) -> None:
+        super().__init__(k, column, type=type)
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < k:
+            raise DefinitionError(f"capacity={capacity!r} must be an int of at least k={k} counters")
+        self.capacity = capacity
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        value = self._value(value)
+        if value is None:
+            return accumulator
+        value = _counted(value, accumulator)
+        if value in accumulator:
+            accumulator[value] += 1
+        elif len(accumulator) < self.capacity:
+            accumulator[value] = 1
+        else:
+            # Together with the value that comes, capacity + 1 occurrences go: at most n / (capacity + 1) times.
+            return {other: count - 1 for other, count in accumulator.items() if count > 1}
+        return accumulator
+
+    def merge(self, a: Any, b: Any) -> Any:
+        merged = super().merge(a, b)
+        if len(merged) <= self.capacity:
+            return merged
+        lost = sorted(merged.values(), reverse=True)[self.capacity]
+        return {value: count - lost for value, count in merged.items() if count > lost}
+
+
+def _counted(value: Any, counts: dict[Any, int]) -> Any:
+    """Return the value under which a value is counted: of zeros the positive one, of NaN the one that is there."""
+    if value.__class__ is not float:
+        return value
+    if value == value:
+        return value + 0.0
+    # Dictionaries find NaN by its object only, and what was stored is another one.
+    return next((other for other in counts if other != other), math.nan)
