@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from keyed.changelog.model import Commit, LogHeader
 from keyed.codec.frames import RecordFormat
-from keyed.errors import CorruptionError
+from keyed.errors import ChangelogError, CorruptionError
 
 COMMIT = b"KCLC"
 """The kind of the frame of a commit marker."""
@@ -36,7 +36,10 @@ def decode_header(record: bytes, where: str) -> LogHeader:
     Raises:
         CorruptionError: Bad checksum, a format that is not known, or malformed fields.
     """
-    header = _HEADER.decode(record, where)
+    try:
+        header = _HEADER.decode(record, where)
+    except ChangelogError as error:
+        raise CorruptionError(str(error), where=where) from error
     if header.format != 1:
         raise CorruptionError(
             f"format {header.format} of a changelog is unknown: a newer program wrote it", where=where

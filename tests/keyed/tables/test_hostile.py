@@ -241,6 +241,6 @@ def test_operators_whose_names_lead_elsewhere_are_refused(tmp_path, name):
     header = log.prepare("operator", 1)
     object.__setattr__(header, "operator", name)
     (tmp_path / "log" / "header").write_bytes(encode_header(header))
-    with pytest.raises(keyed.errors.ChangelogError, match="names of operators become paths"):
+    with pytest.raises(keyed.errors.CorruptionError, match="names of operators become paths"):
         open_tables(log, tmp_path / "within" / "tables")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]

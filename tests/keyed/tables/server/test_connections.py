@@ -196,15 +196,21 @@ def test_a_process_without_descriptors_reports_it_once(job, caplog):
     repeats._seen.clear()
     with serving(job[1], port=0) as address:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        client = socket.socket()
         host, port = address.removeprefix("http://").split(":")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (sum(1 for _ in Path("/dev/fd").iterdir()) - 1, hard))
+        # More than one: what else the process closes meanwhile makes room for a connection.
+        clients = [socket.socket() for _ in range(20)]
+        # The limit is one of numbers, and the lowest that is free comes next.
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
         try:
-            client.connect((host, int(port)))
+            for client in clients:
+                client.connect((host, int(port)))
             until(lambda: "raise ulimit -n" in caplog.text)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            client.close()
+            for client in clients:
+                client.close()
         assert httpx.get(f"{address}/tables", timeout=300).status_code == 200
     assert caplog.text.count("raise ulimit -n") == 1
     assert "Traceback" not in caplog.text
