@@ -11,7 +11,6 @@ import sys
 import threading
 from contextlib import ExitStack, suppress
 from http.client import HTTPResponse
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
