@@ -6,6 +6,7 @@ import argparse
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from keyed.changelog import DirectoryChangelog
 from keyed.cli.command import (
@@ -122,23 +123,23 @@ def _add_standby(parser: argparse.ArgumentParser) -> None:
 
 
 def _standby(arguments: argparse.Namespace) -> int:
-    """Follow, and print what was applied and how far the copy is behind."""
+    """Follow, and print each new batch and how far the copy is behind. An error that cannot pass ends the command."""
     check_tables_folder(arguments.path, "PATH")
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     wait = threading.Event()
     with open_tables(changelog_of(arguments.changelog, arguments), arguments.path) as tables:
+        shown = tables.batch
         try:
+            tables.start(arguments.every)
             while True:
-                try:
-                    records = tables.poll()
-                    lag = tables.lag()
-                except ChangelogError as error:
-                    sys.stderr.write(f"tries again: {error}\n")
-                    records = 0
-                if records:
-                    print(
-                        f"{records} records applied, {lag.records} records and {lag.seconds:.1f} s behind", flush=True
-                    )
+                tables.check()
+                batch = tables.batch
+                # A changelog that cannot be read is reported by the thread that follows it.
+                with suppress(ChangelogError):
+                    if batch != shown:
+                        lag = tables.lag()
+                        print(f"batch {batch}, {lag.records} records and {lag.seconds:.1f} s behind", flush=True)
+                        shown = batch
                 if end is not None and time.monotonic() >= end:
                     break
                 check_reader()

@@ -49,8 +49,13 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
-    """Open the tables that the command line names, level with their changelog."""
+def _opened(arguments: argparse.Namespace, *, poll: bool = True) -> Iterator[StateTables]:
+    """Open the tables that the command line names.
+
+    Args:
+        arguments: The command line.
+        poll: Whether to apply what the changelog has.
+    """
     wanted = f"a changelog ({CHANGELOG}) or a folder of tables"
     place = check_place(arguments.source, CHANGELOGS | {Place.TABLES}, "SOURCE", wanted)
     if arguments.tables is not None:
@@ -63,7 +68,8 @@ def _opened(arguments: argparse.Namespace) -> Iterator[StateTables]:
     with ExitStack() as stack:
         folder = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
         tables = stack.enter_context(open_tables(changelog, folder))
-        tables.poll()
+        if poll:
+            tables.poll()
         yield tables
 
 
@@ -181,8 +187,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
     hosts = (*Access().hosts, *arguments.host_name)
-    with _opened(arguments) as tables:
-        tables.start(every=arguments.every)
+    with _opened(arguments, poll=False) as tables:
+        # It answers /health while the first look applies what the changelog has.
+        tables.start(every=arguments.every, wait=False)
         serve(
             tables,
             host=arguments.host,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from keyed import background
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
+from keyed.cli import changelog_commands
 from keyed.cli.command import changelog_of
 from keyed.cli.main import main, parser
 from keyed.engine.meta import encode_meta
-from keyed.errors import DefinitionError
+from keyed.errors import ChangelogError, DefinitionError
 from keyed.stores import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
@@ -146,9 +148,49 @@ def test_restore_at_a_time(log, tmp_path, capsys):
 def test_standby(log, tmp_path, capsys):
     command = ["standby", log.path, str(tmp_path / "copy"), "--every", "0.01", "--seconds", "0"]
     assert main(command) == 0
-    assert capsys.readouterr().out == "100 records applied, 0 records and 0.0 s behind\n"
+    assert capsys.readouterr().out == "batch 9, 0 records and 0.0 s behind\n"
     assert main(command) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_standby_ends_with_what_cannot_pass(log, tmp_path, capsys):
+    command = ["standby", log.path, str(tmp_path / "copy"), "--seconds", "0"]
+    assert main(command) == 0
+    capsys.readouterr()
+    other = DirectoryChangelog(tmp_path / "other", auto_compact=False)
+    run_count(range(100), other, parallelism=2)
+    command[1] = other.path
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "error: the tables in" in said.err
+    assert "whose job was not restored from it" in said.err
+
+
+class Away(DirectoryChangelog):
+    """Cannot be read again after it was opened."""
+
+    looks: ClassVar[list[None]] = []
+
+    def header(self):
+        self.looks.append(None)
+        if len(self.looks) > 2:
+            raise ChangelogError("no broker answers")
+        return super().header()
+
+
+def test_a_standby_reports_once_what_may_pass(log, tmp_path, capsys, caplog, monkeypatch):
+    def check_reader():
+        if len(Away.looks) > 8:
+            raise KeyboardInterrupt
+
+    Away.looks.clear()
+    monkeypatch.setattr(background, "_LONGEST_WAIT", 0.001)
+    monkeypatch.setattr(changelog_commands, "changelog_of", lambda *_: Away(log.path))
+    monkeypatch.setattr(changelog_commands, "check_reader", check_reader)
+    assert main(["standby", log.path, str(tmp_path / "copy"), "--every", "0.001"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert [record.message.count("no broker answers") for record in caplog.records] == [1]
 
 
 def test_names_of_changelogs():

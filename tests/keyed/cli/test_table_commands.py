@@ -3,15 +3,21 @@
 import json
 import subprocess
 import sys
+import threading
+import urllib.error
 import urllib.request
 
 import pytest
 
 import keyed
+import keyed.tables.server
 from docs.generate import ROOT
+from keyed.background import Status
 from keyed.cli.main import main
 from keyed.cli.table_commands import _tokens
+from keyed.tables import follower
 from keyed.testing import KeyedTestHarness
+from tests.support.waiting import until
 
 
 class Sold(keyed.KeyedProcessFunction):
@@ -116,6 +122,7 @@ def test_serve_answers_until_it_is_stopped(log):
     try:
         assert server.stdout is not None
         address = server.stdout.readline().removesuffix("/tables\n")
+        until(lambda: is_ready(address))
         with urllib.request.urlopen(f"{address}/tables/sold/keys/Heat") as answer:
             assert json.load(answer)["value"] == 1
         server.terminate()
@@ -123,6 +130,38 @@ def test_serve_answers_until_it_is_stopped(log):
     finally:
         server.kill()
         server.communicate()
+
+
+def is_ready(address):
+    try:
+        with urllib.request.urlopen(f"{address}/ready"):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+
+
+def test_serve_listens_before_it_has_read_the_changelog(log, monkeypatch):
+    statuses = []
+    began, listens = threading.Event(), threading.Event()
+
+    def poll(self):
+        began.set()
+        assert listens.wait(60)
+        return applied(self)
+
+    def serve(tables, **_):
+        assert began.wait(60)
+        statuses.append(tables.status)
+        listens.set()
+        tables.wait_for(2)
+        statuses.append(tables.status)
+
+    applied = follower.Follower.poll
+    monkeypatch.setattr(follower.Follower, "poll", poll)
+    monkeypatch.setattr(keyed.tables.server, "serve", serve)
+    assert main(["serve", log, "--port", "0"]) == 0
+    assert statuses == [Status.STARTING, Status.FOLLOWING]
 
 
 class Panes(keyed.KeyedProcessFunction):
