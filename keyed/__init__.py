@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from keyed.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
-from keyed.chaining import explain
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -102,7 +101,6 @@ __all__ = [
     "ascending_timestamps",
     "bounded_out_of_orderness",
     "collect_sink",
-    "explain",
     "global_table",
     "parquet_sink",
     "run",

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyed.codec.key_hash import spark_key_type
-from keyed.errors import CheckpointError, DefinitionError, OperatorChanged
-from keyed.graph import BoundOutput, Port, Stage, is_dataframe, linear
-from keyed.sinks import CollectSink
-from keyed.streams import Output
+from keyed.errors import CheckpointError, OperatorChanged
+from keyed.graph import Port, Stage, is_dataframe
 
 
 def why_shuffled(chain: Sequence[Stage], index: int) -> str:
@@ -102,26 +100,3 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
             found.append([])
         found[-1].append(stage)
     return found
-
-
-def explain(*outputs: Output | BoundOutput) -> str:
-    """Say how the operators of a query run: a line for each, in the order in which they run.
-
-    An operator that is *chained* runs in the tasks of the one before it, because its rows have the same keys; of the
-    others it is said why their rows are shuffled. A checkpoint keeps what it began with.
-
-    Args:
-        outputs: The outputs of the query, as for `run`, with or without their sinks.
-
-    Raises:
-        DefinitionError: They are not of one query.
-    """
-    if not all(isinstance(output, Output | BoundOutput) for output in outputs):
-        raise DefinitionError("explain takes outputs of operators: explain(output, ...)")
-    last = linear(tuple(each if isinstance(each, BoundOutput) else each.to(CollectSink()) for each in outputs))
-    told = []
-    for number, stage in enumerate(last.chain):
-        reason = why_shuffled(last.chain, number)
-        how = f"shuffled, because {reason}" if reason else f"chained to {last.chain[number - 1].name}"
-        told.append(f"{stage.name}: {how}")
-    return "\n".join(told)

@@ -7,6 +7,9 @@ Programs that declare functions and run them need none of it.
   convert between rows and Arrow tables.
 - Parameters: `milliseconds_of` reads a duration; `OperatorOptions` and `shows_options` hand the options of ``process``
   through a method of yours.
+- Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
+  columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
+- Explanations: a function that is `Explained` says in `keyed.Output.explain` how it is computed.
 - Seams: `Changelog` is what a changelog of yours implements.
 """
 
@@ -16,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
 from keyed.durations import milliseconds_of
+from keyed.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
+from keyed.explanation import Explained
 from keyed.options import OperatorOptions
 from keyed.outputs import Schema, schema_of
 from keyed.shown import shows_options
@@ -28,12 +33,20 @@ if TYPE_CHECKING:
 _ON_DEMAND = {"table_of": "write", "table_rows": "read"}
 
 __all__ = [
+    "MOST_LENGTH",
     "Changelog",
+    "Explained",
     "OperatorOptions",
+    "Path",
     "Schema",
     "as_stored",
+    "check_path",
+    "choose_path",
+    "kind_of",
     "milliseconds_of",
+    "plain_type",
     "schema_of",
+    "shown_path",
     "shows_options",
     "snapshot",
     "table_of",

@@ -39,7 +39,7 @@ class _RowFunction(Shown):
             context: Gives state by descriptor and names the task.
         """
 
-    def planned(self, stream: Any, output: Any, order: str) -> Function:
+    def for_stream(self, stream: Any, output: Any, order: str) -> Function:
         """Return the function that runs over a stream: this one, if a library does not say otherwise.
 
         Called once, by ``process``: a function that has another form, for whole columns say, returns that where the

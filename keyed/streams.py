@@ -21,6 +21,7 @@ from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, StateDefinitionError
+from keyed.explanation import explained
 from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
@@ -402,7 +403,7 @@ class KeyedStream(_Asked):
         name = name if name is not None else type(function).__name__
         check_order(order)
         if isinstance(function, RowFunction):
-            function = function.planned(self, output, order)
+            function = function.for_stream(self, output, order)
         if not self.key_columns and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
@@ -505,7 +506,7 @@ class Output(Unkeyed, Port):
         Args:
             keys: Columns, or a list of them; in the local runtime also a function of the element.
             chain: Whether the operator that processes them runs chained, in the tasks of this one and without a
-                shuffle, if its keys are this one's. `explain` says where it does.
+                shuffle, if its keys are this one's. `Output.explain` says where it does.
 
         Raises:
             DefinitionError: No key, a function beside other keys, or ``chain`` is no bool.
@@ -517,6 +518,24 @@ class Output(Unkeyed, Port):
     def to(self, sink: SinkLike) -> BoundOutput:
         """Return this output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
         return BoundOutput(self, sink_of(sink))
+
+    def explain(self, *others: Output) -> None:
+        """Print how the query of this output would run. Nothing runs.
+
+        It prints the sources with their timestamps and watermarks and, for each operator in the order in which they
+        run: whether its rows are shuffled, and why, or chained to the operator before it, without a shuffle; what it
+        reads; whether it is computed row by row or over whole columns, and why; key groups, store, changelog and
+        tables. A checkpoint keeps the chains and paths that it began with.
+
+        Args:
+            others: Outputs that run in the same query.
+
+        Raises:
+            DefinitionError: One is no output, or they cannot be in one query.
+        """
+        if not all(isinstance(other, Output) for other in others):
+            raise DefinitionError("explain takes outputs of operators: output.explain(other, ...)")
+        print(explained(linear(tuple(each.to(CollectSink()) for each in (self, *others)))))  # noqa: T201
 
     @property
     def df(self) -> DataFrame:

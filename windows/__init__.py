@@ -70,7 +70,6 @@ from keyed.windows.sketches import (
 )
 from keyed.windows.stream import (
     WindowedStream,
-    explain,
 )
 from keyed.windows.top_n import (
     TopN,
@@ -163,7 +162,6 @@ __all__ = [
     "WindowedStream",
     "aggregate",
     "aggregate_of",
-    "explain",
 ]
 
 if __name__ == "windows":

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from keyed import Context, KeyedProcessFunction, KeyedStream, OpenContext, Output, TaskContext, ValueState
 from keyed.errors import DefinitionError
-from keyed.extending import OperatorOptions, Schema, schema_of, shows_options
+from keyed.extending import (
+    OperatorOptions,
+    Path,
+    Schema,
+    check_path,
+    choose_path,
+    plain_type,
+    schema_of,
+    shown_path,
+    shows_options,
+)
 from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 from keyed.windows.aggregates import AnyAggregate
 from keyed.windows.definition import derived_schema, named_aggregates
 from keyed.windows.emission import row_maker
 from keyed.windows.general import no_timestamp
-from keyed.windows.paths import Path, check_path, chosen, columns_reason, plain_type
+from keyed.windows.paths import columns_reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +78,7 @@ def aggregate(
     twice = [column for column in found if column in keys]
     if twice:
         raise DefinitionError(f"aggregates={{{twice[0]!r}: ...}}: the key has a column of that name; rename the other")
-    reason = chosen(path, columns_reason(found.values(), columns, stream.key_columns), "these aggregates")
+    reason = choose_path(path, columns_reason(found.values(), columns, stream.key_columns), "these aggregates")
     schema = _derived(found, keys, columns, strict=stream.on_spark) if output is None else schema_of(output)
     function: ContinuousRows | ContinuousColumns
     if reason is None and columns is not None and (derived := _derived(found, keys, columns, strict=True)):
@@ -129,9 +139,10 @@ class ContinuousRows(KeyedProcessFunction):
         keys = (key,) if len(self._keys) == 1 else key
         ctx.collect(self._make((*keys, *results)), self._times.pop(key, None))
 
-    def explain(self) -> str:
-        """Tell how the aggregates are computed."""
-        return f"continuous aggregates: row by row, because {self._reason}"
+    @property
+    def explanation(self) -> str:
+        """How the aggregates are computed, for `keyed.Output.explain`."""
+        return shown_path(self._reason)
 
 
 class ContinuousColumns(VectorizedFunction):
@@ -176,9 +187,10 @@ class ContinuousColumns(VectorizedFunction):
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         self._made().add(table, self._accumulators, self._results, ctx)
 
-    def explain(self) -> str:
-        """Tell how the aggregates are computed."""
-        return "continuous aggregates: whole columns, a row of state per key"
+    @property
+    def explanation(self) -> str:
+        """How the aggregates are computed, for `keyed.Output.explain`."""
+        return f"{shown_path(None)}, a row of state per key"
 
 
 def _derived(

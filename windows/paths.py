@@ -1,4 +1,4 @@
-"""Which path windows take: row by row, or whole columns at a time.
+"""Why windows and aggregates have to be computed row by row, where they cannot be over whole columns.
 
 The vectorized path computes what the row path does, for definitions whose results do not depend on the order of
 elements and whose aggregates are of a known algebra. `row_reason` says why a definition has to be run row by row.
@@ -7,21 +7,14 @@ elements and whose aggregates are of a known algebra. `row_reason` says why a de
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
-from keyed.errors import DefinitionError
+from keyed.extending import MOST_LENGTH, kind_of
 from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
 from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.definition import Definition
 from keyed.windows.frequent import MostFrequent
 from keyed.windows.sketches import ApproxCountDistinct
-
-Path = Literal["auto", "row", "vectorized"]
-_OLD_NAME = "columnar"
-
-#: The greatest size, slide or gap, milliseconds: sums of them and of times stay in 64 bits.
-MOST_LENGTH = 2**60
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _FLOATS = ("float", "double")
@@ -50,36 +43,6 @@ _TYPES: dict[type, tuple[str, ...]] = {
     ApproxCountDistinct: _ORDERED,
     MostFrequent: _EXACT,
 }
-
-
-def check_path(path: str) -> None:
-    """Check the name of a path.
-
-    Raises:
-        DefinitionError: It is none.
-    """
-    if path not in ("auto", "row", "vectorized"):
-        now = "; it is called 'vectorized' now" if path == _OLD_NAME else ""
-        raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'{now}")
-
-
-def chosen(path: str, reason: str | None, what: str) -> str | None:
-    """Return why something is computed row by row, ``None`` where it is not, as the path and reasons against it say.
-
-    Raises:
-        DefinitionError: It is to be computed over whole columns and cannot.
-    """
-    if reason is not None and path == "vectorized":
-        raise DefinitionError(
-            f"path='vectorized': {what} cannot be computed over whole columns, because {reason}; use path='auto' or "
-            "'row'"
-        )
-    return "of path='row'" if path == "row" else reason
-
-
-def plain_type(type_: str) -> str:
-    """Return the type of a stream's column, with one name for all kinds of text: ``string`` for ``varchar(3)``."""
-    return "string" if type_.startswith(("string", "varchar(", "char(")) else type_
 
 
 def row_reason(
@@ -141,7 +104,7 @@ def columns_reason(
     if columns is None:
         return "the types of the input's columns are not known before it runs"
     for key in keys:
-        if _kind(columns, key) not in _KEYS:
+        if kind_of(columns.get(key)) not in _KEYS:
             return f"the key column {key!r} is of type {columns.get(key)}"
         if key.startswith(("slice_", "window.")):
             return f"the key column {key!r} may have the name of a column of the state"
@@ -163,11 +126,6 @@ def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]
             continue
         if name not in columns:
             return f"{aggregate!r}: the input has no column {name!r}"
-        if type(aggregate) is not Count and _kind(columns, name) not in _TYPES[type(aggregate)]:
+        if type(aggregate) is not Count and kind_of(columns[name]) not in _TYPES[type(aggregate)]:
             return f"{aggregate!r} of a column of type {columns[name]}"
     return None
-
-
-def _kind(columns: Mapping[str, str | None], name: str) -> str:
-    """Return the type of a column without its parameters."""
-    return plain_type(columns.get(name) or "unknown").partition("(")[0]

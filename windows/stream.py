@@ -10,13 +10,20 @@ import attrs
 
 from keyed import AggregateFunction, KeyedStream, Output, OutputTag
 from keyed.errors import DefinitionError
-from keyed.extending import OperatorOptions, milliseconds_of, schema_of, shows_options
+from keyed.extending import (
+    OperatorOptions,
+    Path,
+    check_path,
+    choose_path,
+    milliseconds_of,
+    schema_of,
+    shows_options,
+)
 from keyed.windows.aggregates import Reduce
 from keyed.windows.assigning import AnyAssigner, HoppingWindows
-from keyed.windows.continuous import ContinuousColumns, ContinuousRows
 from keyed.windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
 from keyed.windows.evictors import Evictor
-from keyed.windows.paths import Path, check_path, chosen, row_reason
+from keyed.windows.paths import row_reason
 from keyed.windows.process_function import ProcessWindowFunction
 from keyed.windows.triggers import Trigger
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
@@ -129,7 +136,7 @@ class WindowedStream:
     def path(self, path: Path) -> WindowedStream:
         """Choose how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
 
-        By default it is whole columns where the definition allows it; `keyed.windows.explain` says which and why.
+        By default it is whole columns where the definition allows it; `keyed.Output.explain` says which and why.
         Results are the same. A checkpoint goes on with the path that it was started with: another one is refused
         (`keyed.errors.StateSchemaChanged`).
 
@@ -249,7 +256,7 @@ class WindowedStream:
         stream, columns = self.stream, self.stream.columns
         definition = self._definition(aggregate, process)
         reason = row_reason(definition, columns, stream.key_columns, order)
-        reason = chosen(self._path, reason, repr(definition.assigner))
+        reason = choose_path(self._path, reason, repr(definition.assigner))
         schema = output_schema(definition, columns, strict=stream.on_spark) if output is None else schema_of(output)
         has_rows = schema is not None and definition.names is not None and process is None
         operator: WindowOperator | WindowBatchOperator
@@ -291,15 +298,6 @@ class WindowedStream:
             element_type=self._element_type,
             open_slices=open_slices,
         )
-
-
-def explain(output: Output) -> str:
-    """Say how the windows and aggregates of a chain are computed, and why: a line for each up to ``output``."""
-    return "\n".join(
-        f"{name}: {function.explain()}"
-        for name, function in output.operators.items()
-        if isinstance(function, WindowOperator | WindowBatchOperator | ContinuousRows | ContinuousColumns)
-    )
 
 
 def _no_class(parameter: str, given: object) -> None:

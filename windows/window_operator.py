@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypedDict, Unpack
 
 from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag
-from keyed.extending import shows_options
+from keyed.extending import shown_path, shows_options
 from keyed.windows.assigning import AnyAssigner
 from keyed.windows.definition import Definition, define
 from keyed.windows.evictors import Evictor
@@ -99,12 +99,13 @@ class WindowOperator(KeyedProcessFunction):
         if self.definition.process is not None:
             self.definition.process.close()
 
-    def explain(self) -> str:
-        """Tell how the windows are kept, and why."""
+    @property
+    def explanation(self) -> str:
+        """How the windows are computed and kept, for `keyed.Output.explain`."""
         definition = self.definition
         if definition.layout_reason is None:
             kept = f"one value of state per key ({definition.layout})"
         else:
             kept = f"state per key and window, because {definition.layout_reason}"
-        why = "" if definition.row_reason is None else f"; row by row, because {definition.row_reason}"
-        return f"{definition.assigner!r}: {kept}{why}"
+        path = "row by row" if definition.row_reason is None else shown_path(definition.row_reason)
+        return f"{path}; {kept}"

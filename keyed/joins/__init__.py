@@ -13,7 +13,6 @@
 from keyed.joins.as_of import AsOfJoin
 from keyed.joins.async_lookup import AsyncLookup
 from keyed.joins.interval import IntervalJoin, JoinContext, ProcessJoinFunction
-from keyed.joins.join_path import explain
 from keyed.joins.lookups import LookupJoin, lookup_join
 from keyed.joins.tables import EnrichmentJoin, TableJoin
 from keyed.joins.windowed import WindowCoGroup, WindowJoin
@@ -29,6 +28,5 @@ __all__ = [
     "TableJoin",
     "WindowCoGroup",
     "WindowJoin",
-    "explain",
     "lookup_join",
 ]

@@ -32,8 +32,6 @@ class ColumnJoin(VectorizedCoFunction):
         plan: What it is made for.
     """
 
-    path_reason = None
-
     def __init__(self, plan: JoinPlan) -> None:
         self._plan = plan
         self.known_side_outputs = {tag.name for tag in plan.late if tag is not None}

@@ -5,23 +5,18 @@ The path is chosen when the join is given to ``process``, by what is known of th
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
-from keyed import KeyedStream, Output, OutputTag
-from keyed.errors import DefinitionError
-from keyed.extending import Schema
-
-Path = Literal["auto", "row", "vectorized"]
+from keyed import KeyedStream, OutputTag
+from keyed.extending import Schema, kind_of
 
 #: Types whose values come out of a table as they went in, and cannot be changed by who gets them.
 _PLAIN = ("tinyint", "smallint", "int", "bigint", "decimal", "string", "binary", "boolean", "date", "timestamp")
 _VALUES = (*_PLAIN, "float", "double", "timestamp_ntz")
 #: Columns that the tables have beside those of the streams start with this.
 OWN = "join."
-#: The greatest bound, tolerance or size, milliseconds: sums of it and of times stay in 64 bits.
-MOST_SPAN = 2**60
 
 
 @attrs.frozen
@@ -62,16 +57,6 @@ class JoinPlan:
     late: tuple[OutputTag | None, OutputTag | None]
 
 
-def check_path(path: str) -> None:
-    """Check the name of a path.
-
-    Raises:
-        DefinitionError: It is none.
-    """
-    if path not in ("auto", "row", "vectorized"):
-        raise DefinitionError(f"path={path!r} must be 'auto', 'row' or 'vectorized'")
-
-
 def sides_of(stream: KeyedStream) -> list[Side]:
     """Return the sides of two connected streams whose columns are known (`row_reason`)."""
     return [
@@ -106,7 +91,7 @@ def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
             )
         for column, type_ in types.items():
             kinds = _PLAIN if column in side.key_columns else _VALUES
-            if _kind(type_) not in kinds:
+            if kind_of(type_) not in kinds:
                 return f"column {column!r} of the {name} side is of type {type_ or 'unknown'}"
             if column.startswith(OWN):
                 return f"column {column!r} of the {name} side has a name that the join needs"
@@ -117,19 +102,3 @@ def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
             return f"the {name} side has no column {missing[0]!r}"
         keys.append([str(types[key]) for key in side.key_columns])
     return None if keys[0] == keys[1] else "the keys of the two sides are of different types"
-
-
-def explain(output: Output) -> str:
-    """Say how the joins of a chain are computed, and why: a line for each up to ``output``."""
-    lines = [(name, getattr(function, "path_reason", "")) for name, function in output.operators.items()]
-    return "\n".join(
-        f"{name}: " + ("whole columns" if reason is None else f"row by row, because {reason}")
-        for name, reason in lines
-        if reason != ""
-    )
-
-
-def _kind(type_: str | None) -> str:
-    """Return the type of a column without its parameters, with one name for all kinds of text."""
-    kind = (type_ or "").partition("(")[0]
-    return "string" if kind.startswith(("string", "varchar", "char")) else kind

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypedDict
 
 from keyed import Context, KeyedCoProcessFunction, KeyedStream, OutputTag
 from keyed.errors import DefinitionError, TimestampError
-from keyed.extending import schema_of
-from keyed.joins.join_path import MOST_SPAN, JoinPlan, Path, check_path, row_reason, sides_of
+from keyed.extending import MOST_LENGTH, Path, check_path, choose_path, schema_of, shown_path
+from keyed.joins.join_path import JoinPlan, row_reason, sides_of
 from keyed.vectorized import VectorizedFunction
 
 How = Literal["inner", "left", "right", "full"]
@@ -65,9 +65,6 @@ class TimedJoin(KeyedCoProcessFunction):
         late_right: The same for right ones.
         path: Whether it runs over whole columns where it can (``"auto"``), always or never.
 
-    Attributes:
-        path_reason: Why it runs row by row.
-
     Raises:
         DefinitionError: One is no `OutputTag`, or there is no such path.
     """
@@ -85,23 +82,24 @@ class TimedJoin(KeyedCoProcessFunction):
         self.late = (late_left, late_right)
         self.known_side_outputs = {tag.name for tag in self.late if tag is not None}
 
-    def planned(self, stream: KeyedStream, output: Any, order: str) -> KeyedCoProcessFunction | VectorizedFunction:
+    def for_stream(self, stream: KeyedStream, output: Any, order: str) -> KeyedCoProcessFunction | VectorizedFunction:
         """Return the join over whole columns where it can be that, else this one, which says why."""
         if len(stream.sides) < 2:
             return self
-        reason = "of path='row'" if self._path == "row" else self.row_reason() or row_reason(stream, output, order)
-        if reason is None and max(map(abs, self.spans_ms())) > MOST_SPAN:
-            reason = f"it reaches further than {MOST_SPAN} ms"
+        reason = self.row_reason() or row_reason(stream, output, order)
+        if reason is None and max(map(abs, self.spans_ms())) > MOST_LENGTH:
+            reason = f"it reaches further than {MOST_LENGTH} ms"
+        reason = choose_path(self._path, reason, repr(self))
         if reason is None:
             return self.over_columns(JoinPlan(repr(self), sides_of(stream), schema_of(output), self.late))
-        if self._path == "vectorized":
-            raise DefinitionError(
-                f"path='vectorized': {self!r} cannot be computed over whole columns, because {reason}; use path='auto' "
-                "or 'row'"
-            )
-        planned = copy.copy(self)
-        planned.path_reason = reason
-        return planned
+        by_row = copy.copy(self)
+        by_row.path_reason = reason
+        return by_row
+
+    @property
+    def explanation(self) -> str:
+        """How the join is computed, for `keyed.Output.explain`."""
+        return shown_path(self.path_reason)
 
     def row_reason(self) -> str | None:
         """Say why the join itself has to be run row by row, if it has."""

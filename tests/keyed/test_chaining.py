@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import KeyedProcessFunction, OutputTag, explain
+from keyed import KeyedProcessFunction, OutputTag
 from keyed.chaining import lines
 from keyed.errors import CheckpointError, DefinitionError, OperatorChanged
+from keyed.functions import declared_states
+from keyed.windows import Count, TumblingEventTimeWindows
+from tests.support.explained import explained
 
 ROW = "user string, item string, v bigint"
 
@@ -32,7 +37,8 @@ def second(output, *keys, name="second", chain=True, **options):
 
 
 def said(*outputs):
-    return dict(line.split(": ", 1) for line in explain(*outputs).splitlines())
+    lines = explained(*outputs).splitlines()[1:]
+    return dict(line.split(": ", 1) for line in lines if not line.startswith((" ", "source")))
 
 
 def test_an_operator_keyed_by_the_same_columns_is_chained():
@@ -73,12 +79,42 @@ def test_keys_of_other_types_are_not_chained():
     )
 
 
-def test_explain_takes_what_run_takes():
+def test_explain_takes_outputs_of_one_query():
     one = first()
     two = second(one, "user")
-    assert explain(one.to(keyed.collect_sink()), two) == explain(two)
+    assert explained(one, two) == explained(two)
     with pytest.raises(DefinitionError, match="explain takes outputs"):
-        explain(one.key_by("user"))
+        one.explain(one.key_by("user"))
+
+
+def test_explain_prints_the_whole_query(tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    source = keyed.stream(pa.table({"user": ["a"], "v": [1], "t": [0]}), timestamp="t", watermark=timedelta(seconds=5))
+    one = source.key_by("user").process(Hand(), ROW, name="first", parallelism=3, store="rocksdb", changelog=log)
+    minutes = one.key_by("user").window(TumblingEventTimeWindows.of(timedelta(minutes=1)))
+    last = minutes.aggregate({"n": Count()}, name="minutes", parallelism=3)
+    assert (
+        explained(last)
+        == f"""local runtime
+source 1: Table, event time t, watermark 5000 ms behind
+first: shuffled, because it reads a source
+    reads: source 1 by 'user'
+    function: Hand()
+    computed: row by row
+    key groups: 3
+    store: rocksdb
+    changelog: {log!r}
+    tables: none declared
+minutes: chained to first
+    reads: first by 'user'
+    function: {last.stage.function!r}
+    computed: whole columns, a row of state per key and window
+    key groups: 3
+    store: memory
+    changelog: none, so state is in the checkpoint alone
+    tables: {", ".join(declared_states(last.stage.function))} (to be read with a changelog or tables=)
+"""
+    )
 
 
 @pytest.mark.parametrize("fields", [["k"], "k", {"k": 1}, {1: "k"}, None])

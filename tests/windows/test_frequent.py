@@ -21,8 +21,8 @@ from keyed.windows import (
     MostFrequent,
     TumblingEventTimeWindows,
     aggregate,
-    explain,
 )
+from tests.support.explained import computed
 
 VALUES = st.lists(st.integers(0, 12) | st.just(1), max_size=80)
 
@@ -138,7 +138,7 @@ def test_windows_have_the_counts_of_brute_force_on_every_path(assigner, rows_per
 
 def test_the_sketch_goes_by_row_and_explain_names_it():
     windowed = keyed.stream(TABLE, timestamp="at").key_by("key").window(ASSIGNERS[0])
-    assert "ApproxMostFrequent" in explain(windowed.aggregate(pages=ApproxMostFrequent(2, "page")))
+    assert "ApproxMostFrequent" in computed(windowed.aggregate(pages=ApproxMostFrequent(2, "page")))
 
 
 @pytest.mark.parametrize("make", [MostFrequent, ApproxMostFrequent])

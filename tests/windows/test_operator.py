@@ -772,16 +772,16 @@ def test_bad_definitions_are_refused(options, message):
 
 
 def test_explain_says_how_windows_are_kept():
-    assert "one value of state per key (panes)" in operator(HoppingEventTimeWindows.of(60, 10)).explain()
-    assert "one value of state per key (sessions)" in operator(EventTimeSessionWindows.with_gap(60)).explain()
+    assert "one value of state per key (panes)" in operator(HoppingEventTimeWindows.of(60, 10)).explanation
+    assert "one value of state per key (sessions)" in operator(EventTimeSessionWindows.with_gap(60)).explanation
     reasons: dict[str, Any] = {
         "trigger": {"trigger": CountTrigger.of(2)},
         "idle": {"idle_timeout_ms": 5},
         "more than 64 open slices": {"allowed_lateness_ms": 10_000},
     }
     for reason, options in reasons.items():
-        assert reason in operator(TumblingEventTimeWindows.of(10), "general", **options).explain() or reason in (
-            WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Count(), **options).explain()
+        assert reason in operator(TumblingEventTimeWindows.of(10), "general", **options).explanation or reason in (
+            WindowOperator(assigner=TumblingEventTimeWindows.of(10), aggregate=Count(), **options).explanation
         )
 
 

@@ -21,8 +21,8 @@ from keyed.windows import (
     Sum,
     TumblingEventTimeWindows,
     WindowedStream,
-    explain,
 )
+from tests.support.explained import computed
 
 ROWS = [
     {"user": "ada", "shop": 1, "at": 1_000, "amount": 5},
@@ -149,7 +149,7 @@ def test_a_long_delay_keeps_windows_one_by_one():
     def reason(delay):
         watermark = keyed.bounded_out_of_orderness(milliseconds=delay)
         stream = keyed.stream(ROWS, timestamp="at", watermark=watermark).key_by("user")
-        return explain(stream.window(HoppingEventTimeWindows.of(60, 10)).aggregate(n=Count()))
+        return computed(stream.window(HoppingEventTimeWindows.of(60, 10)).aggregate(n=Count()))
 
     assert "because a key may have more" not in reason(100)
     assert "because a key may have more than 64 open slices" in reason(1_000)

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from keyed import MAX_TIMESTAMP, OutputTag, TaskContext
 from keyed.errors import DefinitionError
+from keyed.extending import plain_type, shown_path
 from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.definition import Definition, define, hopping_slice
-from keyed.windows.paths import plain_type, row_reason
+from keyed.windows.paths import row_reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,6 +141,7 @@ class WindowBatchOperator(VectorizedFunction):
         if watermark == MAX_TIMESTAMP:
             logic.finish(now, ctx)
 
-    def explain(self) -> str:
-        """Tell how the windows are computed."""
-        return f"{self.definition.assigner!r}: whole columns, a row of state per key and window"
+    @property
+    def explanation(self) -> str:
+        """How the windows are computed, for `keyed.Output.explain`."""
+        return f"{shown_path(None)}, a row of state per key and window"

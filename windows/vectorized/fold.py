@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from keyed.extending import plain_type
 from keyed.windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
 from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.frequent import MostFrequent
-from keyed.windows.paths import plain_type
 from keyed.windows.sketches import ApproxCountDistinct
 from keyed.windows.vectorized.accumulators import (
     Accumulator,

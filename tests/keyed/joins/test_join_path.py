@@ -13,8 +13,9 @@ import keyed
 from keyed import OutputTag
 from keyed.arrow.write import arrow_schema
 from keyed.errors import DefinitionError
-from keyed.joins import AsOfJoin, IntervalJoin, WindowCoGroup, WindowJoin, explain
+from keyed.joins import AsOfJoin, IntervalJoin, WindowCoGroup, WindowJoin
 from keyed.testing import Record, strategies
+from tests.support.explained import computed
 
 HOWS = ("inner", "left", "right", "full")
 LATE, LATE2 = OutputTag("late", "k string, t bigint, id bigint"), OutputTag("late2", "j string, t bigint, id bigint")
@@ -177,7 +178,7 @@ def join(path="auto", **options):
 def test_the_path_is_chosen_by_what_is_known_and_told():
     ddl = "k string, t bigint"
     chosen = streams().process(join(), ddl)
-    assert explain(chosen) == "IntervalJoin: whole columns"
+    assert computed(chosen) == "whole columns"
     for stream, function, options, said in (
         (streams(), join("row"), {}, "of path='row'"),
         (streams(), join(), {"output": None}, "the columns of the output are not declared"),
@@ -188,7 +189,7 @@ def test_the_path_is_chosen_by_what_is_known_and_told():
         (streams("k string, t bigint, `join.x` int"), join(), {}, "column 'join.x' of the left side has a name"),
     ):
         out = stream.process(function, **{"output": ddl, **options})
-        assert said in explain(out), explain(out)
+        assert said in computed(out), computed(out)
         if said != "of path='row'":
             with pytest.raises(DefinitionError, match="cannot be computed over whole columns, because"):
                 stream.process(join("vectorized"), **{"output": ddl, **options})
@@ -252,7 +253,7 @@ def test_columns_of_a_data_frame_are_known(library):
             "k string, l double, r double",
         )
     )
-    assert explain(out) == "IntervalJoin: whole columns"
+    assert computed(out) == "whole columns"
     assert sorted(map(tuple, out.run().values), key=str) == sorted(
         [("a", 1.5, 1.5), *(("b", left, right) for left in (None, 2.5) for right in (None, 2.5))], key=str
     )

@@ -19,10 +19,10 @@ from keyed.joins import (
     TableJoin,
     WindowCoGroup,
     WindowJoin,
-    explain,
 )
 from keyed.recovery import read_changelog
 from keyed.testing import KeyedTestHarness, MemoryChangelog, Record
+from tests.support.explained import computed
 
 LATE, ASIDE = OutputTag("late"), OutputTag("aside")
 
@@ -92,7 +92,7 @@ def test_a_join_with_a_process_join_function_runs_by_row_and_says_so():
     first, second = keyed.stream(table, timestamp="t"), keyed.stream(table, timestamp="t")
     connected = first.connect(second).key_by("k")
     out = connected.process(IntervalJoin(Told(), lower=0, upper=1), "l bigint, r bigint, t bigint")
-    assert explain(out) == "IntervalJoin: row by row, because Told is a ProcessJoinFunction"
+    assert computed(out) == "row by row, because Told is a ProcessJoinFunction"
     with pytest.raises(DefinitionError, match="because Told is a ProcessJoinFunction"):
         connected.process(IntervalJoin(Told(), lower=0, upper=1, path="vectorized"), "l bigint, r bigint, t bigint")
     with pytest.raises(DefinitionError, match=r"Told is a class; give an object of it: Told\(\)"):

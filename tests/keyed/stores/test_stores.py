@@ -1,7 +1,9 @@
 """Both local stores keep the contract, and what is particular to each of them."""
 
+import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 from itertools import islice
@@ -305,3 +307,37 @@ def test_bloom_filters_and_the_shared_cache_survive_reopening(tmp_path):
     log = (tmp_path / "keyed-store-1" / "LOG").read_text()
     assert "filter_policy: bloomfilter" in log
     assert "HyperClockCache" in log
+
+
+def test_a_forked_child_closes_and_drops_an_open_store(tmp_path):
+    store = open_rocks_store(tmp_path / "store")
+    child = os.fork()
+    if not child:
+        # It may hang.
+        signal.alarm(60)
+        store.close()
+        del store
+        gc.collect()
+        own = open_rocks_store(tmp_path / "own")
+        own.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    store.close()
+
+
+FORKING = """
+import os, sys
+from keyed.stores import open_rocks_store
+store = open_rocks_store(sys.argv[1])
+child = os.fork()
+if child:
+    status = os.waitpid(child, 0)[1]
+    store.close()
+    sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_child_with_an_open_store_ends(tmp_path):
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "store")]
+    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 0

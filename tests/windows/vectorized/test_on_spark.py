@@ -19,8 +19,8 @@ from keyed.windows import (
     Sum,
     TopK,
     TumblingEventTimeWindows,
-    explain,
 )
+from tests.support.explained import computed
 
 ASSIGNERS = {
     "tumbling": TumblingEventTimeWindows.of(10),
@@ -84,5 +84,5 @@ def test_both_paths_on_spark_give_what_the_local_runtime_gives(spark, tmp_path, 
         reader = spark.readStream.schema("key string, at bigint, number bigint, text string")
         source = reader.option("maxFilesPerTrigger", 1).parquet(str(folder))
         output = windows(source, kind, path, lateness, diverts=diverts)
-        assert ("whole columns" in explain(output)) is (path == "vectorized")
+        assert ("whole columns" in computed(output)) is (path == "vectorized")
         assert outputs(output, diverts=diverts, checkpoint=str(tmp_path / path)) == wanted

@@ -14,6 +14,7 @@ import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState, windows
 from keyed.recovery import verify
 from tests.keyed.runtimes.local import job
+from tests.support.explained import explained
 
 OUTPUT = "item string, at bigint, n bigint"
 OPERATORS = ("windows", "highest", "sums")
@@ -48,7 +49,7 @@ def run(folder: Path) -> Any:
     highest = first.key_by("item").process(Highest(), OUTPUT, **given["highest"])
     sums = highest.key_by("item").window(windows.TumblingEventTimeWindows.of(500))
     last = sums.aggregate({"n": windows.Count(), "most": windows.Max("n")}, **given["sums"])
-    assert keyed.explain(last).count("chained to") == 2
+    assert explained(last).count("chained to") == 2
     outputs = {"late": first.side_output(job.LATE), "windows": first, "totals": highest, "sums": last}
     return keyed.run(
         *(output.to(folder / name) for name, output in outputs.items()),

@@ -24,6 +24,7 @@ import keyed
 from keyed import KeyedProcessFunction, ValueState
 from keyed.changelog import DirectoryChangelog
 from tests.keyed.runtimes.spark.functions import files_source
+from tests.support.explained import explained
 
 #: When it is killed: in the middle of a batch; its batch is staged and not committed; it is committed; one key group of
 #: it is published.
@@ -104,7 +105,7 @@ def main(folder: Path, when: str) -> None:
     source = files_source(session, folder / "in", timestamp=keyed.INGESTION_TIME).key_by("k")
     drawn = source.process(Draw(folder, when), OUTPUT, name="drawn", changelog=log)
     copy = drawn.key_by("k").process(Copy(), OUTPUT, name="copy", changelog=copied)
-    assert "copy: chained to drawn" in keyed.explain(copy)
+    assert "copy: chained to drawn" in explained(copy)
     query = copy.start(sink, checkpoint=folder / "checkpoint", trigger="100 milliseconds")
     rows = read_rows(folder / "in")
     while not any(written == rows and batch in query.batches for batch, written in list(batches.items())):

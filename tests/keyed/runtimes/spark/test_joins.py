@@ -6,9 +6,10 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin, explain
+from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin
 from tests.keyed.runtimes.local.test_two_inputs import rows_of
 from tests.keyed.runtimes.spark.functions import SCHEMA, PairOnce, grouped, pair, write_file
+from tests.support.explained import computed
 
 PAIRS = "k string, first bigint, second bigint"
 OTHER = "other string, u bigint, w bigint"
@@ -50,7 +51,7 @@ def test_batch_dataframes_give_what_the_local_runtime_gives(spark, kind):
     frames = spark.createDataFrame(tuples(LEFT), SCHEMA), spark.createDataFrame(tuples(renamed(RIGHT)), OTHER)
     out = joined(*frames, JOINS[kind], parallelism=2)
     whole = kind in ("interval", "as of", "window", "cogroup")
-    assert (explain(out) == "join: whole columns") is whole
+    assert (computed(out) == "whole columns") is whole
     found = sorted(map(tuple, out.run().values), key=str)
     assert found == by_row(LEFT, RIGHT, JOINS[kind])
     assert len(found) > 10

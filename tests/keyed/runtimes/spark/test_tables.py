@@ -7,6 +7,7 @@ import pytest
 import keyed
 from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import ODD, SCHEMA, Both, Running, Split, count, files_source, write_file
+from tests.support.explained import explained
 from tests.support.waiting import until
 
 ROWS = [("a", 1, 1), ("b", 2, 1), ("a", 3, 1)]
@@ -95,7 +96,7 @@ def test_a_graph_of_chained_operators_over_two_sources_keeps_tables(spark, tmp_p
     sums = first.key_by("k").process(Running(), SCHEMA, name="sums", parallelism=2)
     met = first.side_output(ODD).connect(files_source(spark, tmp_path / "more"))
     both = met.key_by("k").process(Both(), "k string, first int, second int", name="both", parallelism=2)
-    assert "sums: chained to split" in keyed.explain(sums, both)
+    assert "sums: chained to split" in explained(sums, both)
     bound = (output.to(keyed.collect_sink()) for output in (sums, both))
     with keyed.run(*bound, tables=tmp_path / "tables", checkpoint=tmp_path / "ck", drain=True).tables as tables:
         assert {entry.key: entry.value for entry in tables["total"].scan()} == {"a": 4, "b": 8}

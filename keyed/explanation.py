@@ -1,0 +1,99 @@
+"""The text of `Output.explain`: how a query would run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import attrs
+
+from keyed.chaining import why_shuffled
+from keyed.functions import declared_states
+from keyed.graph import Input, Port, Source, Stage, is_dataframe, shown_tag
+from keyed.shown import named
+from keyed.vectorized import VectorizedFunction
+from keyed.watermarks import WatermarkStrategy
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A function of a library that says how it is computed."""
+
+    @property
+    def explanation(self) -> str:
+        """How it is computed and why, in one line: ``whole columns``, or ``row by row, because ...``."""
+
+
+def explained(last: Stage) -> str:
+    """Return how the query of which ``last`` is the last operator would run.
+
+    First there is a line for the runtime and one for each source, then for each operator, in the order in which they
+    run, a line that says whether it is chained or shuffled and why, with details below it.
+    """
+    on_spark = is_dataframe(last.source.data)
+    numbers = {source: number for number, source in enumerate(last.sources, start=1)}
+    lines = ["Spark" if on_spark else "local runtime"]
+    lines += [f"source {number}: {_source(source)}" for source, number in numbers.items()]
+    for index, stage in enumerate(last.chain):
+        reason = why_shuffled(last.chain, index)
+        how = f"shuffled, because {reason}" if reason else f"chained to {last.chain[index - 1].name}"
+        lines.append(f"{stage.name}: {how}")
+        reads = "; ".join(_read(each, numbers) for each in stage.inputs)
+        details = {"reads": reads, **dict(_details(last, stage, on_spark=on_spark))}
+        lines += [f"    {name}: {text}" for name, text in details.items()]
+    return "\n".join(lines)
+
+
+def _source(source: Source) -> str:
+    if source.timestamp is None:
+        time = "no event time"
+    elif source.ingests:
+        time = "event time is the time of the batch"
+    else:
+        time = f"event time {source.timestamp if isinstance(source.timestamp, str) else named(source.timestamp)}"
+    return f"{type(source.data).__name__}, {time}{'' if source.timestamp is None else _watermark(source.watermark)}"
+
+
+def _watermark(strategy: WatermarkStrategy) -> str:
+    given = attrs.asdict(strategy)
+    others = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None and name != "delay_ms")
+    return f", watermark {strategy.delay_ms} ms behind{others}"
+
+
+def _read(each: Input, numbers: dict[Source, int]) -> str:
+    if isinstance(each.origin, Port):
+        origin = f"{each.origin.stage.name}{shown_tag(each.origin.tag)}"
+    else:
+        origin = f"source {numbers[each.origin]}"
+    if each.is_broadcast:
+        return f"{origin}, broadcast"
+    keys = f"the function {named(each.keys)}" if callable(each.keys) else ", ".join(map(repr, each.keys))
+    return f"{origin} by {keys}"
+
+
+def _details(last: Stage, stage: Stage, *, on_spark: bool) -> Iterator[tuple[str, str]]:
+    function = stage.function
+    computed = "whole columns" if isinstance(function, VectorizedFunction) else "row by row"
+    yield "function", repr(function)
+    yield "computed", function.explanation if isinstance(function, Explained) else computed
+    yield "key groups", _key_groups(last, stage, on_spark=on_spark)
+    yield "store", stage.store
+    if stage.changelog is None:
+        yield "changelog", "none, so state is in the checkpoint alone"
+    else:
+        yield "changelog", repr(stage.changelog)
+    tables = ", ".join(declared_states(function)) or "none declared"
+    yield "tables", tables if stage.changelog is not None else f"{tables} (to be read with a changelog or tables=)"
+    if stage.restore_from is not None:
+        yield "restored from", repr(stage.restore_from.changelog)
+
+
+def _key_groups(last: Stage, stage: Stage, *, on_spark: bool) -> str:
+    if not on_spark:
+        return str(stage.parallelism or 1)
+    # The operators of a Spark query have as many key groups as it has shuffle partitions.
+    asked = next((each.parallelism for each in last.chain if each.parallelism is not None), None)
+    if asked is not None:
+        return str(asked)
+    name = "spark.sql.shuffle.partitions"
+    return f"{last.source.data.sparkSession.conf.get(name)} ({name})"
