@@ -23,6 +23,7 @@ from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
+from keyed.runtimes.spark.query.callback import Callback
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
@@ -35,6 +36,7 @@ from keyed.runtimes.spark.session.spark_session import is_here, settings, shares
 from keyed.sinks import CollectSink, Sink, local_folder
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -64,6 +66,7 @@ class StreamJob(Job):
         self._query_name = options.query_name
         self._lease: CheckpointLease | None = None
         self._started: StreamingQuery | None = None
+        self._callbacks: list[Callback] = []
         if self._remote:
             options.refuse(
                 {
@@ -122,7 +125,9 @@ class StreamJob(Job):
         self._started = query
 
     def release(self) -> None:
-        """Let other queries have the checkpoint."""
+        """Let other queries have the checkpoint, once this one has ended."""
+        while self._callbacks:
+            self._callbacks.pop().close()
         if self._lease is not None:
             self._lease.release()
 
@@ -206,7 +211,7 @@ class StreamJob(Job):
         if self._here and self._folder is not None and not writer.restores:
             writer.claim(self._session, 0 if last is None else last + 1)
         self._exports.starting(self._begin)
-        stream = plan.frame.writeStream.foreachBatch(carried(plan.parcel, writer.write))
+        stream = plan.frame.writeStream.foreachBatch(self._called(plan, writer))
         stream = stream.option("checkpointLocation", self._checkpoint)
         if self._query_name is not None:
             stream = stream.queryName(self._query_name)
@@ -280,6 +285,14 @@ class StreamJob(Job):
             before,
             self._recorder,
         )
+
+    def _called(self, plan: Plan, writer: Writer) -> Callable[[DataFrame, int], None]:
+        """Return what Spark calls with each batch: in the server over Spark Connect, else in this program."""
+        if self._remote:
+            written: Callable[[DataFrame, int], None] = carried(plan.parcel, writer.write)
+            return written
+        self._callbacks.append(Callback(writer.write))
+        return self._callbacks[-1]
 
     def _collecting(self, number: int) -> str:
         """Return the folder through which a collecting sink gets its values over Spark Connect."""
