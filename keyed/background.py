@@ -36,7 +36,7 @@ class Status(Enum):
 
 
 class WorkEnded(Exception):
-    """Raised by work that was asked to end and gave up what it was at."""
+    """Raised by a step to end its thread; `Background.start` may start another one."""
 
 
 class Background:
@@ -184,38 +184,8 @@ class Background:
         if repeats:
             _log.warning("%s: works again after %d failures", self.name, repeats)
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                began = time.monotonic()
-                try:
-                    wait = self._step()
-                except WorkEnded:
-                    return
-                except Exception as error:
-                    if not self._may_pass(error):
-                        raise
-                    wait = self._failed(error, began)
-                else:
-                    self.succeeded(began)
-                    if wait is None:
-                        break
-                self._looked.set()
-                self._stopping.wait(wait)
-            else:
-                return
-            with self._lock:
-                self._status = Status.CLOSED
-        except BaseException as error:  # noqa: BLE001 - raised wherever the work is used
-            with self._lock:
-                self.error, self._status = error, Status.FAILED
-            _log.error("%s: ended", self.name, exc_info=error)
-        finally:
-            self._looked.set()
-            _running.pop(id(self), None)
-
-    def _failed(self, error: Exception, began: float) -> float:
-        """Take in a failure that may pass. Returns the seconds until the next try.
+    def failed(self, error: Exception, began: float) -> float:
+        """Take in a failure that may pass; also one that the step caught itself. Returns the seconds until the next try.
 
         Raises:
             Exception: That one, if there were failures for too long.
@@ -237,6 +207,36 @@ class Background:
         if is_new:
             _log.warning("%s: %s; tries again, and counts further failures", self.name, error)
         return wait
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                try:
+                    wait = self._step()
+                except WorkEnded:
+                    return
+                except Exception as error:
+                    if not self._may_pass(error):
+                        raise
+                    wait = self.failed(error, began)
+                else:
+                    self.succeeded(began)
+                    if wait is None:
+                        break
+                self._looked.set()
+                self._stopping.wait(wait)
+            else:
+                return
+            with self._lock:
+                self._status = Status.CLOSED
+        except BaseException as error:  # noqa: BLE001 - raised wherever the work is used
+            with self._lock:
+                self.error, self._status = error, Status.FAILED
+            _log.error("%s: ended", self.name, exc_info=error)
+        finally:
+            self._looked.set()
+            _running.pop(id(self), None)
 
 
 #: Those with a thread, by identity.

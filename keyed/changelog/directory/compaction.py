@@ -10,8 +10,10 @@ and is merged as it is read. Table rows are the exception, they are folded in me
 
 from __future__ import annotations
 
-import logging
+import math
+import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import TypeVar
 
 import attrs
 
+from keyed.background import Background, Status, WorkEnded
 from keyed.changelog.directory.disk import exists, locked, publish, remove, sync_folder
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
@@ -27,13 +30,12 @@ from keyed.content.blocks import Block
 from keyed.content.delta import Delta, apply_blocks, deltas
 from keyed.content.delta_fold import DeltaFold
 from keyed.content.entry_hash import LiveHash, hash_text
-from keyed.errors import CorruptionError, KeyedError
+from keyed.errors import CorruptionError
 
 #: Segments of about so many bytes are folded at a time.
 _STEP_BYTES = 256 << 20
 #: A log is not folded for less than this, except by command.
 _LEAST_BYTES = 4 << 20
-_log = logging.getLogger(__name__)
 #: Key groups grow alike and are due together: the memory of one fold at a time is enough.
 _turn = threading.Lock()
 _Whole = tuple[Path, int]
@@ -199,20 +201,23 @@ class BackgroundCompaction:
     """Compacts a key group as its log grows, in a thread beside its writer.
 
     It is due when the segments have as many bytes as what would be written anew, so that the bytes written are at most
-    twice those appended; or more, where those segments are too many to be folded at a time.
+    twice those appended; or more, where those segments are too many to be folded at a time. A failure does not disturb
+    the job: its log is longer than it need be, and compaction is tried again when the log has grown.
 
     Args:
         folder: The folder of the key group.
         limits: What is to be left.
+
+    Attributes:
+        work: The work of the thread, which there is only while compaction runs.
     """
 
     def __init__(self, folder: GroupFolder, limits: CompactionLimits) -> None:
+        self.work = Background(f"compaction of {folder.path}", self._step, patience=math.inf)
         self._folder = folder
         self._limits = limits
         self._bytes = 0
         self._due = 0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def begin(self, listing: Listing) -> None:
         """Take in what there is when the writer opens."""
@@ -222,36 +227,48 @@ class BackgroundCompaction:
     def grown(self, size: int) -> None:
         """Take in that a segment was appended."""
         self._bytes += size
-        if self._bytes >= self._due and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._run, name=f"compaction of {self._folder.path}", daemon=True)
-            self._thread.start()
+        is_over = self.work.status in (Status.FAILED, Status.CLOSED)
+        if self._bytes >= self._due and not is_over and not self.work.is_running:
+            self.work.start()
 
     def close(self) -> None:
         """Give up what is running."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self.work.close()
 
-    def _run(self) -> None:
+    def _step(self) -> None:
+        """Compact once.
+
+        Raises:
+            WorkEnded: Always: the thread ends until the log has grown.
+        """
+        began = time.monotonic()
         while not _turn.acquire(timeout=0.1):
-            if self._stop.is_set():
-                return
+            if self.work.is_stopping:
+                raise WorkEnded
         try:
-            done = compact_group(self._folder, self._limits, self._stop.is_set, wait=False)
-        except KeyedError as error:
-            # The job goes on: its log is longer than it need be, and whoever reads it meets the same error.
-            _log.warning(
-                "%s: compaction failed, and is tried again when the log has grown: %s", self._folder.path, error
-            )
+            done = compact_group(self._folder, self._limits, lambda: self.work.is_stopping, wait=False)
+        except Exception as error:  # noqa: BLE001 - counted; those who read the log meet the same error
             self._wait(0, self._bytes)
+            self.work.failed(error, began)
         else:
             self._bytes = done.history_bytes
             self._wait(done.base_bytes, done.history_bytes)
+            self.work.succeeded(began)
         finally:
             _turn.release()
+        raise WorkEnded
 
     def _wait(self, base_bytes: int, history_bytes: int) -> None:
         """Set how many bytes the segments are to have when compaction is due again."""
         self._due = history_bytes + max(base_bytes, _LEAST_BYTES)
         if self._limits.history_bytes is not None:
             self._due = min(self._due, max(self._limits.history_bytes, history_bytes) + 1)
+
+
+def _renew_turn() -> None:
+    """Begin with a free turn in a process that was forked: a thread of its parent may have it."""
+    global _turn  # noqa: PLW0603 - there is one
+    _turn = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_turn)

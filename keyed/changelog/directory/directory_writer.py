@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import attrs
 
+from keyed.background import Status
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.disk import (
     exists,
@@ -98,6 +99,17 @@ class DirectoryWriter:
         stage(self._folder.segment(commit.sequence), commit.attempt, segment)
         self._staged = segment
         return True
+
+    @property
+    def status(self) -> Status:
+        """The status of compaction beside this writer: starting before the first one; closed where there is none."""
+        return Status.CLOSED if self._compaction is None else self._compaction.work.status
+
+    def __repr__(self) -> str:
+        told = f"<DirectoryWriter of {self._folder.path}, compaction {self.status.value}"
+        work = self._compaction and self._compaction.work
+        error = work and (work.error or work.trouble)
+        return f"{told}, {work.failures} failures: {type(error).__name__}: {error}>" if work and error else f"{told}>"
 
     def close(self) -> None:
         self._unstage()

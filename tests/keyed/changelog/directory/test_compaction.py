@@ -1,5 +1,6 @@
 """Compaction: the same state, less history, at any moment and beside any writer and reader."""
 
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +11,21 @@ from random import Random
 import attrs
 import pytest
 
+from keyed.background import Status
 from keyed.changelog.directory import DirectoryChangelog, compaction, group_folder
 from keyed.changelog.directory.compaction import BackgroundCompaction, CompactionLimits
 from keyed.changelog.directory.disk import file_sizes, locked
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, DefinitionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.directory.support import check, compact_all, files_of, made
+from tests.support.waiting import until
 
 SECOND = 1000
+
+
+def settle(background):
+    """Wait until no compaction runs."""
+    until(lambda: not background.work.is_running)
 
 
 def sequences(changelog, after=0):
@@ -320,8 +328,7 @@ def test_the_log_is_compacted_as_it_grows(tmp_path, monkeypatch):
     for _ in range(120):
         writer.append(*sample.commit(30))
         appended += files_of(changelog)[-1].stat().st_size
-        if writer._compaction._thread is not None:
-            writer._compaction._thread.join()
+        settle(writer._compaction)
         most = max(most, sum(path.stat().st_size for path in files_of(changelog)))
         base = max(base, sum(path.stat().st_size for path in files_of(changelog, "base")))
     writer.close()
@@ -342,8 +349,7 @@ def test_compaction_beside_the_writer_waits_for_the_lag_and_the_limit(tmp_path, 
         for _ in range(60):
             writer.append(*sample.commit(30))
             background.grown(files_of(changelog)[-1].stat().st_size)
-            if background._thread is not None:
-                background._thread.join()
+            settle(background)
         background.close()
         assert len(files_of(changelog, "base")) == bases
         assert state_of(changelog.reader(0)) == sample.state
@@ -368,27 +374,45 @@ def _after(calls, most):
     return next(calls) >= most
 
 
-def test_a_compaction_that_fails_beside_the_writer_is_tried_again(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [CorruptionError("no good"), MemoryError("no good")], ids=["ours", "memory"])
+def test_a_compaction_that_fails_beside_the_writer_is_tried_again(tmp_path, monkeypatch, caplog, error):
     monkeypatch.setattr(compaction, "_LEAST_BYTES", 5_000)
     changelog, sample = made(tmp_path, auto_compact=True)
     writer = changelog.writer(0)
+    assert writer.status is Status.STARTING
     with monkeypatch.context() as patch:
 
         def fails(*arguments):
-            raise CorruptionError("no good")
+            raise error
 
         patch.setattr(compaction, "_fold", fails)
-        while not caplog.records:
+        appended = 0
+        while writer._compaction.work.failures < 3:
             writer.append(*sample.commit(30))
-            if writer._compaction._thread is not None:
-                writer._compaction._thread.join()
-    assert "no good" in caplog.text
+            appended += 1
+            settle(writer._compaction)
+    # It is due when the log has grown, and not with each commit.
+    assert appended > 9
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{writer._compaction.work.name}: {error}; tries again, and counts further failures"
+    ]
+    assert f"3 failures: {type(error).__name__}: no good" in repr(writer)
     while not files_of(changelog, "base"):
         writer.append(*sample.commit(30))
-        if writer._compaction._thread is not None:
-            writer._compaction._thread.join()
+        settle(writer._compaction)
+    assert writer.status is Status.FOLLOWING
+    assert repr(writer).endswith("compaction following>")
     writer.close()
+    assert writer.status is Status.CLOSED
     assert state_of(changelog.reader(0)) == sample.state
+
+
+def test_a_forked_process_has_a_turn_of_its_own():
+    with compaction._turn:
+        child = os.fork()
+        if child == 0:
+            os._exit(int(compaction._turn.locked()))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_one_compaction_at_a_time_runs_beside_the_writers(tmp_path, monkeypatch):
@@ -398,14 +422,14 @@ def test_one_compaction_at_a_time_runs_beside_the_writers(tmp_path, monkeypatch)
         writer = changelog.writer(0)
         for _ in range(5):
             writer.append(*sample.commit())
-        assert writer._compaction._thread.is_alive()
+        assert writer._compaction.work.is_running
         # It does not wait for its turn to be closed.
         writer.close()
         assert files_of(changelog, "base") == []
     writer = changelog.writer(0)
     while not files_of(changelog, "base"):
         writer.append(*sample.commit())
-        writer._compaction._thread.join()
+        settle(writer._compaction)
     writer.close()
     assert not compaction._turn.locked()
 
