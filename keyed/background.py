@@ -185,7 +185,7 @@ class Background:
             _log.warning("%s: works again after %d failures", self.name, repeats)
 
     def failed(self, error: Exception, began: float) -> float:
-        """Take in a failure that may pass; also one that the step caught itself. Returns the seconds until the next try.
+        """Take in a failure that may pass, also one that the step caught. Returns the seconds until the next try.
 
         Raises:
             Exception: That one, if there were failures for too long.

@@ -216,6 +216,18 @@ class ChangelogReader(Protocol):
 
 
 @runtime_checkable
+class IdentifiedReader(ChangelogReader, Protocol):
+    """A reader that finds out for less than `Changelog.header` whether its changelog is still there."""
+
+    def header(self) -> LogHeader | None:
+        """Return the identity of the changelog as it is now, or ``None`` if another one is there, or none.
+
+        Raises:
+            ChangelogError: It cannot be read.
+        """
+
+
+@runtime_checkable
 class Changelog(Protocol):
     """Where a changelog is kept. Data only: it is sent to where the key groups run."""
 

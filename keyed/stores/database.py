@@ -9,6 +9,8 @@ What was found with rocksdict 0.3.29 and is dealt with here, once:
 - An iterator keeps the database open, and its lock held, after ``close()``. `Database.close` ends them first.
 - ``ReadOptions.set_iterate_lower_bound`` sets the upper bound: `Database.range` stops by itself at the lower one.
 - ``WriteOptions.disable_wal`` and ``sync`` are properties, whatever the type stubs say.
+- A database that a forked process closes or drops, at its exit too, crashes it or waits for ever for threads that only
+  the parent has. `Database.leave` ends its use there without an end of the native objects.
 - RocksDB 9.8 spins for ever on a manifest or write-ahead log that ends in a record of a type which only recycled files
   have. `Database` never recycles files and refuses such a file before RocksDB reads it.
 
@@ -18,6 +20,7 @@ blocks share, and one budget for write buffers.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 import threading
@@ -242,6 +245,7 @@ class Database:
         self._opening = object()
         self._closed = False
         self.get: Callable[..., Any] = self._rocks.get
+        _open.add(self)
 
     def reopen(self) -> None:
         """Open it again once the file system takes writes again: RocksDB takes none after one that failed.
@@ -388,6 +392,37 @@ class Database:
             if not self._wal or not (self.refuses or (self._reader is None and not self.is_there())):
                 raise self.failed("cannot be closed", error) from error
         finally:
+            _open.discard(self)
             del self._rocks
             if self.get != self._get_later:
                 self.get = self._refuse
+
+    def leave(self) -> None:
+        """Leave it to the process that this one was forked from: it is closed here, and its native objects stay."""
+        self._lock = threading.Lock()
+        if not self._closed:
+            self._closed = True
+            self.get = self._refuse
+            for native in (self._rocks, *self._cursors):
+                _keep_for_ever(native)
+
+
+_open: WeakSet[Database] = WeakSet()
+
+
+def _keep_for_ever(native: object) -> None:
+    """Keep an object beyond the end of the interpreter, which drops what modules hold."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+
+
+def _leave_all() -> None:
+    for database in list(_open):
+        database.leave()
+    _open.clear()
+    if _shared.cache_info().currsize:
+        # A thread of the parent may have been using them.
+        _keep_for_ever(_shared())
+        _shared.cache_clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from keyed.background import WorkEnded
-from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, LogHeader, batch_id
+from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
 from keyed.content.blocks import Change
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import (
@@ -190,8 +190,9 @@ class Follower:
         self._lock = threading.Lock()
         self._states: dict[str, Any] = {}
         self._tables: dict[int, TableEntries] = {}
-        self._header: LogHeader | None = None
-        self._readers: list[ChangelogReader] = []
+        self._log = _Log(changelog)
+        #: For `lag`, which does not wait until what there is has been applied.
+        self._lagging, self._lag_lock = _Log(changelog), threading.Lock()
         self._is_written = changelog.header() is not None
         self._reason = ""
         if store.damage:
@@ -216,49 +217,48 @@ class Follower:
                     f"{self._store.path} was deleted or replaced while these tables were open in it; close them and "
                     "open them again: they are rebuilt from the changelog"
                 )
-            header = header_of(self.changelog) if self._is_written else self.changelog.header()
-            if header is None:
-                return 0
-            if header != self._header:
-                if header.operator != self.operator:
-                    raise OperatorChanged(
-                        f"the changelog {self.changelog} is of operator {header.operator!r}, and the tables in "
-                        f"{self._store.path} are of operator {self.operator!r}; give the changelog of "
-                        f"{self.operator!r}, or another folder"
-                    )
-                self._readers = [self.changelog.reader(group) for group in range(header.parallelism)]
-                self._header = header
-            extent = self._store.extent
-            known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
-            newest = newest_sequence(self._readers, known)
-            if not newest or (newest == known and not self.held.damage):
-                return 0
-            self._is_written = True
-            self._check_log(header)
-            try:
-                if self.held.damage:
-                    raise LocalStoreError(self.held.damage)
-                if self._store.refuses:
-                    self._store.reopen()
-                records = self._poll(header, newest)
-            except LocalStoreError as error:
-                if may_pass(error):
-                    raise
-                self._say(str(error))
-            else:
-                self._reason = ""
-                return records
-            # It is used when it is level: until then what can be read is what there was.
-            new = self._store.successor()
-            try:
-                new.buckets = header.parallelism
-                records = self._follow(new, header, 0, newest)
-            except BaseException:
-                new.close(delete=True)
+            with self._log.looked_at(self._is_written) as header:
+                return 0 if header is None else self._apply(header)
+
+    def _apply(self, header: LogHeader) -> int:
+        """Apply what the changelog has. Returns how many records that were."""
+        if header.operator != self.operator:
+            raise OperatorChanged(
+                f"the changelog {self.changelog} is of operator {header.operator!r}, and the tables in "
+                f"{self._store.path} are of operator {self.operator!r}; give the changelog of "
+                f"{self.operator!r}, or another folder"
+            )
+        extent = self._store.extent
+        known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
+        newest = newest_sequence(self._log.readers, known)
+        if not newest or (newest == known and not self.held.damage):
+            return 0
+        self._is_written = True
+        self._check_log(header)
+        try:
+            if self.held.damage:
+                raise LocalStoreError(self.held.damage)
+            if self._store.refuses:
+                self._store.reopen()
+            records = self._poll(header, newest)
+        except LocalStoreError as error:
+            if may_pass(error):
                 raise
-            self.held.replace(new)
+            self._say(str(error))
+        else:
             self._reason = ""
             return records
+        # It is used when it is level: until then what can be read is what there was.
+        new = self._store.successor()
+        try:
+            new.buckets = header.parallelism
+            records = self._follow(new, header, 0, newest)
+        except BaseException:
+            new.close(delete=True)
+            raise
+        self.held.replace(new)
+        self._reason = ""
+        return records
 
     @staticmethod
     def may_pass(error: Exception) -> bool:
@@ -273,18 +273,21 @@ class Follower:
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
         """
-        header = header_of(self.changelog) if self._is_written else self.changelog.header()
-        extent = self._store.extent
-        if header is None:
-            return Lag(0, 0.0)
-        at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
-        behind = [_behind(self.changelog.reader(group), at) for group in range(header.parallelism)]
+        with self._lag_lock, self._lagging.looked_at(self._is_written) as header:
+            if header is None:
+                return Lag(0, 0.0)
+            extent = self._store.extent
+            at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
+            behind = [_behind(reader, at) for reader in self._lagging.readers]
         return Lag(sum(records for records, _ in behind), max(milliseconds for _, milliseconds in behind) / 1000)
 
     def close(self) -> None:
-        """Let go of the folder. Closing again does nothing."""
+        """Let go of the folder and of the changelog. Closing again does nothing."""
         with self._lock:
             self.held.close()
+            self._log.close()
+        with self._lag_lock:
+            self._lagging.close()
 
     @property
     def _store(self) -> VersionStore:
@@ -361,7 +364,7 @@ class Follower:
             HistoryCompacted: The changelog does not have all of them.
         """
         commits = merge(
-            *(reader.commits(after, until) for reader in self._readers), key=lambda found: found[0].sequence
+            *(reader.commits(after, until) for reader in self._log.readers), key=lambda found: found[0].sequence
         )
         markers: list[Commit | None] = [None] * header.parallelism
         level: list[tuple[VersionedBatch, list[Part]]] = []
@@ -424,6 +427,55 @@ class Follower:
         while oldest < last and (new.get(oldest + 1) or store.batch(oldest + 1)).processing_time <= limit:
             oldest += 1
         return self.held.keep_from(oldest) if store is self._store else oldest
+
+
+class _Log:
+    """A changelog, and readers of all its key groups that stay open from look to look. One thread at a time uses it.
+
+    Args:
+        changelog: The changelog. It need not be written yet.
+
+    Attributes:
+        readers: Its readers.
+    """
+
+    def __init__(self, changelog: Changelog) -> None:
+        self._changelog = changelog
+        self.readers: list[ChangelogReader] = []
+        self._header: LogHeader | None = None
+        self._failed = False
+
+    @contextmanager
+    def looked_at(self, is_written: bool) -> Iterator[LogHeader | None]:
+        """Return its identity as it is now, ``None`` if it is not written yet.
+
+        A reader that finds it out for less is asked, unless there was an error within the context before.
+
+        Args:
+            is_written: Whether it has been written, so that one that is not is an error.
+
+        Raises:
+            ChangelogError: It cannot be read, or is not written any more.
+        """
+        try:
+            header = None
+            first = self.readers[0] if self.readers and not self._failed else None
+            if isinstance(first, IdentifiedReader):
+                header = first.header()
+            if header is None:
+                header = header_of(self._changelog) if is_written else self._changelog.header()
+            if header is not None and header != self._header:
+                self.readers = [self._changelog.reader(group) for group in range(header.parallelism)]
+                self._header = header
+            self._failed = False
+            yield header
+        except BaseException:
+            self._failed = True
+            raise
+
+    def close(self) -> None:
+        """Drop the readers, and with them their connections."""
+        self.readers, self._header = [], None
 
 
 class FolderReader:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +24,7 @@ from keyed.errors import ChangelogError, DefinitionError
 _HOUR_MS = 3_600_000
 #: Segments smaller than Kafka's 1 GB: the one that is written to is never compacted.
 _NEW = {"segment.bytes": str(100 << 20)}
-#: The writers of positions that this process has open, with the time of their last use.
-_positions: dict[KafkaChangelog, tuple[Positions, float]] = {}
-#: One that was not used for so long is closed: its query has ended.
+#: A writer of positions that was not used for so long is closed: its query has ended.
 _IDLE_SECONDS = 900.0
 
 
@@ -47,10 +48,70 @@ def _as_kafka_says(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@attrs.define(eq=False)
+class _Held:
+    """The writer of positions that this process has for a changelog. One thread at a time uses it.
+
+    Attributes:
+        lock: Held by the thread that uses it.
+        positions: The writer, ``None`` if none is open.
+        used: When it was last used.
+    """
+
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    positions: Positions | None = None
+    used: float = attrs.field(factory=time.monotonic)
+
+    def close(self) -> None:
+        positions, self.positions = self.positions, None
+        if positions is not None:
+            positions.close()
+
+
+#: Those of this process, and the lock on this table.
+_positions: dict[KafkaChangelog, _Held] = {}
+_guard = threading.Lock()
+#: What a forked process has of its parent: it is not even closed, since its threads are the parent's.
+_inherited: list[object] = []
+
+
 def _close_positions(changelog: KafkaChangelog) -> None:
-    positions, _ = _positions.pop(changelog, (None, 0.0))
-    if positions is not None:
-        positions.close()
+    """Close the writer of a changelog's positions, once no thread uses it."""
+    with _guard:
+        held = _positions.pop(changelog, None)
+    if held is not None:
+        with held.lock:
+            held.close()
+
+
+def _close_unused(seconds: float) -> None:
+    """Close the writers that no thread has used for so many seconds."""
+    limit = time.monotonic() - seconds
+    with _guard:
+        unused = [
+            (changelog, held)
+            for changelog, held in _positions.items()
+            if held.used < limit and held.lock.acquire(blocking=False)
+        ]
+        for changelog, _ in unused:
+            del _positions[changelog]
+    for _, held in unused:
+        try:
+            held.close()
+        finally:
+            held.lock.release()
+
+
+def _leave() -> None:
+    """Begin without writers in a process that was forked."""
+    global _guard, _positions
+    _inherited.append(_positions)
+    _positions, _guard = {}, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_leave)
+# A producer that is alive when the interpreter ends may call back into it.
+atexit.register(_close_unused, -1.0)
 
 
 def _names(settings: tuple[tuple[str, Any], ...]) -> str:
@@ -163,21 +224,30 @@ class KafkaChangelog:
 
     @contextmanager
     def _open_positions(self) -> Iterator[Positions]:
-        """Take the writer of positions out of the table, and put it back unless it fails."""
-        # Out of the table meanwhile: after an error the next one sees what became of it.
-        positions, _ = _positions.pop(self, (None, 0.0))
-        if positions is None:
-            partition, header = self._prepared()
-            positions = Positions(partition, header.log_id)
-        try:
-            yield positions
-        except BaseException:
-            positions.close()
-            raise
-        now = time.monotonic()
-        _positions[self] = positions, now
-        for other in [other for other, (_, used) in _positions.items() if used < now - _IDLE_SECONDS]:
-            _close_positions(other)
+        """Take the writer of positions. After an error it is closed: the next one sees what became of it."""
+        with self._held() as held:
+            if held.positions is None:
+                partition, header = self._prepared()
+                held.positions = Positions(partition, header.log_id)
+            try:
+                yield held.positions
+            except BaseException:
+                held.close()
+                raise
+            held.used = time.monotonic()
+        _close_unused(_IDLE_SECONDS)
+
+    @contextmanager
+    def _held(self) -> Iterator[_Held]:
+        """Take this process's place for the writer of positions, for this thread alone."""
+        while True:
+            with _guard:
+                held = _positions.setdefault(self, _Held())
+            with held.lock:
+                # It may have been closed, and taken out of the table, meanwhile.
+                if _positions.get(self) is held:
+                    yield held
+                    return
 
     def _prepared(self, group: int | None = None) -> tuple[Partition, LogHeader]:
         """Return the partition of a key group, or of the positions, with its header.

@@ -16,6 +16,7 @@ import attrs
 from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of
 from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, Keys, base_of, sequence_of
+from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import decode_commit, decode_header
 from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted
@@ -99,10 +100,23 @@ class KafkaReader:
         self._where = str(partition)
         self._keys = Keys(header.operator, self._where)
         self.near = _NEAR
+        #: The offsets of the partition when its header was last read.
+        self._checked: tuple[int, int] | None = None
         #: Consumers that are connected and not in use.
         self._idle: list[Consumer] = []
         #: The commit that was handed out last, and the offset after its marker.
         self._reached = (0, 0)
+
+    def header(self) -> LogHeader | None:
+        """See `IdentifiedReader.header`."""
+        with self._consumer() as consumer:
+            offsets = self._partition.offsets(consumer)
+            # A topic that was made anew with as many records has markers of another changelog, which are refused.
+            if offsets != self._checked:
+                if read_header(self._partition, consumer) != self._header:
+                    return None
+                self._checked = offsets
+        return self._header
 
     def last(self) -> Commit | None:
         """See `ChangelogReader.last`."""
@@ -124,7 +138,10 @@ class KafkaReader:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        consumer = self._idle.pop() if self._idle else self._partition.cluster.consumer()
+        try:
+            consumer = self._idle.pop()
+        except IndexError:
+            consumer = self._partition.cluster.consumer()
         yield consumer
         self._idle.append(consumer)
 

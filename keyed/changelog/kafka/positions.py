@@ -64,9 +64,13 @@ class Positions:
     def __init__(self, partition: Partition, log_id: str) -> None:
         self._partition = partition
         self._transactions = Transactions(partition.cluster, f"keyed-{log_id}-positions", str(partition))
-        self._known = read_positions(partition)
-        self._kept = {name: xxh3_128_digest(data) for name, data in read_kept(partition).items()}
         self._end = 0
+        try:
+            self._known = read_positions(partition)
+            self._kept = {name: xxh3_128_digest(data) for name, data in read_kept(partition).items()}
+        except BaseException:
+            self.close()
+            raise
 
     def put(self, sequence: int, data: bytes) -> None:
         """See `Changelog.put_position`."""

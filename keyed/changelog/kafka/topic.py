@@ -86,17 +86,18 @@ def make_or_check(
         )
 
 
-def read_header(partition: Partition) -> LogHeader | None:
+def read_header(partition: Partition, consumer: Consumer | None = None) -> LogHeader | None:
     """Return the header of a partition, or ``None`` if the partition is empty.
+
+    Args:
+        partition: The partition.
+        consumer: A consumer that is not in use; one is made by default.
 
     Raises:
         ChangelogError: The partition does not begin with one.
         CorruptionError: It fails its checks.
     """
-    return _header(partition.cluster.consumer(), partition)
-
-
-def _header(consumer: Consumer, partition: Partition) -> LogHeader | None:
+    consumer = consumer or partition.cluster.consumer()
     low, _ = partition.offsets(consumer)
     first = next(partition.read(consumer, low), None)
     if first is None:
@@ -125,7 +126,7 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
             return there
         # What somebody began to write and did not commit is not read, and does no harm.
         consumer = cluster.consumer()
-        if any(_header(consumer, partition) is not None for partition in groups):
+        if any(read_header(partition, consumer) is not None for partition in groups):
             raise ChangelogError(f"{where} is not empty, and is no changelog of keyed; give another topic")
         header = LogHeader(random_id(), operator, parallelism, int(time.time() * 1000))
         transactions.begin()

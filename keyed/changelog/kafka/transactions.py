@@ -33,7 +33,11 @@ class Transactions:
         self._failed: Any = None
         self._trouble = Trouble()
         self._producer = cluster.producer(transactional_id, self._reported, self._trouble.tell)
-        self._guarded(self._producer.init_transactions, self._timeout)
+        try:
+            self._guarded(self._producer.init_transactions, self._timeout)
+        except BaseException:
+            self.close()
+            raise
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -116,17 +120,23 @@ class Transactions:
         try:
             return call(*arguments)
         except (KafkaException, SystemError) as error:
-            # Of an error that is final a call may only hear that there is one; and if the client has more to call us
-            # back for when it finds it, Python hears of a SystemError.
-            reason = error
-            if isinstance(error, SystemError) or error.args[0].name() == "_FATAL":
-                try:
-                    self._producer.begin_transaction()
-                except KafkaException as final:
-                    reason = final
-            if not isinstance(reason, KafkaException):
-                raise
-            raise self._translated(reason) from error
+            raise self._final(error) from error
+
+    def _final(self, error: Exception) -> Exception:
+        """Return the error to raise for one of a call.
+
+        Of an error that is final a call may only hear that there is one; and if the client has more to call us back for
+        when it finds it, Python hears of a SystemError.
+        """
+        from confluent_kafka import KafkaException
+
+        if isinstance(error, SystemError) or error.args[0].name() == "_FATAL":
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as final:
+                # Without its frames, which would keep the producer alive.
+                error = final.with_traceback(None)
+        return self._translated(error) if isinstance(error, KafkaException) else error
 
     def _translated(self, error: Exception) -> ChangelogError:
         """Return the error of ours: what a message was given up for is the reason of what is told later."""

@@ -1,6 +1,5 @@
 """Both local stores keep the contract, and what is particular to each of them."""
 
-import gc
 import os
 import re
 import signal
@@ -28,6 +27,7 @@ from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import LocalStoreError
 from keyed.stores import MemoryStore, RocksStore, open_rocks_store
+from keyed.stores.database import Database
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -309,20 +309,24 @@ def test_bloom_filters_and_the_shared_cache_survive_reopening(tmp_path):
     assert "HyperClockCache" in log
 
 
-def test_a_forked_child_closes_and_drops_an_open_store(tmp_path):
-    store = open_rocks_store(tmp_path / "store")
+def test_a_forked_child_has_no_share_in_an_open_database(tmp_path):
+    database = Database(tmp_path / "database", LocalStoreError, wal=True)
     child = os.fork()
     if not child:
         # It may hang.
         signal.alarm(60)
-        store.close()
-        del store
-        gc.collect()
-        own = open_rocks_store(tmp_path / "own")
-        own.close()
-        os._exit(0)
+        status = 1
+        try:
+            database.look_up(b"key")
+        except LocalStoreError:
+            database.close()
+            Database(tmp_path / "own", LocalStoreError, wal=True).close()
+            status = 0
+        finally:
+            os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    store.close()
+    assert database.look_up(b"key") is None
+    database.close()
 
 
 FORKING = """
