@@ -18,14 +18,14 @@ from keyed.changelog.directory.disk import file_sizes, locked
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, DefinitionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.directory.support import check, compact_all, files_of, made
-from tests.support.waiting import until
+from tests.support import waiting
 
 SECOND = 1000
 
 
 def settle(background):
     """Wait until no compaction runs."""
-    until(lambda: not background.work.is_running)
+    waiting.until(lambda: not background.work.is_running)
 
 
 def sequences(changelog, after=0):
