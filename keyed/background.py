@@ -40,7 +40,7 @@ class WorkEnded(Exception):
 
 
 class Background:
-    """A thread that calls a function again and again.
+    """A thread that calls a function repeatedly.
 
     Errors that may pass are retried, at growing distances up to ten seconds, for a day; each kind is logged once, and
     repeats are counted. Any other error ends the work: it is logged and kept, and `check` raises it each time.
@@ -48,14 +48,14 @@ class Background:
     Args:
         name: Name of the work in log lines, and of its thread.
         step: Does the work once. Returns the seconds until it is called again, or ``None`` when there is no more to do.
-            One that takes long asks `is_stopping` now and then, and raises `WorkEnded` to end early.
-        may_pass: Returns whether an error may pass, so that ``step`` is called again.
-        patience: Seconds of failures, one after the other, after which the work ends.
+            A long one polls `is_stopping`, and raises `WorkEnded` to end early.
+        may_pass: Returns true for an error after which ``step`` is called again.
+        patience: Seconds of consecutive failures after which the work ends.
 
     Attributes:
         name: As given.
         status: The status.
-        error: The error that the work ended with; ``None`` if there is none.
+        error: The error that ended the work; ``None`` if there is none.
         trouble: The error of the last call, which is retried; ``None`` if it succeeded.
         failures: Failed calls so far.
     """
@@ -94,17 +94,17 @@ class Background:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process was forked from the one whose work it is."""
+        """True if this process was forked from the owner of the work."""
         return self._pid != os.getpid()
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a thread that works."""
+        """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the work is to end, asked by a long call in its thread: it returns early, or raises `WorkEnded`."""
+        """True if the work has to end. A long call polls it, and then returns early or raises `WorkEnded`."""
         return self._stopping.is_set() and threading.current_thread() is self._thread
 
     @property
@@ -113,7 +113,7 @@ class Background:
         return None if self._fresh_at is None else time.monotonic() - self._fresh_at
 
     def check(self) -> None:
-        """Raise the error that the work ended with, each time as a new exception of its type with it as the cause.
+        """Raise the error that ended the work, each time as a new exception of its type with the error as the cause.
 
         Raises:
             StateAccessError: The work belongs to the process that this one was forked from.
@@ -148,7 +148,7 @@ class Background:
                 raise
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the first call since the start, also where that failed. Returns whether there was one."""
+        """Wait for the end of the first call since the start, successful or not. Returns true if there was one."""
         return self._looked.wait(timeout)
 
     def stop(self, timeout: float | None = None) -> None:
@@ -174,7 +174,7 @@ class Background:
                 self._status = Status.CLOSED
 
     def succeeded(self, since: float) -> None:
-        """Take in that a call succeeded which began at a time of `time.monotonic`; also one beside the thread."""
+        """Record the success of a call that began at a time of `time.monotonic`, in the thread or outside of it."""
         with self._lock:
             self._fresh_at = since
             if self._status is Status.STARTING:
@@ -188,7 +188,7 @@ class Background:
         """Take in a failure that may pass, also one that the step caught. Returns the seconds until the next try.
 
         Raises:
-            Exception: That one, if there were failures for too long.
+            Exception: The failure itself, after failures for too long.
         """
         with self._lock:
             if not self._repeats:
@@ -245,7 +245,7 @@ _running: dict[int, Background] = {}
 
 @atexit.register
 def _end_all() -> None:
-    """End the threads before the interpreter takes away what they use."""
+    """End the threads before the interpreter shuts down."""
     running = list(_running.values())
     for each in running:
         each.stop(0.0)

@@ -1,8 +1,8 @@
-"""Broadcast state: maps that all keys read, made of elements that every key group gets (Flink's broadcast state).
+"""Broadcast state: maps that all keys read, written by elements that every key group gets (Flink's broadcast state).
 
-Every key group has a copy of each map, which the elements of the broadcast side alone change. So that the copies stay
-equal, `KeyedBroadcastProcessFunction.process_broadcast_element` must do the same in each of them: it gets the same
-elements in the same order, and its writes may depend on nothing else.
+Every key group has a copy of each map, which only elements of the broadcast side change. So that the copies stay equal,
+`KeyedBroadcastProcessFunction.process_broadcast_element` gets the same elements in the same order in each key group,
+and its writes may depend only on them and on broadcast state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=KeyedState)
 class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
     """A broadcast state as elements with a key and their timers see it: with all broadcast elements of the batch.
 
-    What it gives is the caller's own. Its order is that of the encoded keys, as in a `MapState`.
+    Its reads return copies. Its order is that of the encoded keys, as in a `MapState`.
     """
 
     @overload
@@ -71,14 +71,14 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
         """Set all of ``entries``, a mapping or pairs, and those given by keyword."""
 
     def setdefault(self, key: K, default: V) -> V:
-        """Return a copy of the value of ``key``; where there is none, set it to ``default`` first."""
+        """Return a copy of the value of ``key``; a missing one is set to ``default`` first."""
 
     @overload
     def pop(self, key: K) -> V: ...
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove ``key`` and return its value, or ``default`` where it is not there."""
+        """Remove ``key`` and return its value, or ``default`` if it is missing."""
 
     def remove(self, key: K) -> None:
         """Remove ``key`` if it is there."""
@@ -92,7 +92,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
 
 
 class BroadcastContext(Protocol):
-    """What ``process_broadcast_element`` gets beside the element. There is no key, and there are no timers."""
+    """The second argument of ``process_broadcast_element``. There is no key, and there are no timers."""
 
     def timestamp(self) -> int | Any:
         """Return the element's timestamp in milliseconds, ``None`` if it has none."""
@@ -107,11 +107,11 @@ class BroadcastContext(Protocol):
         """Return the broadcast state of a descriptor that was given to `keyed.Stream.broadcast`.
 
         Raises:
-            StateAccessError: It is of another one.
+            StateAccessError: The descriptor was not given there.
         """
 
     def apply_to_keyed_state(self, descriptor: S, function: Callable[[Any, S], object]) -> None:
-        """Call ``function`` with each key of the key group that has something in a keyed state, and with that state.
+        """Call ``function`` for each key of the key group with an entry in a keyed state, with the key and that state.
 
         The keys come in the order of their encoding. The function may read, update and clear the state, and use this
         context; the other keyed states have the same key meanwhile. It costs a pass over the state of the key group.
@@ -128,7 +128,7 @@ class BroadcastContext(Protocol):
         """Emit ``value`` to the side output ``tag``, in each key group."""
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
-        """Emit ``value`` to the main output, in each key group; without a timestamp it takes the element's."""
+        """Emit ``value`` to the main output, in each key group; without a timestamp it has the element's."""
 
     def drop(self) -> None:
         """Count the current element as dropped (``rows_dropped``): once, and not in each key group."""
@@ -141,7 +141,7 @@ def check_descriptors(descriptors: tuple[Any, ...]) -> None:
     """Check the descriptors that a stream is to be broadcast with.
 
     Raises:
-        DefinitionError: There is none, or something else is among them.
+        DefinitionError: There is none, or an argument is not a descriptor.
         StateDefinitionError: One has no name or a time to live, or two have one name.
     """
     if not descriptors or not all(isinstance(each, MapState) for each in descriptors):

@@ -1,11 +1,11 @@
 """Chaining: an operator whose rows have the keys of the operator before it runs in the same tasks, without a shuffle.
 
 The rows that a key group emits then belong to the same key group of the next operator: results, state and changelogs
-are those that both have with a shuffle between them. Flink's ``reinterpretAsKeyedStream`` and its forwarded fields are
-the model; what the functions promise is checked for every row (`keyed.engine.forwarded`).
+are the same as with a shuffle between them. Flink's ``reinterpretAsKeyedStream`` and its forwarded fields are the
+model; every row is checked (`keyed.engine.forwarded`).
 
-Operators that run together are a *line*. On Spark a line is one operator with the state of all, so a checkpoint keeps
-the lines that it began with.
+Operators that run together are a *line*. On Spark a line is one operator with the state of all, so the lines are fixed
+by the first batch of a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from keyed.graph import Port, Stage, is_dataframe
 
 
 def why_shuffled(chain: Sequence[Stage], index: int) -> str:
-    """Return why the rows of an operator are shuffled; nothing where it is chained to the one before it.
+    """Return the reason why the rows of an operator are shuffled; an empty one if it is chained to the one before it.
 
     Args:
         chain: The operators of the query, in the order in which they run.
-        index: Which of them it is.
+        index: Its index among them.
     """
     stage, (read, *others) = chain[index], chain[index].inputs
     if others:
@@ -57,23 +57,23 @@ def _named(keys: tuple[str, ...]) -> str:
 
 
 def _key_type(stage: Stage) -> str | None:
-    """Return the type of an operator's keys, ``None`` where it is not known before its rows come."""
+    """Return the type of an operator's keys, ``None`` if it is not known before its rows come."""
     columns = stage.inputs[0].columns or {}
     types = [columns.get(key) for key in stage.key_columns]
     return None if None in types else spark_key_type([type_ for type_ in types if type_ is not None])
 
 
 def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
-    """Return the operators of a query, those together that run chained, in order.
+    """Return the operators of a query in order, grouped into chained lines.
 
     Args:
         last: The last operator.
-        sizes: How many operators each line has in the checkpoint, ``None`` where there is none yet. An operator that
-            was not chained there stays so.
+        sizes: Number of operators of each line in the checkpoint, ``None`` without one. An operator that was not
+        chained there stays so.
 
     Raises:
         OperatorChanged: The checkpoint has another number of operators.
-        CheckpointError: It has some chained that are not to be.
+        CheckpointError: It has chained operators that must not be.
     """
     found: list[list[Stage]] = []
     begins = None

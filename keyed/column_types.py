@@ -78,7 +78,7 @@ def of_spark(type_: DataType) -> str:
 
 
 def of_arrow(type_: pa.DataType) -> str | None:
-    """Return the type of an Arrow column, ``None`` for one that no output column has by itself: a nested one, say."""
+    """Return the type of an Arrow column, ``None`` for one without a simple name, such as a nested one."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(type_):
@@ -94,5 +94,5 @@ def quoted(name: str) -> str:
 
 
 def quoted_in_type(name: str) -> str:
-    """Return a struct field's name as it stands in a simple type: quoted only where it must be."""
+    """Return a struct field's name for a simple type: quoted only if necessary."""
     return name if name.replace("_", "a").isalnum() else quoted(name)

@@ -1,4 +1,4 @@
-"""What a function sees while it runs: contexts, the timer service and the runtime context of ``open``.
+"""The interface of a running function: contexts, the timer service and the runtime context of ``open``.
 
 The classes here are the contract; the engine's own classes implement them. Source: Flink's
 ``KeyedProcessFunction.Context``, ``OnTimerContext``, ``TimerService`` and ``RuntimeContext``; named timers are Beam's.
@@ -64,7 +64,7 @@ class TimerService(Protocol):
         """Delete the unnamed processing-time timer at ``timestamp``, if it is set."""
 
     def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """Set the timer ``name``, replacing where it stood. ``name`` is any plain encodable value but ``None``."""
+        """Set the timer ``name``, replacing its earlier time. ``name`` is any plain encodable value but ``None``."""
 
     def cancel_timer(self, name: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Cancel the timer ``name`` if it is set."""
@@ -74,12 +74,12 @@ class TimerService(Protocol):
 
 
 class Context(Protocol):
-    """What ``process_element`` gets beside the element."""
+    """The second argument of ``process_element``: key, timestamp, timers and outputs."""
 
     def timestamp(self) -> int | Any:
         """Return the element's timestamp in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time.
 
-        Type checkers take it for an `int`: where it is used, the stream has timestamps.
+        Annotated as `int`, because a function that uses it runs on a stream with timestamps.
         """
 
     def get_current_key(self) -> Any:
@@ -91,7 +91,7 @@ class Context(Protocol):
     def get_broadcast_state(self, descriptor: MapState[K, V]) -> ReadOnlyBroadcastState[K, V]:
         """Return the broadcast state of a descriptor; writing it raises `StateAccessError`.
 
-        It is there in a `keyed.KeyedBroadcastProcessFunction`, with all broadcast elements up to this batch.
+        Available in a `keyed.KeyedBroadcastProcessFunction`, with all broadcast elements up to this batch.
 
         Raises:
             StateAccessError: No stream was broadcast with this descriptor.
@@ -101,17 +101,17 @@ class Context(Protocol):
         """Emit ``value`` to the side output ``tag``."""
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
-        """Emit ``value`` to the main output; without a timestamp it takes the element's or the event timer's."""
+        """Emit ``value`` to the main output; without a timestamp it has the element's or the event timer's."""
 
     def drop(self) -> None:
-        """Count the current element as dropped (``rows_dropped``): nothing goes missing without a trace."""
+        """Count the current element as dropped, in the counter ``rows_dropped``."""
 
     def is_late(self) -> bool:
         """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
 
 
 class OnTimerContext(Context, Protocol):
-    """What ``on_timer`` gets beside the timestamp."""
+    """The second argument of ``on_timer``."""
 
     def time_domain(self) -> TimeDomain:
         """Return the domain of the timer that fired."""
@@ -134,7 +134,7 @@ class TaskContext(Protocol):
 
 
 class OpenContext(TaskContext, Protocol):
-    """What ``open`` gets: PyFlink's ``RuntimeContext``, as far as it has a meaning here."""
+    """The argument of ``open``: the part of PyFlink's ``RuntimeContext`` that applies here."""
 
     def get_state(self, descriptor: ValueState[T]) -> ValueState[T]:
         """Return the `ValueState` that ``descriptor`` names, bound to this task."""

@@ -24,10 +24,10 @@ def instant_ms(instant: datetime) -> int:
 
 
 def instant_of(milliseconds: int) -> datetime:
-    """Return the instant so many milliseconds after the epoch.
+    """Return the instant a number of milliseconds after the epoch.
 
     Raises:
-        OverflowError: Python's datetimes do not reach it.
+        OverflowError: It is outside the range of Python's datetimes.
     """
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
@@ -72,7 +72,7 @@ shows_units = shows_options(Units, **dict.fromkeys(Units.__annotations__, 0))
 
 
 def duration_of(duration: Duration | None, parameter: str, *, least: int = 0, **given: Unpack[Units]) -> int:
-    """Return one duration out of either a positional duration or units as keywords, in milliseconds.
+    """Return a duration in milliseconds, given as one argument or as units by keyword.
 
     Raises:
         DefinitionError: Both or neither form is given, or the value breaks the rule of `milliseconds_of`.

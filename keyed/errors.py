@@ -1,7 +1,7 @@
 """Every error that `keyed` raises on purpose, in one tree.
 
     KeyedError
-    ├── DefinitionError (ValueError)     a function, state or stream is declared wrongly; raised before the first row
+    ├── DefinitionError (ValueError)     an invalid function, state, stream or parameter; raised before the first row
     │   ├── StateDefinitionError
     │   ├── TimerDefinitionError
     │   └── OutputDefinitionError
@@ -23,18 +23,18 @@
     │   ├── KeysChanged
     │   └── CheckpointFinished
     ├── ChangelogError                   a changelog cannot be written, read or used as asked
-    │   ├── ChangelogDiverged            it holds other commits than the state that it would be given
+    │   ├── ChangelogDiverged            it has other commits than the state to be exported
     │   ├── ChangelogFenced              another writer of the same key group is ahead
-    │   └── HistoryCompacted             what is asked for is older than what compaction left
-    ├── TableNotFound (LookupError)      there is no such state table, or no batch to show one of yet
-    ├── SourceError                      a source cannot be read on
+    │   └── HistoryCompacted             the requested state was removed by compaction
+    ├── TableNotFound (LookupError)      there is no such state table, or no batch yet
+    ├── SourceError                      a source cannot be read
     ├── SinkError                        a sink cannot be written, or its folder is another query's
     ├── SessionError                     a Spark session lacks what keyed needs
     ├── JavaNotFound                     no Java 17 or newer for Spark
     └── QueryFailed                      a query ended with an error that is none of the above
 
-Vendor errors are translated at the adapter with ``raise ... from``. What Spark raised is the ``__context__`` of an
-error and is not printed with it: it says the same in hundreds of lines.
+Vendor errors are translated at the adapter with ``raise ... from``. Spark's own exception is the ``__context__`` of an
+error and is not printed with it, because it repeats the error in hundreds of lines.
 
 A traceback of any of them ends with the address of its section in the documentation, which is a note (PEP 678) and
 `KeyedError.help_url`. ``str(error)`` is the message alone, so that messages can be quoted and compared.
@@ -113,7 +113,7 @@ class KeyedError(Exception):
 
 
 class DefinitionError(KeyedError, ValueError):
-    """A function, state, stream or parameter is declared wrongly. Raised before the first row."""
+    """A function, state, stream or parameter is invalid. Raised before the first row."""
 
 
 class StateDefinitionError(DefinitionError):
@@ -161,7 +161,7 @@ class KeyTypeError(RowError):
 
 
 class ForwardedKeyError(RowError):
-    """A row that an operator hands to the one chained to it has a key that the operator did not get."""
+    """A row that an operator forwards to the one chained to it has a key of another key group."""
 
 
 class CorruptionError(KeyedError):
@@ -198,7 +198,7 @@ class ParallelismChanged(CheckpointError):
 
 
 class StateSchemaChanged(CheckpointError):
-    """A state's declaration changed in a way that its stored values do not survive. Old and new are printed."""
+    """A state's declaration changed incompatibly with its stored values. Prints old and new."""
 
 
 class OperatorChanged(CheckpointError):
@@ -206,7 +206,7 @@ class OperatorChanged(CheckpointError):
 
 
 class KeysChanged(CheckpointError):
-    """The checkpoint or changelog has other key columns, keys of another type, or took one key for several."""
+    """The checkpoint or changelog has other key columns, keys of another type, or several encodings of one key."""
 
 
 class CheckpointFinished(CheckpointError):
@@ -214,19 +214,19 @@ class CheckpointFinished(CheckpointError):
 
 
 class ChangelogError(KeyedError):
-    """A changelog cannot be written, read or used as asked. Nothing of the commit in progress is in it."""
+    """A changelog cannot be written, read or used as requested. Nothing of the commit in progress is in it."""
 
 
 class ChangelogDiverged(ChangelogError):
-    """The changelog holds other commits than the state that it would be given, so the two cannot be one history."""
+    """The changelog has other commits than the state to be exported, so the two are not one history."""
 
 
 class ChangelogFenced(ChangelogError):
-    """Another writer of the same key group is ahead: this one is a left-over attempt, or has to be opened anew."""
+    """Another writer of the same key group is ahead: this one is an outdated attempt, or has to be opened again."""
 
 
 class HistoryCompacted(ChangelogError):
-    """What is asked for is older than what compaction left of the changelog."""
+    """The requested state or position was removed from the changelog by compaction."""
 
 
 class TableNotFound(KeyedError, LookupError):
@@ -234,7 +234,7 @@ class TableNotFound(KeyedError, LookupError):
 
 
 class SourceError(KeyedError):
-    """A source cannot be read, or has lost what was not read yet."""
+    """A source cannot be read, or has lost rows that were not read yet."""
 
 
 class SinkError(KeyedError):
@@ -242,7 +242,7 @@ class SinkError(KeyedError):
 
 
 class SessionError(KeyedError):
-    """A Spark session lacks what keyed needs: settings, packages, workers that run. The message names all of it."""
+    """A Spark session lacks what keyed needs: settings, packages, workers that run. The message lists all of them."""
 
 
 class JavaNotFound(KeyedError):

@@ -1,16 +1,16 @@
 """The contract for authors of libraries on `keyed`, such as `keyed.windows` and `keyed.joins`.
 
-Programs that declare functions and run them need none of it.
+Programs that only declare and run functions do not need it.
 
-- Values: `as_stored` and `snapshot` copy a value as state would hold it.
-- Types: `schema_of` reads an output's columns out of a DDL string, a class or a schema; `table_of` and `table_rows`
+- Values: `as_stored` and `snapshot` copy a value into the form in which state holds it.
+- Types: `schema_of` returns an output's columns from a DDL string, a class or a schema; `table_of` and `table_rows`
   convert between rows and Arrow tables.
-- Parameters: `milliseconds_of` reads a duration; `OperatorOptions` and `shows_options` hand the options of ``process``
-  through a method of yours.
+- Parameters: `milliseconds_of` reads a duration; `OperatorOptions` and `shows_options` pass the options of ``process``
+  through your own method.
 - Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
   columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
 - Explanations: a function that is `Explained` says in `keyed.Output.explain` how it is computed.
-- Seams: `Changelog` is what a changelog of yours implements.
+- Seams: `Changelog` is the protocol for your own changelog.
 """
 
 import importlib

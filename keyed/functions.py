@@ -24,7 +24,7 @@ _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "
 
 
 class _RowFunction(Shown):
-    """What functions over rows share, whatever they read."""
+    """Base of the functions over rows, with one input or two."""
 
     known_side_outputs: Collection[str] | None = None
     forwarded_fields: Mapping[str, str] = {}
@@ -36,14 +36,14 @@ class _RowFunction(Shown):
         """Prepare for the first element of a key group (on Spark, of each micro-batch). State has no key here.
 
         Args:
-            context: Gives state by descriptor and names the task.
+            context: Returns state by descriptor and names the task.
         """
 
     def for_stream(self, stream: Any, output: Any, order: str) -> Function:
-        """Return the function that runs over a stream: this one, if a library does not say otherwise.
+        """Return the function that runs over a stream: this one, unless a library overrides it.
 
-        Called once, by ``process``: a function that has another form, for whole columns say, returns that where the
-        stream allows it. Both go by the name of this one.
+        Called once, by ``process``. A function with another form, for example over whole columns, returns that form if
+        the stream allows it. Both have the name of this one.
 
         Args:
             stream: The `keyed.KeyedStream`.
@@ -67,12 +67,12 @@ class _RowFunction(Shown):
     def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
         """Act at the end of a micro-batch for each key that had an element in it: once, however many those were.
 
-        For results that are wanted once a batch and not with each element. The watermark has been moved, and timers
-        have fired. Not called if it is not defined, nor for keys for which only timers fired.
+        For results once a batch instead of with each element. The watermark has been moved, and timers have fired.
+        Called only if it is defined, and not for keys for which only timers fired.
 
         Args:
-            ctx: Key, timers and outputs. There is no element, so outputs have no timestamp but the one that is given to
-                ``ctx.collect``.
+            ctx: Key, timers and outputs. There is no element, so outputs have no timestamp unless ``ctx.collect`` sets
+            one.
 
         Returns:
             As `process_element`.
@@ -88,13 +88,13 @@ class KeyedProcessFunction(_RowFunction):
 
     State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
     `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
-    micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
+    micro-batch: keep nothing on ``self`` but declared state and objects that `open` can create again.
 
     Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
-        forwarded_fields: Columns of the main output that hold in each row what a key column of the input held, by the
-            name of that column: an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Those of the
-            same name are taken to.
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
+        forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
+        an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are assumed
+        to.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -118,10 +118,10 @@ class KeyedCoProcessFunction(_RowFunction):
     `KeyedProcessFunction`. The watermark is the least of the two sides'.
 
     Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
-        forwarded_fields: Columns of the main output that hold in each row what a key column of the input held, by the
-            name of that column: an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Those of the
-            same name are taken to.
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
+        forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
+        an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are assumed
+        to.
     """
 
     def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -136,12 +136,12 @@ class KeyedCoProcessFunction(_RowFunction):
 class KeyedBroadcastProcessFunction(_RowFunction):
     """A function over a keyed stream and a broadcast one: see `keyed.Stream.broadcast`.
 
-    Flink's ``KeyedBroadcastProcessFunction``. Every key group gets every broadcast element, and keeps what it makes of
-    them in broadcast state, a copy in each; elements with a key, and their timers, only read it. In a micro-batch the
-    broadcast elements run before everything else. State is declared as for a `KeyedProcessFunction`.
+    Flink's ``KeyedBroadcastProcessFunction``. Every key group gets every broadcast element, and keeps its own copy of
+    the broadcast state; elements with a key, and their timers, only read it. In a micro-batch the broadcast elements
+    run before everything else. State is declared as for a `KeyedProcessFunction`.
 
     Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -155,10 +155,10 @@ class KeyedBroadcastProcessFunction(_RowFunction):
         raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 
     def process_broadcast_element(self, value: Any, ctx: BroadcastContext, /) -> Iterable[Any] | None:
-        """Process an element of the broadcast stream, in each key group, so that all make the same of it.
+        """Process an element of the broadcast stream, in each key group, with the same result in all of them.
 
-        What it writes to broadcast state may depend on the element and on broadcast state, and on nothing else: not on
-        keyed state, a clock, chance, or the key group.
+        Writes to broadcast state may depend only on the element and on broadcast state: not on keyed state, a clock,
+        random numbers, or the key group.
 
         Args:
             value: The element.
@@ -166,7 +166,7 @@ class KeyedBroadcastProcessFunction(_RowFunction):
 
         Returns:
             As `KeyedProcessFunction.process_element`. Outputs are emitted in each key group, as Flink emits them in
-            each parallel task: as often as there are key groups.
+            each parallel task: once per key group.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process_broadcast_element")
 
@@ -233,10 +233,10 @@ def takes_two(function: Function) -> bool:
 
 
 def check_function(function: Function) -> None:
-    """Check what can be known of a function before its first row.
+    """Validate a function before its first row.
 
     Raises:
-        DefinitionError: Its forwarded fields are no names.
+        DefinitionError: Its forwarded fields are not names.
         StateDefinitionError: Duplicate state names.
         TimerDefinitionError: Its code sets timers, but it does not define ``on_timer``.
     """
@@ -292,14 +292,14 @@ def _own(cls: type) -> list[str]:
 
 
 def _check_calls(function: Function, calls: Mapping[str, tuple[str, ...]]) -> None:
-    """Check that the methods that the engine calls can be called as it calls them.
+    """Check that the methods that the engine calls accept its arguments.
 
     Args:
         function: The function.
         calls: The parameters of the methods by name.
 
     Raises:
-        DefinitionError: One takes other parameters, is a coroutine, or is named like one of them but not as it.
+        DefinitionError: One takes other parameters, is a coroutine, or has a misspelt name.
     """
     cls = type(function)
     for name, parameters in calls.items():
@@ -329,7 +329,7 @@ def _check_calls(function: Function, calls: Mapping[str, tuple[str, ...]]) -> No
 
 
 def no_on_timer(function: RowFunction, what: str) -> TimerDefinitionError:
-    """Return the error for a timer that nothing would handle."""
+    """Return the error for a timer without a handler."""
     return TimerDefinitionError(
         f"{type(function).__name__} sets timers ({what}) but does not define on_timer; define "
         "on_timer(self, timestamp, ctx)"

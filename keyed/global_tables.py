@@ -1,7 +1,7 @@
-"""Global tables: tables that hardly change, which every key group has whole and reads as broadcast state.
+"""Global tables: tables that rarely change, of which every key group has a full copy as broadcast state.
 
-A *version* of a table is one broadcast element: the name of its state and all its rows, as an Arrow IPC stream. What a
-version lacks is removed from the broadcast state, so elements with a key never see half of one.
+A *version* of a table is one broadcast element: the name of its state and all its rows, as an Arrow IPC stream. Rows
+missing from a version are removed from the broadcast state, so elements with a key never see a partial version.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen(eq=False)
 class GlobalTable(Shown):
-    """A table for `KeyedStream.connect`, as `global_table` makes it.
+    """A table for `KeyedStream.connect`, created by `global_table`.
 
     Attributes:
-        source: What it is read from.
+        source: The source of its rows.
         state: The descriptor of the broadcast state that holds its rows, by key.
         key: Its key columns.
-        every_ms: How long it is not looked at again, milliseconds.
+        every_ms: Least time between two reads, milliseconds.
     """
 
     source: Any
@@ -49,7 +49,7 @@ class GlobalTable(Shown):
         return f"GlobalTable({source}, {self.state!r}, key={', '.join(self.key)})"
 
     def version(self) -> TableVersion:
-        """Read the table as it is now.
+        """Read the current table.
 
         Raises:
             SourceError: It cannot be read, lacks a key column, or has null or one key twice in its key.
@@ -84,7 +84,7 @@ class TableVersion:
     """A table as it was at one time.
 
     Attributes:
-        digest: What tells it from others.
+        digest: Identifies the version.
         rows: Its rows, as an Arrow IPC stream.
     """
 
@@ -93,7 +93,7 @@ class TableVersion:
 
 
 class TableReader:
-    """Looks whether a table has changed, and gives each version once. A `keyed.SeekableSource`.
+    """Polls a table, and yields each version once. A `keyed.SeekableSource`.
 
     Args:
         table: The table.
@@ -107,10 +107,10 @@ class TableReader:
         self._looked: float | None = None
 
     def changed(self) -> TableVersion | None:
-        """Return the table if it is another one than the last that was given; not before it is due to be looked at.
+        """Return the table if it has changed since the last version; ``None`` before the next read is due.
 
         Raises:
-            SourceError: It was never read, and cannot be. Later its last version stays.
+            SourceError: The first read failed. Later failures keep the last version.
         """
         now = self._clock()
         if self._looked is not None and now < self._looked + self._table.every_ms / 1000:
@@ -136,22 +136,22 @@ class TableReader:
             yield PAUSE
 
     def position(self) -> str:
-        """Return what tells the version that was given last from others."""
+        """Return the digest of the last version."""
         return self._digest
 
     def seek(self, position: Any) -> None:
-        """Take a version as the one that was given last."""
+        """Set the last version."""
         self._digest = str(position)
 
 
 def global_table(
     source: Any, state: MapState[Any, Any], *, key: str | tuple[str, ...], every: Duration = 10_000
 ) -> GlobalTable:
-    """Return a table for `KeyedStream.connect`, which every key group has whole.
+    """Return a table for `KeyedStream.connect`, of which every key group has a full copy.
 
-    A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is there before the first
-    row. When it has changed, the next micro-batch begins with what it is then: all of it at once, and rows that are
-    gone are removed. On Spark each version is kept in the checkpoint, so a batch that runs again sees the same one.
+    A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is loaded before the first
+    row. When it has changed, the next micro-batch begins with the whole new version; deleted rows are removed. On Spark
+    each version is kept in the checkpoint, so a batch that runs again sees the same one.
 
     Args:
         source: An Arrow or pandas table, a batch DataFrame of Spark, a Parquet file or a folder of such files, or a
@@ -159,7 +159,7 @@ def global_table(
         state: A descriptor with a name, of the key's type and the type of a row: a class with the columns, or none for
             dictionaries.
         key: The columns of the key; several give tuples.
-        every: How long it is not looked at again after it was.
+        every: Least time between two reads: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -172,10 +172,10 @@ def global_table(
 
 
 def _read(source: Any) -> pa.Table:
-    """Return a table out of what it is read from.
+    """Return the Arrow table of a source.
 
     Raises:
-        DefinitionError: It is nothing of the kind.
+        DefinitionError: The source is of another kind.
     """
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
 """The graph of a query as a description: sources, the inputs of operators, operators and their outputs.
 
-`keyed.streams` makes it of what users write, and the runtimes carry it out. Nothing here runs anything: all are frozen
-nodes that name what they read.
+`keyed.streams` builds it, and the runtimes execute it. Nothing here runs anything: all nodes are frozen, and name their
+inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Keys = tuple[str, ...] | Callable[[Any], Any]
 
 @attrs.frozen(eq=False)
 class Source:
-    """Where rows come from. See `stream` for the fields."""
+    """A source of rows. See `stream` for the fields."""
 
     data: Any
     timestamp: str | Callable[[Any], Any] | IngestionTime | None
@@ -48,12 +48,12 @@ class Source:
 
     @property
     def ingests(self) -> bool:
-        """Whether each row has the time of its batch."""
+        """True if each row has the time of its batch."""
         return isinstance(self.timestamp, IngestionTime)
 
     @property
     def time(self) -> str | Callable[[Any], Any] | None:
-        """What timestamps are read with; ``None`` where the rows have none, or that of their batch."""
+        """The column or function of timestamps; ``None`` if rows have none, or that of their batch."""
         return None if isinstance(self.timestamp, IngestionTime) else self.timestamp
 
 
@@ -70,12 +70,12 @@ class Port(Shown):
 
     @property
     def address(self) -> tuple[str, str | None]:
-        """The names of its operator and of its tag, which tell it from the other outputs of a query."""
+        """The names of its operator and of its tag, which are unique in a query."""
         return self.stage.name, None if self.tag is None else self.tag.name
 
     @property
     def schema(self) -> Schema | None:
-        """The declared columns; ``None`` where there are none."""
+        """The declared columns; ``None`` if none are declared."""
         return self.stage.output if self.tag is None else self.tag.schema
 
 
@@ -84,11 +84,11 @@ class Input:
     """A stream as an operator reads it.
 
     Attributes:
-        origin: The source or the output that it is.
+        origin: The source or the output.
         keys: Its keys.
         side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
-        is_broadcast: Whether every key group gets its elements, which have no key.
-        chains: Whether the operator may run in the tasks of the one whose output it is (`keyed.chaining`).
+        is_broadcast: Every key group gets its elements, which have no key.
+        chains: The operator may run in the tasks of the one before it (`keyed.chaining`).
     """
 
     origin: Source | Port
@@ -104,17 +104,17 @@ class Input:
 
     @property
     def source(self) -> Source:
-        """Where it starts; the first source where there are several."""
+        """Its source; the first one if there are several."""
         return source_of(self.origin)
 
     @property
     def event_time(self) -> bool:
-        """Whether rows have timestamps."""
+        """True if rows have timestamps."""
         return self.source.timestamp is not None
 
     @property
     def counts(self) -> bool:
-        """Whether it has a part in the watermark: a broadcast stream without timestamps has none."""
+        """True if it counts for the watermark; a broadcast stream without timestamps does not."""
         return self.event_time or not self.is_broadcast
 
     @property
@@ -125,7 +125,7 @@ class Input:
 
 @attrs.frozen(eq=False)
 class Stage:
-    """One keyed operator and what feeds it.
+    """One keyed operator with its inputs.
 
     Attributes:
         inputs: The streams that it reads, those of the first side first.
@@ -153,7 +153,7 @@ class Stage:
 
     @property
     def source(self) -> Source:
-        """Where it starts; the first source where there are several."""
+        """Its source; the first one if there are several."""
         return self.inputs[0].source
 
     @property
@@ -168,7 +168,7 @@ class Stage:
 
     @property
     def event_time(self) -> bool:
-        """Whether rows have timestamps."""
+        """True if rows have timestamps."""
         return self.source.timestamp is not None
 
     @property
@@ -193,7 +193,7 @@ class Stage:
 
     @property
     def ticks(self) -> bool:
-        """Whether key groups are woken though no row comes."""
+        """True if batches run without rows when something is due."""
         return all(source.ticks for source in self.sources)
 
     @property
@@ -206,7 +206,7 @@ class Stage:
         return outputs
 
     def reading(self, number: int) -> Stage:
-        """Return this operator as if it read one of its inputs alone."""
+        """Return this operator with one of its inputs only."""
         return attrs.evolve(self, inputs=(self.inputs[number],))
 
     @property
@@ -220,7 +220,7 @@ class Stage:
         return producers_of(self.inputs)
 
     def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
-        """Return the operator with its number of key groups settled."""
+        """Return the operator with its number of key groups."""
         source, read = self.source, self.source_inputs
         strategies = {number: each.source.watermark for number, each in read.items() if each.counts}
         return OperatorSpec(
@@ -259,7 +259,7 @@ def is_dataframe(data: Any) -> bool:
 
 
 def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
-    """Return the last of the operators that outputs need, which knows those before it.
+    """Return the last of the operators that outputs need, with those before it.
 
     Raises:
         DefinitionError: There is no output, the operators cannot be in one query, or two have one name.
@@ -289,12 +289,12 @@ def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
 
 
 def in_order(stages: Sequence[Stage]) -> list[Stage]:
-    """Return operators and all that they need, put one after the other.
+    """Return operators and all that they need in the order in which they run.
 
-    The operators of a query run one after the other in each batch, which is all that Spark can run of several without
-    computing what they share again for each of them. One that reads several outputs runs behind all of them. So that
-    the order does not depend on that in which they are named, those that read only sources go by name, and of those
-    that read one operator the readers of its main output come first, and then they go by name.
+    The operators of a query run in sequence in each batch, because Spark would otherwise compute shared inputs once for
+    each of them. One that reads several outputs runs after all of them. The order does not depend on the order of the
+    arguments: operators that read only sources are ordered by name; of those that read one operator the readers of its
+    main output come first, then by name.
     """
     found: dict[Stage, None] = {}
 
@@ -347,7 +347,7 @@ def columns_of(origin: Source | Port) -> dict[str, str | None] | None:
 
 
 def source_of(origin: Source | Port) -> Source:
-    """Return where it starts; the first source where there are several."""
+    """Return its source; the first one if there are several."""
     return origin if isinstance(origin, Source) else origin.stage.source
 
 
@@ -381,7 +381,7 @@ def _ingests_alone() -> DefinitionError:
 
 
 def check_together(origins: Sequence[Source | Port]) -> None:
-    """Check that one operator can read these.
+    """Check that one operator can read these inputs.
 
     Raises:
         DefinitionError: They cannot be in one query, or some have timestamps and some have not.
@@ -405,7 +405,7 @@ def shown_inputs(inputs: tuple[Input, ...]) -> str:
 
 
 def shown_tag(tag: OutputTag | None) -> str:
-    """Return which output of its operator it is, for messages."""
+    """Return the name of the output at its operator, for messages."""
     return f", side output {tag.name!r}" if tag is not None else ""
 
 

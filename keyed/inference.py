@@ -1,4 +1,4 @@
-"""The type of a function's main output, as its annotations say it: ``def process_element(...) -> Iterator[Count]``."""
+"""The type of a function's main output from its annotations: ``def process_element(...) -> Iterator[Count]``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NOTHING, _UNSAID = object(), object()
 def inferred_output(function: Function) -> Schema | None:
     """Return the columns that the annotations of ``process_element`` and ``on_timer`` name, if they name any.
 
-    They name them as an attrs class, a dataclass or a named tuple that is yielded. Bare tuples, ``Any`` and names that
-    cannot be resolved say nothing.
+    The annotation has to name an attrs class, a dataclass or a named tuple. Bare tuples, ``Any`` and unresolved names
+    are ignored.
 
     Raises:
         OutputDefinitionError: The methods name different types.
@@ -64,7 +64,7 @@ def _yielded_by(function: Any) -> dict[str, Any]:
 
 
 def _yielded(method: Any) -> Any:
-    """Return what a method's annotation says that it yields."""
+    """Return the type that a method yields by its annotation."""
     hint = getattr(method, "__annotations__", {}).get("return", _UNSAID)
     if hint is _UNSAID:
         return _UNSAID

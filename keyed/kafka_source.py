@@ -25,23 +25,25 @@ _OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 
 class KafkaSource:
-    """The records of a topic, each once: a checkpoint keeps the offsets with the state, and nothing is kept in Kafka.
+    """The records of a topic, each once: a checkpoint keeps the offsets with the state.
+
+    No offsets are committed in Kafka.
 
     An element is a `Row` with the columns of Spark's Kafka source: ``key`` and ``value`` (bytes or None), ``topic``,
-    ``partition``, ``offset``, ``timestamp`` (milliseconds) and ``headers`` (a list of name and value); or what
-    ``decode`` makes of it. Records of transactions are read when those are committed.
+    ``partition``, ``offset``, ``timestamp`` (milliseconds) and ``headers`` (a list of name and value); or the result of
+    ``decode``. Only records of committed transactions are read.
 
     Args:
-        topic: The topic. Its partitions are those that it has when the query starts.
+        topic: The topic. Its partitions are determined when the query starts.
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
-        decode: Makes an element of a record.
-        start: Where a new query starts: with the ``"earliest"`` record, or behind the ``"latest"``. A partition that is
-            new in a later run is read from its start.
-        bounded: Whether the source ends where the topic ended when the query started.
-        batch_interval: A batch ends when its first record has waited so long, or with ``rows_per_batch`` records: `int`
-            milliseconds or `timedelta`.
+        decode: Converts a record to an element.
+        start: Start of a new query: at the ``"earliest"`` record, or after the ``"latest"``. A partition that is new in
+        a later run is read from its start.
+        bounded: End the source where the topic ended when the query started.
+        batch_interval: A batch ends when its first record has waited this long, or with ``rows_per_batch`` records:
+            `int` milliseconds or `timedelta`.
         settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
-        timeout: For how long the start waits for a broker: `int` milliseconds or `timedelta`.
+        timeout: Time for which the start waits for a broker: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is out of its range, or a setting is keyed's own.
@@ -83,10 +85,10 @@ class KafkaSource:
         return {"topic": self.topic, "offsets": {str(partition): at for partition, at in self._offsets.items()}}
 
     def seek(self, position: Any) -> None:
-        """Go on from offsets. See `keyed.SeekableSource.seek`.
+        """Resume from offsets. See `keyed.SeekableSource.seek`.
 
         Raises:
-            CheckpointError: They are those of another topic.
+            CheckpointError: They belong to another topic.
         """
         self._check_topic(position)
         self._offsets = {int(partition): at for partition, at in position["offsets"].items()}
@@ -96,11 +98,11 @@ class KafkaSource:
         """Return the records between two positions that `position` gave, for replay.
 
         Args:
-            before: Where to begin; ``None`` for the start of the topic.
-            after: Where to end.
+            before: First position; ``None`` for the start of the topic.
+            after: Last position.
 
         Raises:
-            CheckpointError: They are those of another topic.
+            CheckpointError: They belong to another topic.
             SourceError: The records are gone, or cannot be read.
         """
         self._check_topic(after)
@@ -122,7 +124,7 @@ class KafkaSource:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the records from where the source stands, and `keyed.PAUSE` where batches end."""
+        """Return the records from the current position on, and `keyed.PAUSE` where batches end."""
         return self._records(None)
 
     def _records(self, given_ends: dict[int, int] | None) -> Iterator[Any]:
@@ -164,7 +166,7 @@ class KafkaSource:
             consumer.close()
 
     def _assign(self, consumer: Any) -> dict[int, int]:
-        """Let a consumer begin where the source stands. The end of each partition."""
+        """Let a consumer begin at the current position, and return the end of each partition."""
         import confluent_kafka as ck
 
         doing = f"the source {self!r}"
@@ -192,10 +194,10 @@ class KafkaSource:
         return ends
 
     def _check(self, error: Any) -> None:
-        """Pass over what passes by itself.
+        """Ignore transient errors.
 
         Raises:
-            SourceError: Of other errors.
+            SourceError: Another error.
         """
         if error.name() in _OUT_OF_RANGE:
             raise SourceError(self._gone(error.str()))
@@ -210,18 +212,18 @@ class KafkaSource:
 
 
 class _Fetched:
-    """Records that a consumer has fetched and that were not given yet.
+    """Records that a consumer has fetched and that were not returned yet.
 
-    They are given in turn of the partitions, so that none is read far ahead of another one that has records too: a
-    consumer gives a megabyte of one and then of the next. A partition of which nothing is there is waited for, unless
-    its end was reached; but once only, for a moment, until something of it comes: the broker that leads it may be down.
+    They are returned by partition in turn, so that none is read far ahead of another: a consumer returns a megabyte of
+    one partition and then of the next. A partition without fetched records delays the others, unless its end was
+    reached; but only once, briefly, until a record of it comes, because its leader may be down.
 
     Args:
         consumer: The consumer, assigned to the partitions.
         topic: The topic.
-        offsets: Where each partition is read from.
-        ends: Where each partition ended when reading began.
-        bounded: Whether records behind that are left out.
+        offsets: First offset of each partition.
+        ends: End of each partition when reading began.
+        bounded: Skip records after the ends.
     """
 
     def __init__(
@@ -240,7 +242,7 @@ class _Fetched:
         self._paused: list[int] = []
 
     def add(self, messages: list[Any]) -> None:
-        """Take messages that were fetched: records, and ends of partitions; other errors are passed over."""
+        """Add fetched messages: records, and ends of partitions; other errors are ignored."""
         reached: dict[int, int | None] = {}
         for message in messages:
             partition, offset, error = message.partition(), message.offset(), message.error()
@@ -260,7 +262,7 @@ class _Fetched:
                 self._at_end.discard(partition)
 
     def in_turn(self) -> Iterator[Any]:
-        """Give one message of each partition after the other, as long as none lacks that has more to come."""
+        """Yield one message of each partition in turn, while none with more to come lacks one."""
         now = time.monotonic()
         while any(self._waiting.values()):
             not_lacking = self._at_end | self._silent
@@ -279,7 +281,7 @@ class _Fetched:
         self._hold_back([*self._paused])
 
     def _hold_back(self, lacking: list[int]) -> None:
-        """Fetch no more of partitions that have enough while others lack; and more of all when these do."""
+        """Pause partitions with enough records while others have none, and resume all later."""
         if any(partition in self._paused for partition in lacking):
             self._consumer.resume([self._partitions[partition] for partition in self._paused])
             self._paused = []

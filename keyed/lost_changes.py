@@ -1,9 +1,8 @@
 """Changes of copies that a function would lose: ``self.recent[user].append(page)``.
 
-A read of a state returns a copy, so changing what was read changes no state. That is what a function wants that sorts a
-list before it yields it; a line that changes a copy which nothing else can reach is a mistake. Such lines are found in
-the source of the function, once and before the first row, so that reads cost nothing. Where there is no source, nothing
-is found.
+A read of a state returns a copy, so changing it does not change the state. That is right for a function that sorts a
+list before it yields it; a line that changes an unreachable copy is a mistake. Such lines are found in the source of
+the function, once and before the first row, so that reads cost nothing. Without source code, nothing is found.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class _Lost(NamedTuple):
 
 
 def check_changes(function: object, states: Mapping[str, State]) -> None:
-    """Check that no method of a function changes a copy of what a state holds, and loses the change.
+    """Check that no method of a function changes a copy of a state's value and loses the change.
 
     Args:
         function: The function.
@@ -78,7 +77,7 @@ def check_changes(function: object, states: Mapping[str, State]) -> None:
 
 
 def _kind(states: Mapping[str, State], attribute: str, cls: type) -> type[State] | None:
-    """Return the kind of state of an attribute, ``None`` if it is another one or no state."""
+    """Return the kind of state of an attribute, ``None`` for other attributes."""
     state = states.get(attribute)
     if state is not None:
         if isinstance(state, ValueState) and state.in_place:
@@ -113,7 +112,7 @@ def _obtained(method: Any) -> dict[str, type[State]]:
 
 @lru_cache(maxsize=512)
 def _lost_changes(method: Any) -> tuple[_Lost, ...]:
-    """Return the statements of a method that change what was read of an attribute of ``self`` and is not kept."""
+    """Return the statements of a method that change a copy read from an attribute of ``self`` without keeping it."""
     tree = _tree(method)
     if tree is None:
         return ()
@@ -129,7 +128,7 @@ def _lost_changes(method: Any) -> tuple[_Lost, ...]:
 
 
 def _changed(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions whose value a statement changes, and does nothing else with."""
+    """Yield the expressions whose value a statement only changes."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))) if method in _CHANGES:
             yield target
@@ -158,7 +157,7 @@ def _read(node: ast.expr, this: str) -> tuple[str, str] | None:
 
 
 def _copies(tree: ast.FunctionDef, this: str, changed: set[int]) -> dict[str, tuple[str, str]]:
-    """Return the local names that hold nothing but what a state was read for, and are only used to change it."""
+    """Return the local names that only hold a copy read from a state, and are only used to change it."""
     reads: dict[str, list[tuple[str, str] | None]] = {}
     assigned = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Options that several calls have: how a chain is run, as the runtimes get it, and how an operator is kept."""
+"""Options that several calls share: those of a run, and those of an operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keyed.results import Progress, RestoreProgress
 
 
 class OperatorOptions(TypedDict, total=False):
-    """Keywords of what makes an operator by `KeyedStream.process`, which says what they are, and hands them on."""
+    """Keywords of calls that create an operator by `KeyedStream.process`, which documents them."""
 
     parallelism: int | None
     store: Store
@@ -25,7 +25,7 @@ class OperatorOptions(TypedDict, total=False):
 
 
 class RunOptions(TypedDict, total=False):
-    """The keywords of `keyed.run`, which says what they are."""
+    """The keywords of `keyed.run`, which documents them."""
 
     checkpoint: str | os.PathLike[str] | None
     drain: bool | None
@@ -67,7 +67,7 @@ class Options:
         """Refuse options that a runtime does not have.
 
         Args:
-            remedies: By option, what is used in its place.
+            remedies: The replacement of each option.
 
         Raises:
             DefinitionError: One of them is given.

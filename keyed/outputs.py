@@ -1,8 +1,8 @@
 """Side output tags, and the column types of outputs.
 
 A type is given as a DDL string (``"item string, n bigint"``), a Spark ``StructType``, an attrs class, a dataclass or a
-named tuple. All become one form, `Schema`: ordered columns with Spark's simple type names, which Spark takes as they
-are and `keyed.arrow.write` turns into an Arrow schema.
+named tuple. All become one form, `Schema`: ordered columns with Spark's simple type names, which Spark accepts and
+`keyed.arrow.write` converts to an Arrow schema.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def checked_schema(columns: tuple[tuple[str, str], ...], what: str, error: type[
     """Return columns as a schema.
 
     Raises:
-        DefinitionError: There are none, a name occurs twice, or one is reserved; of the type that is given.
+        DefinitionError: There are none, a name occurs twice, or one is reserved. ``error`` chooses a subclass.
     """
     names = [name for name, _ in columns]
     if not names:

@@ -1,7 +1,7 @@
-"""Who may read what keyed keeps: its user alone, or a group too.
+"""Modes of keyed's files: readable by the user alone, or by a group too.
 
-Folders and files that keyed makes get their mode whatever the umask; folders that are there keep theirs. What is made
-in a folder of ours is open to the group if that folder is.
+Folders and files that keyed creates get their mode whatever the umask; existing folders keep theirs. A new file in a
+folder of keyed's is open to the group if the folder is.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def make_private(path: Path, *, group: bool = False) -> list[Path]:
-    """Make a folder with its parents.
+    """Create a folder with its parents.
 
     Args:
         path: The folder.
-        group: Whether the group may read what is in it.
+        group: Let the group read its content.
 
     Returns:
-        The folders that were made, the topmost one last.
+        The created folders, the topmost one last.
 
     Raises:
-        OSError: One cannot be made.
+        OSError: One cannot be created.
     """
     missing = []
     folder = path
@@ -58,11 +58,11 @@ def folder_path(path: Any, what: str) -> str:
     """Return the path of a folder of this machine.
 
     Args:
-        path: What a user gives.
+        path: The user's argument.
         what: Names it in messages.
 
     Raises:
-        DefinitionError: It is no path, empty, has a NUL, or is a URI.
+        DefinitionError: It is not a path, is empty, has a NUL, or is a URI.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text or "\0" in text:

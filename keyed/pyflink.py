@@ -1,11 +1,11 @@
 """PyFlink's names over keyed and its windows: a keyed program written for PyFlink runs with other import lines.
 
 Import here what the program imported from ``pyflink.common``, ``pyflink.datastream`` and the modules below them. The
-names behave as in PyFlink's documentation and hand on what they are given; all semantics are those of `keyed` and
+names behave as in PyFlink's documentation and pass their arguments on; all semantics are those of `keyed` and
 `windows`. A `KeyedProcessFunction` of this module is one of keyed's, so it also runs on Spark, with
 ``keyed.stream(frame).key_by("column").process(...)``; `StreamExecutionEnvironment` runs bounded collections in this
-process. What has no place in keyed (sources, operators without keys, ``window_all``) raises an error that says what to
-use.
+process. Features that keyed does not have (sources, operators without keys, ``window_all``) raise an error that names
+the alternative.
 
 This is the one module of keyed that imports `windows`: PyFlink has both under one roof, and nothing in keyed imports
 this module.
@@ -152,7 +152,7 @@ def _missing(name: str) -> DefinitionError:
 
 
 class _Partial:
-    """A class of PyFlink that has some of its methods here."""
+    """A PyFlink class of which some methods exist here."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _MISSING:
@@ -194,7 +194,7 @@ def _simple(python: Any, column: str | None) -> Callable[[], TypeInformation]:
 
 
 class Types:
-    """PyFlink's ``Types``. What Flink pickles is plain data here: keyed stores nothing that has to be unpickled."""
+    """PyFlink's ``Types``. Pickled types have to be plain data here: keyed stores nothing that has to be unpickled."""
 
     STRING = staticmethod(_simple(str, "string"))
     CHAR = STRING
@@ -266,7 +266,7 @@ def _unit(unit: dt.timedelta) -> Callable[[int], dt.timedelta]:
 
 
 class Time:
-    """PyFlink's ``Time``: a duration of so many of a unit."""
+    """PyFlink's ``Time``: a duration in a unit."""
 
     milliseconds = staticmethod(_unit(dt.timedelta(milliseconds=1)))
     seconds = staticmethod(_unit(dt.timedelta(seconds=1)))
@@ -289,17 +289,17 @@ class Duration:
 
 
 class _Expiring:
-    """What all descriptors have."""
+    """Base of all descriptors."""
 
     ttl: StateTtl | None
 
     def enable_time_to_live(self, ttl_config: StateTtl | None) -> None:
-        """Let entries expire as `StateTtlConfig` says."""
+        """Let entries expire by a `StateTtlConfig`."""
         self.ttl = ttl_config
 
 
 def _state_name(name: str) -> str:
-    """Return a name of Flink's, which may be any text, as one of keyed's, which become paths."""
+    """Return keyed's name for a state of Flink: Flink allows any text, and keyed's names become paths."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
@@ -341,31 +341,31 @@ class AggregatingStateDescriptor(_Expiring, keyed.AggregatingState[IN, OUT]):
 
 
 class StateTtlConfig:
-    """PyFlink's ``StateTtlConfig``: ``new_builder(Time.hours(1))...build()`` makes a `keyed.StateTtl`."""
+    """PyFlink's ``StateTtlConfig``: ``new_builder(Time.hours(1))...build()`` builds a `keyed.StateTtl`."""
 
     class UpdateType(enum.Enum):
-        """What refreshes an entry."""
+        """The operations that refresh an entry."""
 
         Disabled = None
         OnCreateAndWrite = keyed.UpdateType.ON_CREATE_AND_WRITE
         OnReadAndWrite = keyed.UpdateType.ON_READ_AND_WRITE
 
     class StateVisibility(enum.Enum):
-        """Whether an expired entry may still be read."""
+        """The visibility of expired entries."""
 
         ReturnExpiredIfNotCleanedUp = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         NeverReturnExpired = StateVisibility.NEVER_RETURN_EXPIRED
 
     @attrs.define
     class Builder:
-        """Collects the settings. Cleaning up is keyed's own business: its settings are taken and change nothing."""
+        """Collects the settings. keyed cleans up in its own way: settings for that are accepted and ignored."""
 
         _ttl: dt.timedelta
         _update: StateTtlConfig.UpdateType
         _visibility: StateTtlConfig.StateVisibility
 
         def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
-            """Say what refreshes an entry."""
+            """Set the operations that refresh an entry."""
             self._update = update_type
             return self
 
@@ -378,7 +378,7 @@ class StateTtlConfig:
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
-            """Say whether an expired entry may still be read."""
+            """Set the visibility of expired entries."""
             self._visibility = visibility
             return self
 
@@ -391,7 +391,7 @@ class StateTtlConfig:
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
-            """Run on processing time, as it does anyway."""
+            """Run on processing time, which is the default."""
             return self
 
         def _cleanup(self, *_: Any) -> StateTtlConfig.Builder:
@@ -416,7 +416,7 @@ class StateTtlConfig:
 
 
 class RuntimeContext(keyed.OpenContext, Protocol):
-    """What ``open`` gets, under PyFlink's name."""
+    """The argument of ``open``, under PyFlink's name."""
 
 
 class KeyedProcessFunction(keyed.KeyedProcessFunction):
@@ -442,7 +442,7 @@ class KeyedBroadcastProcessFunction(keyed.KeyedBroadcastProcessFunction):
 
 
 class _RichFunction:
-    """What functions of one element have: state of the key, which `open` asks for."""
+    """Base of the functions of one element, with state of the key from `open`."""
 
     def open(self, runtime_context: keyed.OpenContext) -> None:
         """Prepare for the first element of a key group."""
@@ -452,7 +452,7 @@ class _RichFunction:
 
 
 class MapFunction(_RichFunction):
-    """Makes one element of each. Subclass it, or give a function."""
+    """Maps each element to one element. Subclass it, or give a function."""
 
     def map(self, value: Any) -> Any:
         """Return the element that is emitted."""
@@ -460,7 +460,7 @@ class MapFunction(_RichFunction):
 
 
 class FlatMapFunction(_RichFunction):
-    """Makes any number of elements of each. Subclass it, or give a function."""
+    """Maps each element to any number of elements. Subclass it, or give a function."""
 
     def flat_map(self, value: Any) -> Iterable[Any]:
         """Return the elements that are emitted."""
@@ -468,7 +468,7 @@ class FlatMapFunction(_RichFunction):
 
 
 class CoMapFunction(_RichFunction):
-    """Makes an element of each of two streams; ``None`` is none. Subclass it."""
+    """Maps each element of two streams to one element; ``None`` emits nothing. Subclass it."""
 
     def map1(self, value: Any) -> Any:
         """Return the element that is emitted for one of the first stream."""
@@ -480,7 +480,7 @@ class CoMapFunction(_RichFunction):
 
 
 class CoFlatMapFunction(_RichFunction):
-    """Makes any number of elements of each of two streams. Subclass it."""
+    """Maps each element of two streams to any number of elements. Subclass it."""
 
     def flat_map1(self, value: Any) -> Iterable[Any] | None:
         """Return the elements that are emitted for one of the first stream."""
@@ -534,11 +534,11 @@ class SessionWindowTimeGapExtractor:
 class ProcessWindowFunction(windows.ProcessWindowFunction, Generic[IN, OUT, KEY, W]):
     """`keyed.windows.ProcessWindowFunction` with the type parameters and nested names that PyFlink's annotations use.
 
-    State of ``context.window_state`` and ``global_state`` is declared by attributes, as `windows` has it.
+    State of ``context.window_state`` and ``global_state`` is declared by attributes, as in `windows`.
     """
 
     class Context(windows.ProcessWindowContext, Protocol[W_co]):
-        """What ``process`` gets beside the key and the elements."""
+        """Context of ``process``, beside the key and the elements."""
 
 
 class WindowFunction(Generic[IN, OUT, KEY, W]):
@@ -588,13 +588,13 @@ class EventTimeSessionWindows:
 
     @staticmethod
     def with_dynamic_gap(extractor: Any) -> windows.EventTimeSessionWindows:
-        """Make sessions whose elements say how long they stay open."""
+        """Make sessions with a gap that depends on the element."""
         gap = extractor.extract if isinstance(extractor, SessionWindowTimeGapExtractor) else extractor
         return windows.EventTimeSessionWindows.with_dynamic_gap(gap)
 
 
 class OutputTag:
-    """Names a side output: makes a `keyed.OutputTag`."""
+    """Names a side output: creates a `keyed.OutputTag`."""
 
     def __new__(cls, tag_id: str, type_info: Any = None) -> Any:  # noqa: D102
         return keyed.OutputTag(tag_id, _schema(type_info))
@@ -605,7 +605,7 @@ class WatermarkStrategy:
     """PyFlink's ``WatermarkStrategy``.
 
     Attributes:
-        delay: How far elements may be out of order.
+        delay: Bound of the disorder of elements, milliseconds.
         assigner: Gives their timestamps.
     """
 
@@ -619,11 +619,11 @@ class WatermarkStrategy:
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: dt.timedelta) -> WatermarkStrategy:
-        """Expect elements to be out of order by at most so long."""
+        """Expect elements to be out of order by at most this duration."""
         return cls(max_out_of_orderness)
 
     def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> WatermarkStrategy:
-        """Return the strategy with what gives the timestamps."""
+        """Return the strategy with an assigner of timestamps."""
         return attrs.evolve(self, assigner=timestamp_assigner)
 
 
@@ -636,7 +636,7 @@ def _reducing(function: Any) -> Callable[[Any, Any], Any]:
 
 
 class StreamExecutionEnvironment(_Partial):
-    """PyFlink's environment: it runs what was printed, in this process."""
+    """PyFlink's environment: it runs printed streams, in this process."""
 
     def __init__(self) -> None:
         self.parallelism = 1
@@ -648,7 +648,7 @@ class StreamExecutionEnvironment(_Partial):
         return cls()
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Give the operators that follow so many key groups."""
+        """Set the number of key groups of later operators."""
         self.parallelism = parallelism
         return self
 
@@ -661,7 +661,7 @@ class StreamExecutionEnvironment(_Partial):
         return DataStream(self, keyed.stream(elements), elements)
 
     def execute(self, job_name: str | None = None) -> None:
-        """Run what was printed."""
+        """Run the printed streams."""
         for output in self._printed:
             output.run(_show)
         self._printed = []
@@ -678,10 +678,10 @@ def _show(values: list[Any], _: int) -> None:
 
 @attrs.frozen(eq=False, repr=False)
 class DataStream(_Partial):
-    """PyFlink's ``DataStream``: a source, or what an operator emits.
+    """PyFlink's ``DataStream``: a source, or the output of an operator.
 
     Attributes:
-        output: The output of keyed, of a stream that an operator emits: run it with options, or take its ``df``.
+        output: The `keyed.Output` of an operator's stream: run it with options, or use its ``df``.
     """
 
     _env: StreamExecutionEnvironment
@@ -690,7 +690,7 @@ class DataStream(_Partial):
 
     @property
     def output(self) -> keyed.Output:
-        """The output of keyed.
+        """The `keyed.Output` of the stream.
 
         Raises:
             DefinitionError: The stream is a source.
@@ -751,7 +751,7 @@ class DataStream(_Partial):
         self._env.printed(self.output)
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> Any:
-        """Run the stream and give its values: as an iterator that can be closed, or a list of at most ``limit``."""
+        """Run the stream and return its values: an iterator that can be closed, or a list of at most ``limit``."""
         values = self.output.run().values
         return _Collected(values) if limit is None else values[:limit]
 
@@ -772,7 +772,7 @@ class _Collected(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the values that are left."""
+        """Drop the remaining values."""
         self._values = iter(())
 
 
@@ -809,15 +809,15 @@ class KeyedStream(_Partial):
         return DataStream(self._env, self._stream.process(function, _schema(output_type), **options))
 
     def reduce(self, function: Any) -> DataStream:
-        """Combine the elements of each key, and emit what they are so far for each."""
+        """Combine the elements of each key, and emit the combination so far for each element."""
         return self.process(_Reduce(_reducing(function)))
 
     def map(self, func: Any, output_type: Any = None) -> DataStream:
-        """Make one element of each."""
+        """Map each element to one element."""
         return self.process(_PerElement(func, "map", lambda _, made: (made,)), output_type)
 
     def flat_map(self, func: Any, output_type: Any = None) -> DataStream:
-        """Make any number of elements of each."""
+        """Map each element to any number of elements."""
         return self.process(_PerElement(func, "flat_map", lambda _, made: made), output_type)
 
     def filter(self, func: Any) -> DataStream:
@@ -829,7 +829,7 @@ class KeyedStream(_Partial):
         return WindowedStream(self._env, self._stream.window(window_assigner), self._options("WindowOperator"))
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
-        """Cut the stream into windows of so many elements of a key."""
+        """Cut the stream into windows of a number of elements of a key."""
         return self.window(windows.CountWindows.of(size, slide))
 
 
@@ -838,14 +838,14 @@ def _unkeyed(stream: DataStream | KeyedStream) -> keyed.Stream | keyed.Output:
 
 
 def _options(env: StreamExecutionEnvironment, name: str, *before: keyed.Stream | keyed.Output) -> dict[str, Any]:
-    """Return the options of an operator: a name that none of those before it has."""
+    """Return the options of an operator, with a unique name."""
     names = {known for each in before if isinstance(each, keyed.Output) for known in each.operators}
     used = sum(known.split("-")[0] == name for known in names)
     return {"name": f"{name}-{used + 1}" if used else name, "parallelism": env.parallelism}
 
 
 class ConnectedStreams(_Partial):
-    """PyFlink's ``ConnectedStreams``: two streams for one function, which are keyed before or after they meet."""
+    """PyFlink's ``ConnectedStreams``: two streams for one function, keyed before or after."""
 
     def __init__(self, env: StreamExecutionEnvironment, first: Any, second: Any) -> None:
         for each in (first, second):
@@ -855,7 +855,7 @@ class ConnectedStreams(_Partial):
         self._sides: list[DataStream | KeyedStream] = [first, second]
 
     def key_by(self, key_selector1: Any, key_selector2: Any, key_type: TypeInformation | None = None) -> Self:
-        """Key both streams, each by a function or `KeySelector` of its own, whose keys are of one type."""
+        """Key both streams, each by its own function or `KeySelector`, with keys of one type."""
         first, second = (DataStream(self._env, _unkeyed(each)) for each in self._sides)
         return type(self)(self._env, first.key_by(key_selector1), second.key_by(key_selector2))
 
@@ -873,11 +873,11 @@ class ConnectedStreams(_Partial):
         return DataStream(self._env, connected.process(func, _schema(output_type), **options))
 
     def map(self, func: CoMapFunction, output_type: Any = None) -> DataStream:
-        """Make one element of each."""
+        """Map each element to one element."""
         return self.process(_CoPerElement(func, "map", lambda _, made: None if made is None else (made,)), output_type)
 
     def flat_map(self, func: CoFlatMapFunction, output_type: Any = None) -> DataStream:
-        """Make any number of elements of each."""
+        """Map each element to any number of elements."""
         return self.process(_CoPerElement(func, "flat_map", lambda _, made: made), output_type)
 
 
@@ -910,7 +910,7 @@ class _Elementwise:
         self._calls = [function if self._is_plain else getattr(function, self._method + side) for side in self._sides]
 
     def call(self, value: Any, number: int = 0) -> Iterable[Any]:
-        """Return what the function makes of an element of a side."""
+        """Return the function's result for an element of a side."""
         return self._outputs(value, self._calls[number](value)) or ()
 
     def close(self) -> None:
@@ -960,11 +960,11 @@ class WindowedStream(_Partial):
         return attrs.evolve(self, stream=self._stream.trigger(trigger))
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
-        """Take elements out with ``evictor``."""
+        """Remove elements with ``evictor``."""
         return attrs.evolve(self, stream=self._stream.evictor(evictor))
 
     def allowed_lateness(self, time_ms: int) -> WindowedStream:
-        """Keep windows for so many milliseconds after their end."""
+        """Keep windows for a number of milliseconds after their end."""
         return attrs.evolve(self, stream=self._stream.allowed_lateness(time_ms))
 
     def side_output_late_data(self, output_tag: keyed.OutputTag) -> WindowedStream:
@@ -972,12 +972,12 @@ class WindowedStream(_Partial):
         return attrs.evolve(self, stream=self._stream.side_output_late_data(output_tag))
 
     def process(self, process_window_function: windows.ProcessWindowFunction, output_type: Any = None) -> DataStream:
-        """Give all elements of each window to a function."""
+        """Call a function with all elements of each window."""
         output = self._stream.process(process_window_function, output=_schema(output_type), **self._options)
         return DataStream(self._env, output)
 
     def apply(self, window_function: WindowFunction[Any, Any, Any, Any], output_type: Any = None) -> DataStream:
-        """Give all elements of each window to a function, with the window."""
+        """Call a function with all elements of each window, and the window."""
         return self.process(_Apply(window_function), output_type)
 
     def reduce(
@@ -986,7 +986,7 @@ class WindowedStream(_Partial):
         window_function: windows.ProcessWindowFunction | None = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Combine the elements of each window to one."""
+        """Combine the elements of each window into one."""
         output = self._stream.reduce(
             _reducing(reduce_function), window_function, output=_schema(output_type), **self._options
         )

@@ -1,6 +1,6 @@
-"""The pytest plugin of keyed, and what tells Hypothesis of its types.
+"""The pytest plugin of keyed, and the registration of its types with Hypothesis.
 
-Pytest loads it at every start: it imports nothing of the test kit before a test asks for a fixture.
+Pytest loads it at every start: it imports the test kit only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _choose(config: pytest.Config) -> None:
-    """Let the properties and the simulator know what was chosen; nothing is loaded for that alone."""
+    """Pass the options to the properties and the simulator, without importing them."""
     for option, variable in (("--keyed-seed", "KEYED_SEED"), ("--keyed-simulations", "KEYED_SIMULATIONS")):
         value = config.getoption(option)
         if value is not None:
@@ -37,13 +37,13 @@ def _choose(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the options."""
+    """Read the options."""
     _choose(config)
 
 
 @pytest.fixture
 def keyed_harness() -> Iterator[Callable[..., KeyedTestHarness]]:
-    """Make harnesses, as `keyed.testing.KeyedTestHarness` does, that are closed after the test."""
+    """Create harnesses, like `keyed.testing.KeyedTestHarness`, that are closed after the test."""
     from keyed.testing import KeyedTestHarness
 
     made: list[KeyedTestHarness] = []
@@ -83,7 +83,7 @@ def keyed_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
 
 @pytest.fixture
 def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Compare outputs with those in a file beside the test, one to a line; ``--keyed-update`` writes it anew."""
+    """Compare outputs with those in a file beside the test, one per line; ``--keyed-update`` rewrites it."""
     taken: set[Path] = set()
 
     def check(outputs: Any, name: str | None = None) -> None:
@@ -111,9 +111,10 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 def tell_hypothesis() -> None:
-    """Register the strategies of keyed's types where keyed is used: the entry point that Hypothesis calls.
+    """Register the strategies of keyed's types: the entry point that Hypothesis calls.
 
-    The module does so itself when it is loaded, which it may just be: it is what loads Hypothesis then.
+    The strategies' module registers them when it is imported, which may be in progress: then it has imported
+    Hypothesis.
     """
     if "keyed.testing" in sys.modules:
         import keyed.testing.strategies  # noqa: F401 - it registers them

@@ -1,4 +1,4 @@
-"""What a new query starts with: the state that a changelog holds, at some batch, as its states are declared now."""
+"""Restore points and migrations: the state of a changelog at a batch, under the current declarations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from keyed.errors import DefinitionError
 
 @attrs.frozen
 class StateMigration:
-    """What changed in an operator's states since its changelog was written, beyond what needs no saying.
+    """Declared changes of an operator's states since its changelog was written, beyond compatible ones.
 
     It is data, so that it can be checked against the stored and the declared states before the first entry is read,
-    printed when it does not fit, and used when the class that the values were written with is gone.
+    printed when it does not fit, and used when the class of the stored values no longer exists.
 
     Attributes:
         renamed: New name by old name, for states that were renamed.
-        added: Fields that the class of a state's values has got, as ``{state: {field: value}}``, with the state's new
-            name. The stored values get ``value``: None, or a bool, int, float, str, bytes, datetime, date, time,
+        added: Fields that were added to the class of a state's values, as ``{state: {field: value}}``, with the state's
+            new name. The stored values get ``value``: None, or a bool, int, float, str, bytes, datetime, date, time,
             timedelta, Decimal or UUID. A field with a default in the class needs no migration.
     """
 
@@ -37,12 +37,12 @@ class RestorePoint:
 
     Attributes:
         changelog: The changelog of this operator in an earlier query.
-        until: Id of the batch after which the state is wanted, as progress and sinks have it, or the time, with a zone:
+        until: Id of the batch to restore, as progress and sinks have it, or a time with a zone:
             the state is that of the newest batch whose processing time is not after it. By default the newest batch
             that all key groups have.
-        migrate: Changes of the states' declarations that are not compatible by themselves.
+        migrate: Changes of the states' declarations that are not compatible.
         standby: Folder of state tables that follow the changelog (`keyed.tables.open_tables`), on this machine or
-            wherever the key groups run: only what they lack is read from the changelog.
+            wherever the key groups run: only missing batches are read from the changelog.
     """
 
     changelog: Changelog

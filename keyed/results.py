@@ -1,4 +1,4 @@
-"""What a run reports: progress after each batch, and the result at its end."""
+"""Reports of a run: progress after each batch, and the result at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def _rows(metrics: dict[str, dict[str, int]]) -> str:
-    """Shorten counters: how many rows went into each operator, and how many came out."""
+    """Summarize counters: the rows into and out of each operator."""
     said = (f"{name!r}: {each.get('rows_in', 0)} in, {each.get('rows_out', 0)} out" for name, each in metrics.items())
     return f"<{'; '.join(said)}>"
 
@@ -33,9 +33,9 @@ class Progress(Shown):
     """One micro-batch that has been committed.
 
     Attributes:
-        batch_id: Its id, from 0, by which sinks, tables, restore points and commands know it as well; on Spark the one
-            that ``foreachBatch`` and Spark's own progress have, unless the query was restored: then it goes on after
-            the batch that was restored.
+        batch_id: Its id, from 0, the same in sinks, tables, restore points and commands. On Spark it is the id of
+        ``foreachBatch`` and of Spark's own progress, unless the query was restored: then ids continue after the
+        restored batch.
         rows: Rows that it read from the source.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
@@ -51,7 +51,7 @@ class Progress(Shown):
 
 @attrs.frozen
 class RestoreProgress:
-    """How far the restore of an operator has come.
+    """Progress of the restore of an operator.
 
     Attributes:
         operator: Its name.
@@ -73,12 +73,12 @@ def log_restore(progress: RestoreProgress) -> None:
 
 @attrs.frozen
 class Restored:
-    """What a query was restored with from changelogs.
+    """The batch and position from which a query was restored.
 
     Attributes:
-        batch_id: Id of the batch after which the state was.
-        with_position: Whether the query goes on in its sources where that batch ended. If not, they are read as they
-            would be by a new query: only state, timers and clocks were restored.
+        batch_id: Id of the restored batch.
+        with_position: True if the query resumes its sources where that batch ended. If not, they are read as by a new
+        query: only state, timers and clocks were restored.
     """
 
     batch_id: int
@@ -87,13 +87,13 @@ class Restored:
 
 @attrs.frozen
 class RunResult(Shown):
-    """What a bounded run leaves.
+    """Result of a bounded run.
 
     Attributes:
         values: Values of the collecting sinks, if the run had any, sink by sink: those of this run.
         batches: Number of batches that this run committed.
         metrics: Cumulative counters by operator and name at its end.
-        restored: What the query was restored with, if this run has restored it.
+        restored: The restored batch, if this run has restored the query.
     """
 
     values: list[Any] = attrs.field(repr=lambda values: f"<{len(values)}>")
@@ -126,7 +126,7 @@ class RunResult(Shown):
 
     @cached_property
     def tables(self) -> StateTables:
-        """The tables that the run has left, as `keyed.tables.read_tables` opens them; close them, best by ``with``.
+        """The state tables of the run, as `keyed.tables.read_tables` opens them; close them, best by ``with``.
 
         Raises:
             DefinitionError: It was run without ``tables=``.
@@ -144,7 +144,7 @@ class Query(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether the query is running."""
+        """True while the query runs."""
 
     @property
     def status(self) -> Status:
@@ -161,7 +161,7 @@ class Query(Protocol):
 
     @property
     def restored(self) -> Restored | None:
-        """What the query was restored with, if this program has restored it."""
+        """The restored batch, if this program has restored the query."""
 
     @property
     def tables(self) -> StateTables:
@@ -175,7 +175,7 @@ class Query(Protocol):
         """Return the cumulative counters by operator and name, as of the last batch."""
 
     def stop(self) -> None:
-        """Stop the query; what it has committed stays, also in its changelogs."""
+        """Stop the query; its committed batches stay, also in its changelogs."""
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end of the query.
@@ -184,17 +184,17 @@ class Query(Protocol):
             timeout: Seconds; ``None`` waits for ever.
 
         Returns:
-            Whether it has ended.
+            True if it has ended.
 
         Raises:
-            KeyedError: What the query failed with.
+            KeyedError: The query failed.
         """
 
 
 def shown_query(
     name: str, progress: Progress | None, status: Status | None = None, trouble: BaseException | None = None
 ) -> str:
-    """Return a query in short: the name of its last operator, its last batch, its status and what it waits for."""
+    """Return the ``repr`` of a query: its last operator, its last batch, its status and the error that it retries."""
     said = ["no batch yet" if progress is None else f"batch {progress.batch_id}"]
     if status is not None:
         said.append(status.value)

@@ -1,8 +1,8 @@
-"""Rows: light, immutable records with named fields, as the values of a DataFrame reach a function.
+"""Rows: light, immutable records with named fields, the form in which values of a DataFrame reach a function.
 
-A row is a tuple. Its class is made per tuple of field names by `row_class` and cached, so rows of one stream share one
-class, unpacking and ``match`` work, and reading ``row.name`` costs what it costs on a `collections.namedtuple`: the
-attributes are the same getters written in C.
+A row is a tuple. `row_class` creates and caches its class per tuple of field names, so rows of one stream share one
+class, unpacking and ``match`` work, and ``row.name`` costs the same as on a `collections.namedtuple`: the attributes
+are the same getters written in C.
 
     >>> Departure = row_class(("carrier", "delay"))
     >>> departure = Departure(("UA", 4))
@@ -66,7 +66,7 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether the row has a field of this name, as rows of Spark do; or, of what is no text, this value."""
+        """Tell whether the row has a field of this name, as rows of Spark do; or, for other types, this value."""
         if key.__class__ is str:
             return key in self._positions
         return tuple.__contains__(self, key)

@@ -1,4 +1,4 @@
-"""Short representations: they say what a thing is, and show neither data nor addresses."""
+"""Short representations: they identify an object, and show neither data nor addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 200
 
 
 class Shown:
-    """Lets a notebook show what ``repr`` says."""
+    """Lets a notebook show the ``repr``."""
 
     __slots__ = ()
 
@@ -22,15 +22,15 @@ class Shown:
 
 
 class NoValue(Shown):
-    """An object that is given where its value is meant: a state."""
+    """An object that is often passed instead of its value: a state."""
 
     def mistake(self) -> str:
-        """Return how the value is read."""
+        """Return the remedy for using the state as its value."""
         raise NotImplementedError(f"{type(self).__name__} does not define mistake")
 
 
 def mistaken(value: Any) -> str:
-    """Return the remedy for a value that is, or holds, a state or a method that was not called; or nothing."""
+    """Return the remedy for a value that is, or contains, a state or an uncalled method; else an empty text."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else [value]
     for part in parts:
         if isinstance(part, NoValue):
@@ -41,7 +41,7 @@ def mistaken(value: Any) -> str:
 
 
 def named(thing: Any) -> str:
-    """Return a class or function by its name, another object without a ``repr`` of its own by its class."""
+    """Return the name of a class or function, or of the class of an object without its own ``repr``."""
     if inspect.isclass(thing) or inspect.isroutine(thing):
         return thing.__name__
     has_repr: Any = type(thing).__repr__
@@ -60,12 +60,12 @@ def shown(value: Any) -> str:
 def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
     """Let the signature of a function that takes options name them, for ``help`` and notebooks, and refuse others.
 
-    Type checkers and editors read them from ``Unpack``; what looks at the function itself would see ``**options``.
-    Another keyword is a `TypeError` that names what was called, and an option with a name like it.
+    Type checkers and editors read them from ``Unpack``; inspection of the function itself would show ``**options``.
+    Another keyword raises a `TypeError` that names the call, and an option with a similar name.
 
     Args:
         kind: The `TypedDict` that the function unpacks.
-        defaults: What the options are by default, where it is not ``None``.
+        defaults: Default values of the options, where they are not ``None``.
     """
     options = [
         inspect.Parameter(
@@ -93,7 +93,7 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
 
 
 def names_options(function: F) -> F:
-    """Let a function refuse keywords that it does not have with the names of those that it has."""
+    """Let a function refuse unknown keywords with the names of its own."""
     known = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)

@@ -1,6 +1,6 @@
-"""Where outputs go.
+"""Sinks: the destinations of outputs.
 
-A sink gets each batch under its id; a batch that is run again replaces what it wrote before.
+A sink gets each batch under its id; a batch that is run again replaces its earlier rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ParquetSink:
 
     Attributes:
         path: The folder, or its URI.
-        mode: What a query does with a folder that another one has written: refuse it, or replace what is in it.
+        mode: For a folder that another query has written: ``"error"`` refuses it, ``"overwrite"`` replaces its files.
     """
 
     path: str
@@ -52,7 +52,7 @@ class ParquetSink:
 class FunctionSink:
     """``function(batch, batch_id)``: a Spark ``DataFrame``, or a list of values in the local runtime.
 
-    As with Spark's ``foreachBatch`` a batch may come again with the same id: write to a place named by it.
+    As with Spark's ``foreachBatch`` a batch may come again with the same id: replace the rows of that id.
     """
 
     function: Callable[[Any, int], object] = attrs.field(repr=named)
@@ -84,9 +84,8 @@ def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> P
 
     Args:
         path: The folder.
-        mode: What is done with a folder that another query has written: ``"error"`` refuses it, ``"overwrite"`` removes
-            the Parquet files of that query when this one starts. A query that goes on from its checkpoint goes on in
-            its folder with either.
+        mode: For a folder that another query has written: ``"error"`` refuses it, ``"overwrite"`` removes the Parquet
+        files of that query when this one starts. A query that resumes from its checkpoint keeps its folder with either.
     """
     return ParquetSink(os.fspath(path), mode)
 
@@ -97,7 +96,7 @@ def collect_sink() -> CollectSink:
 
 
 def nowhere(batch: Any, batch_id: int) -> None:  # noqa: ARG001 - as sinks are called
-    """Take a batch and keep nothing of it."""
+    """Discard a batch."""
     write = getattr(batch, "write", None)
     if write is not None:
         # Spark runs a batch when it is written.
@@ -105,7 +104,7 @@ def nowhere(batch: Any, batch_id: int) -> None:  # noqa: ARG001 - as sinks are c
 
 
 def sink_of(sink: Any) -> Sink:
-    """Return a sink out of what a user gives: a sink, a path (Parquet) or a function ``(batch, batch_id)``.
+    """Return the sink for a user's argument: a sink, a path (Parquet) or a function ``(batch, batch_id)``.
 
     Raises:
         DefinitionError: Anything else.
@@ -128,10 +127,10 @@ def sink_of(sink: Any) -> Sink:
 
 
 def check_distinct(sinks: Iterable[Sink]) -> None:
-    """Check that no two outputs of a query go to one sink, where the second would replace what the first has written.
+    """Check that no two outputs of a query have one sink, where the second would replace the first.
 
     Raises:
-        DefinitionError: Two do: the same folder by whatever names, or the same collecting sink.
+        DefinitionError: Two have: the same folder under any names, or the same collecting sink.
     """
     seen = set()
     for sink in sinks:
@@ -146,7 +145,7 @@ def check_distinct(sinks: Iterable[Sink]) -> None:
 
 
 def failed(sink: Any, batch_id: int, error: Exception) -> QueryFailed:
-    """Return the error for what a sink raised; raise it from that."""
+    """Return the error for an exception of a sink; raise it from that exception."""
     name = repr(sink)
     if isinstance(sink, FunctionSink):
         name = f"the function {getattr(sink.function, '__qualname__', sink.function)!s}"
@@ -163,7 +162,7 @@ def local_folder(path: str) -> Path | None:
 
 
 def _place(sink: Sink) -> Hashable:
-    """Return what two sinks have in common that are one; ``None`` for functions, which see to that themselves."""
+    """Return the identity of a sink's destination; ``None`` for functions."""
     if isinstance(sink, CollectSink):
         return id(sink)
     if isinstance(sink, FunctionSink):

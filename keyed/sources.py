@@ -1,7 +1,7 @@
-"""Sources of the local runtime that know their position, and sources that wait.
+"""Sources of the local runtime with positions, and sources that wait.
 
-Any iterable is a source. One that is read from its start again is checked by what a checkpoint remembers of the rows
-that it has consumed; one that can go on from a position says so by `seek` and `position`.
+Any iterable is a source. One that is read from its start again is compared with the checkpoint's digest of the consumed
+rows; one that can resume from a position implements `seek` and `position`.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ INGESTION_TIME = IngestionTime()
 
 @runtime_checkable
 class SeekableSource(Protocol):
-    """A source that goes on from a position of its own, and need not be read from its start (as Kafka's consumers).
+    """A source that resumes from a position, so that it is not read from its start (like Kafka's consumers).
 
     A checkpoint keeps `position` with each batch, and so do changelogs. If the source has a method ``close()``, it is
-    called when the query stops, from another thread perhaps, and the iteration is to end soon after.
+    called when the query stops, perhaps from another thread, and the iteration has to end soon after.
     """
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the elements from where `seek` was called for, or from where the source starts by itself."""
+        """Return the elements after the position of `seek`, or from the source's own start."""
 
     def position(self) -> Any:
-        """Return where the source stands after the element that the iteration gave last.
+        """Return the position after the last element of the iteration.
 
         Returns:
-            Plain data: None excepted, what MessagePack has, so lists for tuples and names as keys of dictionaries.
+            Plain data of MessagePack, except None: lists instead of tuples, and text as keys of dictionaries.
         """
 
     def seek(self, position: Any) -> None:
-        """Let the iteration that comes begin after the element of a position that `position` gave, in an earlier run.
+        """Let the next iteration begin after a position that `position` returned in an earlier run.
 
         Raises:
             KeyedError: The position is not one of this source.

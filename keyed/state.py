@@ -38,24 +38,24 @@ NOT_PUT: Final = MIN_TIMESTAMP
 
 
 class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
-    """How an `AggregatingState` aggregates (Flink's ``AggregateFunction``). ``add`` and ``merge`` return the result.
+    """The aggregation of an `AggregatingState` (Flink's ``AggregateFunction``).
 
-    Accumulators belong to the engine: ``add`` may change the one that it is given, and ``merge`` both. The values that
-    go in and the results that come out are copied where they can change. Put into a list or dict of an accumulator what
-    its type says: until the batch ends it holds an int as an int where floats are declared, and a datetime in its zone.
+    Accumulators belong to the engine: ``add`` may change its argument, and ``merge`` both. Mutable values and results
+    are copied. Put values of the declared type into a list or dict of an accumulator: they are converted only when the
+    batch ends (an int to a float, a datetime to UTC).
     """
 
     def create_accumulator(self) -> ACC:
-        """Return an accumulator to which nothing was added."""
+        """Return an empty accumulator."""
 
     def add(self, value: IN_contra, accumulator: ACC) -> ACC:
         """Return the accumulator with ``value`` added."""
 
     def get_result(self, accumulator: ACC) -> OUT_co:
-        """Return the result of what was added."""
+        """Return the result of the added values."""
 
     def merge(self, a: ACC, b: ACC) -> ACC:
-        """Return one accumulator out of two."""
+        """Return one accumulator from two."""
 
 
 def _type(type_: Any) -> Any:
@@ -104,7 +104,7 @@ BATCH_CALLS = "process_batch, on_watermark or what they call"
 
 
 def used_outside(what: str, calls: str) -> NoReturn:
-    """Refuse what was used outside of the calls that it belongs to.
+    """Refuse the use of a state, timer or output outside of its calls.
 
     Raises:
         StateAccessError: Always.
@@ -129,7 +129,7 @@ _OPERATORS = {
 
 
 class State(NoValue):
-    """What all state declarations share.
+    """Base of all state declarations.
 
     A state is not its value: truth, comparison, arithmetic and formatting of a state, and assignment to the attribute
     that declares it, raise `StateAccessError`. States are compared with each other by identity, and can be hashed.
@@ -157,7 +157,7 @@ class State(NoValue):
         return f"{type(self).__name__}({types}{', ' * bool(types)}name={self.name!r}{ttl})"
 
     def _types(self) -> tuple[Any, ...]:
-        """Return what tells states of a kind apart: the types of their values."""
+        """Return the types that distinguish states of a kind: those of their values."""
         return ()
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -209,7 +209,7 @@ class State(NoValue):
         )
 
     def mistake(self) -> str:
-        """Return how the value is read."""
+        """Return the remedy for using the state as its value."""
         return f"{self.kind} state {self.name!r} is not its value; read that with {self.reading}"
 
     def no_attribute(self, name: str) -> str:
@@ -223,7 +223,7 @@ class State(NoValue):
         )
 
     def _no_value(self, operation: str) -> NoReturn:
-        """Refuse an operation on the state that was meant for its value.
+        """Refuse an operation on the state instead of its value.
 
         Raises:
             StateAccessError: Always.
@@ -251,10 +251,10 @@ for _method, _sign in _OPERATORS.items():
 
 
 class KeyedState(State):
-    """What the states of a row function share: they belong to the current key."""
+    """Base of the states of a row function, which belong to the current key."""
 
     def clear(self) -> None:
-        """Remove everything that this state holds for the current key (and namespace)."""
+        """Remove all entries of this state for the current key (and namespace)."""
         self._unbound()
 
     def namespace(self, namespace: Any) -> Self:
@@ -274,10 +274,10 @@ class ValueState(KeyedState, Generic[T]):
 
     Args:
         type: Type of the value; `object` takes any plain encodable value.
-        default: What `value` returns where nothing is stored.
-        in_place: Whether `value` gives the stored object itself, to be changed in place, and not a copy; for
-            accumulators that grow with each row. What is done to it is stored, with or without `update`, and `update`
-            takes the object over. Emit it, but keep no reference to it after the call. There is no default then.
+        default: Returned by `value` if nothing is stored.
+        in_place: `value` returns the stored object itself instead of a copy, for accumulators that grow with each row.
+        Changes to it are stored, with or without `update`, and `update` takes ownership of its argument. Emit it, but
+        keep no reference to it after the call. Excludes a default.
         rows: Names and types of columns, where the value is a plain `list` that holds rows one after the other, each as
             so many items: state tables show each row as an entry, which the first column names. What is stored is the
             list.
@@ -329,9 +329,9 @@ class ValueState(KeyedState, Generic[T]):
         return (self.type,)
 
     def value(self) -> T:
-        """Return the stored value, or the default. It is the caller's own: changing it changes no state.
+        """Return a copy of the stored value, or of the default: changing it does not change the state.
 
-        A list that was changed is given back with `update`. With ``in_place=True`` it is the stored object itself.
+        Store a changed list with `update`. With ``in_place=True`` it is the stored object itself.
         """
         self._unbound()
 
@@ -369,9 +369,9 @@ class ListState(KeyedState, Generic[T]):
         return (self.type,)
 
     def get(self) -> list[T]:
-        """Return the elements in the order in which they were added; an empty list where there are none.
+        """Return the elements in the order in which they were added; an empty list if there are none.
 
-        The list and its elements are copies: give a changed one back with `update`.
+        The list and its elements are copies: store a changed list with `update`.
         """
         self._unbound()
 
@@ -413,14 +413,13 @@ class ListState(KeyedState, Generic[T]):
 class MapState(KeyedState, Generic[K, V]):
     """A map per key, iterated in the order of its encoded keys. Null values are allowed, null keys too.
 
-    It has the operations of a dictionary, with one difference: a value that is read is a copy. What is changed in a
-    list or dict that came out of the map has to be put back::
+    It has the operations of a dictionary, with one difference: reads return copies. Put a changed list or dict back::
 
         recent = self.recent.get(user, [])
         recent.append(page)
         self.recent[user] = recent
 
-    ``self.recent[user].append(page)`` changes a copy that nothing keeps; `KeyedStream.process` refuses a function with
+    ``self.recent[user].append(page)`` changes a copy that is discarded; `KeyedStream.process` refuses a function with
     such a line.
 
     Args:
@@ -461,10 +460,10 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def setdefault(self, key: K, default: V) -> V: ...
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return a copy of the value of ``key``; where there is none, set it to ``default`` first.
+        """Return a copy of the value of ``key``; a missing one is set to ``default`` first.
 
-        In contrast to a dictionary's, the value that is returned is a copy, also of ``default``: put it back with
-        ``state[key] = value`` after changing it.
+        Unlike with a dictionary, the returned value is a copy, also of ``default``: put it back with ``state[key] =
+        value`` after changing it.
         """
         self._unbound()
 
@@ -473,10 +472,10 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
     def pop(self, key: K, default: Any = _NO_DEFAULT) -> Any:
-        """Remove ``key`` and return its value, or ``default`` where it is not there.
+        """Remove ``key`` and return its value, or ``default`` if it is missing.
 
         Raises:
-            KeyError: It is not there, and there is no default.
+            KeyError: It is missing, and there is no default.
         """
         self._unbound()
 
@@ -501,7 +500,10 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def keys(self) -> Iterator[K]:
-        """Iterate over the keys in order. The map may be changed meanwhile: removed keys are left out, new ones may."""
+        """Iterate over the keys in order.
+
+        The map may be changed meanwhile: removed keys are skipped, new ones may be.
+        """
         self._unbound()
 
     def values(self) -> Iterator[V]:
@@ -576,11 +578,11 @@ class ReducingState(KeyedState, Generic[T]):
         return (self.reduce, self.type)
 
     def get(self) -> T | None:
-        """Return the reduced value, or ``None`` where nothing was added."""
+        """Return the reduced value, or ``None`` if nothing was added."""
         self._unbound()
 
     def add(self, value: T) -> None:
-        """Combine ``value`` with what is stored."""
+        """Combine ``value`` with the stored value."""
         self._unbound()
 
 
@@ -610,7 +612,7 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
         return (self.aggregate, self.accumulator_type)
 
     def get(self) -> OUT | None:
-        """Return the result of what was added, or ``None`` where nothing was."""
+        """Return the result of the added values, or ``None`` without any."""
         self._unbound()
 
     def add(self, value: IN) -> None:
@@ -624,8 +626,9 @@ class VersionedRecord(Generic[T]):
 
     Attributes:
         value: The value.
-        timestamp: Since when it is valid.
-        valid_to: Before which time it was valid: the timestamp of the next version or deletion; ``None`` of the newest.
+        timestamp: Start of its validity, in milliseconds.
+        valid_to: End of its validity, exclusive: the timestamp of the next version or deletion; ``None`` for the
+        newest.
     """
 
     value: T
@@ -637,11 +640,11 @@ class VersionedState(KeyedState, Generic[T]):
     """The versions of one value per key, by their timestamps (Kafka Streams' ``VersionedKeyValueStore``, KIP-889).
 
     A version is valid from its timestamp until that of the next one. Versions may be put in any order of time. The
-    newest one stays; of the others those that were valid within the history. A time ``t`` is within it while ``t +
-    history`` is above the watermark. The watermark is the highest timestamp less the delay less 1 ms, so without a
-    delay that is Kafka's rule: no older than stream time less the history. Puts and deletes that are older than the
-    history change nothing; the counter ``versions_dropped`` counts them. Without timestamps in the stream no time
-    passes, and all versions stay.
+    newest one is kept, and all that were valid within the history. A time ``t`` is within it while ``t + history`` is
+    above the watermark. The watermark is the highest timestamp less the delay less 1 ms, so without a delay that is
+    Kafka's rule: no older than stream time less the history. Puts and deletes that are older than the history change
+    nothing; the counter ``versions_dropped`` counts them. Without timestamps in the stream no time passes, and all
+    versions stay.
 
     Args:
         type: Type of the values.
@@ -679,11 +682,11 @@ class VersionedState(KeyedState, Generic[T]):
 
         Args:
             value: The value.
-            timestamp: Since when it is valid, in milliseconds.
+            timestamp: Start of its validity, in milliseconds.
 
         Returns:
-            Before which time it is valid: the timestamp of the next version or deletion, ``None`` if it is the newest,
-            or `NOT_PUT` if it was dropped, because it is older than the history.
+            The end of its validity: the timestamp of the next version or deletion, ``None`` if it is the newest, or
+            `NOT_PUT` if it was dropped, because it is older than the history.
         """
         self._unbound()
 
@@ -699,7 +702,7 @@ class VersionedState(KeyedState, Generic[T]):
 
         Returns:
             The version, or ``None`` if there was none, it was deleted, or ``as_of`` is older than the history. The
-            newest version answers however old it is.
+            newest version is returned however old it is.
         """
         self._unbound()
 
@@ -708,7 +711,7 @@ class VersionedState(KeyedState, Generic[T]):
 
         Args:
             from_: The first time of the range; without one as far back as versions are kept.
-            to: The last time of the range, which belongs to it; without one there is no end.
+            to: The last time of the range, inclusive; without one there is no end.
         """
         self._unbound()
 
@@ -716,7 +719,7 @@ class VersionedState(KeyedState, Generic[T]):
         """Delete the value at ``timestamp``: from then on, to the next version, there is none.
 
         Returns:
-            What `get` as of ``timestamp`` gave before. ``None`` also if the deletion is older than the history, and was
-            dropped.
+            The result of `get` as of ``timestamp`` before the call; ``None`` also if the deletion is older than the
+            history, and was dropped.
         """
         self._unbound()

@@ -1,7 +1,7 @@
-"""Streams: what users write, ``stream → key_by → process → outputs``, which makes the nodes of `keyed.graph`.
+"""Streams: the chain of a job, ``stream → key_by → process → outputs``, which builds the nodes of `keyed.graph`.
 
-Nothing here runs anything. `Output.run`, `Output.start`, `Output.df` and `run` hand the nodes to the runtime that the
-source asks for: Spark for a DataFrame, the local one for everything else.
+Nothing here runs anything. `Output.run`, `Output.start`, `Output.df` and `run` pass the nodes to the runtime of the
+source: Spark for a DataFrame, the local one for everything else.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ W_co = TypeVar("W_co", covariant=True)
 
 
 class Assigner(Protocol[W_co]):
-    """What `KeyedStream.window` takes: a window assigner of the package `windows`, or one with this method."""
+    """The argument of `KeyedStream.window`: an assigner of `keyed.windows`, or any object with this method."""
 
     def windowed(self, stream: KeyedStream) -> W_co:
         """Cut ``stream`` into windows."""
 
 
 class _NoOperation(DefinitionError, AttributeError):
-    """An operation that a stream does not have. It is an `AttributeError` too, as ``hasattr`` wants it."""
+    """An operation that a stream does not have. It is an `AttributeError` too, as ``hasattr`` expects."""
 
 
 _KEY_FIRST = "key the stream first: {0}.key_by('column').{1}(...)"
@@ -135,11 +135,11 @@ _NAMES = {"ConnectedStreams": "first.connect(second)"}
 
 
 class Unkeyed(_Asked):
-    """What `Stream` and `Output` have in common: they are united, connected and keyed."""
+    """Base of `Stream` and `Output`: both can be united, connected and keyed."""
 
     @property
     def origins(self) -> tuple[Source | Output, ...]:
-        """The sources and outputs that it is made of."""
+        """The sources and outputs that it combines."""
         raise NotImplementedError
 
     def union(self, *others: Stream | Output) -> Stream:
@@ -149,7 +149,7 @@ class Unkeyed(_Asked):
         of theirs. Rows of one micro-batch run by timestamp, those of equal times in the order of the streams.
 
         Raises:
-            DefinitionError: Something else than streams and outputs, or columns differ.
+            DefinitionError: An argument is not a stream or output, or columns differ.
         """
         if not others or not all(isinstance(other, Unkeyed) for other in others):
             raise DefinitionError(f"union{others!r}: give one or more streams of keyed.stream(...), or outputs")
@@ -168,7 +168,7 @@ class Unkeyed(_Asked):
         """Connect this stream with another one, for a `KeyedCoProcessFunction` over both.
 
         Raises:
-            DefinitionError: It is no stream or output, or the two cannot be in one query.
+            DefinitionError: It is not a stream or output, or the two cannot be in one query.
         """
         if isinstance(other, BroadcastStream):
             raise DefinitionError(
@@ -182,14 +182,14 @@ class Unkeyed(_Asked):
     def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
         """Return this stream for `KeyedStream.connect`: every key group gets all of its elements.
 
-        Without timestamps it has no part in the watermark; with them the watermark is the least of both sides'.
+        Without timestamps it does not affect the watermark; with them the watermark is the least of both sides'.
 
         Args:
-            descriptors: The broadcast states that a `KeyedBroadcastProcessFunction` makes of the elements, each with a
-                name: ``keyed.MapState(str, Rule, name="rules")``.
+            descriptors: The broadcast states that a `KeyedBroadcastProcessFunction` writes, each with a name:
+            ``keyed.MapState(str, Rule, name="rules")``.
 
         Raises:
-            DefinitionError: There is none, or something else is among them.
+            DefinitionError: There is none, or an argument is not a descriptor.
             StateDefinitionError: One has no name or a time to live, or two have one name.
         """
         check_descriptors(descriptors)
@@ -212,7 +212,7 @@ class Stream(Unkeyed):
     """Rows that are not keyed yet.
 
     Attributes:
-        origins: Where they come from: a source, and what was united with it.
+        origins: Its sources and outputs: the first one, and those united with it.
     """
 
     origins: tuple[Source | Output, ...]
@@ -251,7 +251,7 @@ class BroadcastStream(_Asked):
 
     Attributes:
         stream: The stream.
-        descriptors: The broadcast states that are made of it.
+        descriptors: The broadcast states that its elements write.
     """
 
     stream: Stream | Output
@@ -266,7 +266,7 @@ class KeyedStream(_Asked):
     """A stream partitioned by key, or two of them that are connected.
 
     Attributes:
-        inputs: What it is made of.
+        inputs: The streams that it combines.
         broadcast_states: Descriptors of the broadcast states, where it is connected with a broadcast stream.
         global_tables: Those of them that are global tables, as key columns by name.
     """
@@ -339,7 +339,7 @@ class KeyedStream(_Asked):
     def columns(self) -> dict[str, str | None] | None:
         """Types of the columns by name, as in `Schema`; ``None`` where they are not known before the stream runs.
 
-        A type is ``None`` where an Arrow column has one that Spark has not, or a nested one.
+        A type is ``None`` if an Arrow column has one without a Spark equivalent, or a nested one.
         """
         return self.inputs[0].columns
 
@@ -353,13 +353,13 @@ class KeyedStream(_Asked):
 
     @property
     def watermark_delay_ms(self) -> int:
-        """How far the watermark stays behind the highest timestamp; 0 where other operators set it."""
+        """Delay of the watermark behind the highest timestamp, in milliseconds; 0 if other operators set it."""
         sources = [each.origin for each in self.inputs if isinstance(each.origin, Source)]
         return max((source.watermark.delay_ms for source in sources), default=0)
 
     @property
     def on_spark(self) -> bool:
-        """Whether the stream starts at a Spark DataFrame."""
+        """True if the stream starts at a Spark DataFrame."""
         return is_dataframe(self.inputs[0].source.data)
 
     @names_options
@@ -381,22 +381,23 @@ class KeyedStream(_Asked):
         Args:
             function: The function; one copy of it serves each task.
             output: Type of the main output: DDL string, ``StructType``, attrs class, dataclass or named tuple. Spark
-                needs it, the local runtime for Parquet only. Without it it is what the annotations of
-                ``process_element`` and ``on_timer`` say that they yield: ``-> Iterator[Count]`` with such a class.
+                needs it, the local runtime for Parquet only. By default it is inferred from the annotations of
+                ``process_element`` and ``on_timer``: ``-> Iterator[Count]`` with such a class.
             name: Name of the operator, in checkpoints and metrics; by default the function's class name.
             parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
                 Fixed by the checkpoint.
-            order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` as they came.
-            store: Where each worker keeps its copy of the state: ``"memory"`` or ``"rocksdb"``.
-            changelog: Where every committed change of state goes, such as a `DirectoryChangelog`.
+            order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
+            store: The kind of each worker's copy of the state: ``"memory"`` or ``"rocksdb"``.
+            changelog: The changelog to which every committed change of state is exported, such as a
+            `DirectoryChangelog`.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
-                state, timers and clocks. A query that goes on from its checkpoint does not look at it.
-            initial_state: What a new query starts with that comes from elsewhere: a Spark, pandas or Arrow table with
-                columns for key, ``state``, ``entry`` and ``value``, or by the name of a state such a table. A query
-                that goes on from its checkpoint does not look at it.
+            state, timers and clocks. A query that resumes from its checkpoint ignores it.
+            initial_state: State from another system for a new query: a Spark, pandas or Arrow table with columns for
+            key, ``state``, ``entry`` and ``value``, or such tables by the name of a state. A query that resumes from
+            its checkpoint ignores it.
 
         Raises:
-            DefinitionError: The function or a parameter breaks a rule. Nothing has run then.
+            DefinitionError: The function or a parameter breaks a rule. Raised before anything runs.
         """
         check_function(function)
         _check_sides(function, self)
@@ -455,7 +456,7 @@ class KeyedStream(_Asked):
         return Output(stage, None)
 
     def window(self, assigner: Assigner[W]) -> W:
-        """Cut the stream into windows: what ``assigner.windowed(self)`` makes of it (see the package `windows`)."""
+        """Cut the stream into windows: returns ``assigner.windowed(self)`` (see the package `windows`)."""
         if isinstance(assigner, type):
             raise DefinitionError(
                 f"window({assigner.__name__}): give an object and not the class, such as {assigner.__name__}.of(size)"
@@ -475,7 +476,7 @@ class Output(Unkeyed, Port):
 
     @property
     def origins(self) -> tuple[Output, ...]:
-        """The output itself: what reads it reads no more."""
+        """The output itself, as the only origin."""
         return (self,)
 
     @property
@@ -487,7 +488,7 @@ class Output(Unkeyed, Port):
         """Return the side output ``tag`` of the same operator.
 
         Raises:
-            DefinitionError: The operator says which side outputs it has (`known_side_outputs`), and this is none.
+            DefinitionError: The operator lists its side outputs (`known_side_outputs`), and this is not among them.
         """
         tag = tag if isinstance(tag, OutputTag) else OutputTag(tag)
         known = self.stage.function.known_side_outputs
@@ -505,18 +506,18 @@ class Output(Unkeyed, Port):
 
         Args:
             keys: Columns, or a list of them; in the local runtime also a function of the element.
-            chain: Whether the operator that processes them runs chained, in the tasks of this one and without a
-                shuffle, if its keys are this one's. `Output.explain` says where it does.
+            chain: Let the next operator run chained, in the tasks of this one and without a shuffle, if its keys are
+                this one's. `Output.explain` shows where it does.
 
         Raises:
-            DefinitionError: No key, a function beside other keys, or ``chain`` is no bool.
+            DefinitionError: No key, a function beside other keys, or ``chain`` is not a bool.
         """
         if not isinstance(chain, bool):
             raise DefinitionError(f"key_by: chain={chain!r} must be True or False")
         return KeyedStream((Input(self, _keys(keys), chains=chain),))
 
     def to(self, sink: SinkLike) -> BoundOutput:
-        """Return this output with the sink that it is written to, for `keyed.run` and `keyed.start`."""
+        """Return this output with its sink, for `keyed.run` and `keyed.start`."""
         return BoundOutput(self, sink_of(sink))
 
     def explain(self, *others: Output) -> None:
@@ -554,7 +555,7 @@ class Output(Unkeyed, Port):
 
     @shows_options(StartOptions, group_access=False)
     def start(self, sink: SinkLike | None = None, **options: Unpack[StartOptions]) -> Query:
-        """Start a query with this output alone; with ``tables=`` it may do without a sink. See `start`."""
+        """Start a query with this output alone; with ``tables=`` the sink is optional. See `start`."""
         if sink is None and options.get("tables") is None:
             raise DefinitionError("start: give a sink for the output, or tables= to ask for the state alone")
         return start(self.to(nowhere if sink is None else sink), **options)
@@ -588,15 +589,15 @@ def stream(
         timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
             runtime also a function of the element. `INGESTION_TIME` gives each row the time of its batch. Without it
             the stream has no event time.
-        watermark: The strategy, or the delay of `bounded_out_of_orderness` as a `timedelta`. By
-            default rows are taken to arrive in the order of their timestamps, and a warning is logged once where
-            windows drop rows because they do not.
-        ticks: Whether key groups are woken when something is due and no row comes: processing-time timers, changelogs,
-            the end of the input (Spark, streaming).
-        on_bad_row: Where bad rows go, beside the first operator's outputs; without it they fail the query. A row is bad
-            if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if a text in it is
-            no UTF-8 or a time one that Python has not. In the local runtime elements of any other form are bad rows
-            too: without these fields, with a key of another type than the others, or with a cycle.
+        watermark: The strategy, or the delay of `bounded_out_of_orderness` as a `timedelta`. By default rows are
+        assumed to arrive in the order of their timestamps, and a warning is logged once if windows drop rows that do
+        not.
+        ticks: Run a batch when something is due and no row comes: processing-time timers, changelogs, the end of the
+        input (Spark, streaming).
+        on_bad_row: Side output of the first operator for bad rows; without it they fail the query. A row is bad
+            if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if it has text
+            that is not UTF-8 or a time that Python cannot represent. In the local runtime elements of any other form
+            are bad rows too: without these fields, with a key of another type than the others, or with a cycle.
         max_ahead: How far a timestamp may be ahead of the processing time of its batch; ``None`` for any distance. One
             timestamp in the far future would move the watermark there, and make all other rows late. With
             ``processing_time=`` in the local runtime, and in the harness, there is no limit.
@@ -628,16 +629,16 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
 
     Args:
         outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
-        checkpoint: Folder for what must not be lost; on Spark a streaming source needs it.
-        drain: Whether the watermark moves to +inf at the end, so that every timer fires. By default it does in the
-            local runtime where there is no checkpoint, and for a batch DataFrame.
-        on_progress: Called after each batch.
-        on_restore: Called while state is restored from a changelog.
+        checkpoint: Folder for state and positions that survive the run; on Spark a streaming source needs it.
+        drain: Move the watermark to +inf at the end, so that every timer fires. The default in the local runtime
+        without a checkpoint, and for a batch DataFrame.
+        on_progress: Called with a `Progress` after each batch; see there for Spark.
+        on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
-        group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
+        group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.
         tables: Folder in which the query keeps state tables of its operators, for `RunResult.tables`,
             `keyed.tables.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The
-            folder belongs to this query: run with the same ``checkpoint`` it goes on in it.
+            folder belongs to this query, also when it is run again with the same ``checkpoint``.
         record: Folder in which the query records the rows of each batch, for `keyed.testing.Recording` and ``keyed
             replay``. The first operator needs a changelog; on Spark all executors have to reach the folder.
         query_name: Name of the query in Spark's progress; on Spark only.
@@ -645,11 +646,12 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
 
     Returns:
-        A result with ``values`` (of the collecting sink, if there is one), ``metrics``, and ``tables`` if it kept them.
+        A result with ``values`` (of the collecting sink, if there is one), ``metrics``, and ``tables`` with
+        ``tables=``.
 
     Raises:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
-        KeyedError: What the query failed with.
+        KeyedError: The query failed.
     """
     given = Options(**options)
     last = _with_changelogs(linear(outputs), given)
@@ -663,14 +665,14 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
 
     Args:
         outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
-        checkpoint: As in `run`, and so the others that are not described here.
+        checkpoint: As in `run`; the same holds for options without a description here.
         trigger: ``"5 seconds"`` or a dict of the arguments of Spark's trigger, one second by default; on Spark only.
         drain: In the local runtime only.
-        on_progress: Called after each batch.
-        on_restore: Called while state is restored from a changelog.
+        on_progress: Called with a `Progress` after each batch; see there for Spark.
+        on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
-        group_access: Whether the group may read the checkpoint, if its folder is made; otherwise the user alone.
-        tables: Folder for state tables of the operators, as in `run`, which `Query.tables` gives.
+        group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.
+        tables: Folder for state tables of the operators, as in `run`, for `Query.tables`.
         record: Folder in which the rows of each batch are recorded, as in `run`.
         query_name: On Spark only.
         rows_per_batch: In the local runtime only.
@@ -713,10 +715,10 @@ def _runtime(source: Source) -> Any:
 
 
 def _as_arrow(source: Any) -> Any:
-    """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; other sources as they are.
+    """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; return other sources unchanged.
 
     Raises:
-        DefinitionError: It is no source, or has columns that cannot be those of one.
+        DefinitionError: It is not a source, or has unsupported columns.
     """
     if isinstance(source, Mapping):
         raise DefinitionError(
@@ -756,7 +758,7 @@ def _shown_columns(columns: dict[str, str | None]) -> str:
 
 
 def _check_connectable(*streams: KeyedStream) -> None:
-    """Check that keyed streams can be a side of connected ones.
+    """Check that keyed streams can be connected.
 
     Raises:
         DefinitionError: One is connected.
@@ -766,10 +768,10 @@ def _check_connectable(*streams: KeyedStream) -> None:
 
 
 def _check_sides(function: Function, stream: KeyedStream) -> None:
-    """Check that a function takes what there is: one stream, two connected ones, or a broadcast one beside it.
+    """Check that a function fits the stream: one stream, two connected ones, or one with a broadcast stream.
 
     Raises:
-        DefinitionError: It takes something else.
+        DefinitionError: It does not.
     """
     name = type(function).__name__
     if stream.broadcast_states:

@@ -24,14 +24,13 @@ Predicate: TypeAlias = Union[Comparison, Sequence[Comparison], "pc.Expression"]
 
 
 class TableState(State):
-    """A table with a row per key, held and changed by whole columns.
+    """A table with a row per key, stored and changed by whole columns.
 
     It belongs to the key group: its operations are called with tables that hold rows of many keys, inside
-    ``process_batch`` and ``on_watermark``. Write rows of keys that came to the group only: others belong to other
-    groups. What an operation changed is seen by the ones after it. Rows that are returned come in no particular order,
-    except where said.
+    ``process_batch`` and ``on_watermark``. Write only rows of keys that came to the group: others belong to other
+    groups. Later operations see the changes of earlier ones. Returned rows have no particular order, unless stated.
 
-    Nulls are as in SQL: they are left out of sums, minima and maxima, and a comparison with null does not hold. In key
+    Nulls are as in SQL: sums, minima and maxima ignore them, and a comparison with null is false. In key
     columns null is a value like any other, equal to itself; so is NaN, and −0.0 is 0.0.
 
     Tables that are given to it may have more columns, in any order. Other types of a kind are converted (int32 to
@@ -39,7 +38,7 @@ class TableState(State):
 
     Args:
         schema: Columns and types: a DDL string, ``StructType``, attrs class, dataclass or ``pyarrow.Schema``. A column
-            that is added later is null in the rows that are there already.
+            that is added later is null in existing rows.
         key: Columns that identify a row. They start with the columns of ``key_by``, in that order: a row belongs to a
             key.
         name: Name in logs and checkpoints; the attribute's name if not given.
@@ -48,7 +47,7 @@ class TableState(State):
             update. Reads do not refresh rows.
 
     Raises:
-        StateDefinitionError: The schema is not understood, or the key is not of its columns.
+        StateDefinitionError: The schema is invalid, or the key is not among its columns.
     """
 
     kind = "table"
@@ -84,8 +83,8 @@ class TableState(State):
         """Merge rows into the table: per key, the stored row first, then the rows of ``delta`` in their order.
 
         Args:
-            delta: Rows with the key columns and those of ``how``; a key may be there many times.
-            how: For each other column of the state how its values are combined: ``"sum"``, ``"min"``, ``"max"`` (of
+            delta: Rows with the key columns and those of ``how``; a key may occur many times.
+            how: The combination of each other column of the state: ``"sum"``, ``"min"``, ``"max"`` (of
                 booleans: all and any), ``"first"`` or ``"last"`` (nulls included). Floats are added from left to right.
 
         Raises:
@@ -95,14 +94,14 @@ class TableState(State):
         self._unbound()
 
     def upsert(self, table: pa.Table) -> None:
-        """Write whole rows in place of those with the same keys; of several with one key the last stays."""
+        """Write whole rows in place of those with the same keys; of several rows with one key the last is kept."""
         self._unbound()
 
     def delete(self, keys: pa.Table) -> None:
         """Remove the rows with these keys.
 
         Args:
-            keys: The key columns; others are not looked at.
+            keys: The key columns; others are ignored.
         """
         self._unbound()
 
@@ -112,18 +111,18 @@ class TableState(State):
         Args:
             predicate: ``(column, operator, value)`` or a list of those that must all hold, as in
                 ``pyarrow.parquet.read_table(filters=...)``, with one of ``< <= == >= >``; or a
-                ``pyarrow.compute.Expression``. Comparisons of integers, dates and timestamps are ranges: rows beside
-                them are not read, and what was removed is one record in the log; otherwise it is a record a row. An
-                integer is in milliseconds where the column is a timestamp, and may be beyond 64 bits.
+                ``pyarrow.compute.Expression``. Comparisons of integers, dates and timestamps are ranges: rows outside
+                of them are not read, and the removal is one record in the log; otherwise it is one record per row. An
+                integer is in milliseconds if the column is a timestamp, and may exceed 64 bits.
         """
         self._unbound()
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        """Return the rows with these keys, in the order of ``keys``; keys that are not there are left out."""
+        """Return the rows with these keys, in the order of ``keys``; missing keys are skipped."""
         self._unbound()
 
     def scan(self, predicate: Predicate | None = None) -> pa.Table:
-        """Return the rows for which ``predicate`` holds (see `take`), or all."""
+        """Return the rows that satisfy ``predicate`` (see `take`), or all."""
         self._unbound()
 
     def clear(self) -> None:

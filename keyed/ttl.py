@@ -20,14 +20,14 @@ class TimeDomain(enum.Enum):
 
 
 class UpdateType(enum.Enum):
-    """What counts as an update of an entry with a time to live (Flink's ``StateTtlConfig.UpdateType``)."""
+    """The operations that refresh an entry with a time to live (Flink's ``StateTtlConfig.UpdateType``)."""
 
     ON_CREATE_AND_WRITE = "on_create_and_write"
     ON_READ_AND_WRITE = "on_read_and_write"
 
 
 class StateVisibility(enum.Enum):
-    """Whether an expired entry may still be read (Flink's ``StateTtlConfig.StateVisibility``)."""
+    """The visibility of expired entries that were not removed yet (Flink's ``StateTtlConfig.StateVisibility``)."""
 
     NEVER_RETURN_EXPIRED = "never_return_expired"
     RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
@@ -86,7 +86,7 @@ def ttl_of(ttl: StateTtl | timedelta | None) -> StateTtl | None:
 
 
 def history_ttl(milliseconds: int) -> StateTtl:
-    """Return the time to live of a version in event time, from when the next one took its place. It may be 0."""
+    """Return the time to live of a version in event time, from the timestamp of the next one on. It may be 0."""
     ttl = StateTtl(1, time_domain=TimeDomain.EVENT_TIME)
     object.__setattr__(ttl, "milliseconds", milliseconds)
     return ttl

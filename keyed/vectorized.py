@@ -26,7 +26,7 @@ TIMESTAMP_COLUMN = "__keyed_timestamp"
 
 
 class BatchContext(Protocol):
-    """What ``process_batch`` and ``on_watermark`` get beside rows and watermark."""
+    """Context of ``process_batch`` and ``on_watermark``: clocks, late rows and outputs."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class BatchContext(Protocol):
 
     @property
     def late(self) -> pa.BooleanArray:
-        """Which rows of the batch are late: their timestamp was at or below the watermark at its start.
+        """Mask of the late rows of the batch: their timestamp was at or below the watermark at its start.
 
         As long as the table that ``process_batch`` got, all false if that has no timestamps; empty in
         ``on_watermark``.
@@ -47,7 +47,7 @@ class BatchContext(Protocol):
         """Return the processing time of this micro-batch, milliseconds."""
 
     def previous_watermark(self) -> int:
-        """Return the watermark before this micro-batch, also in ``on_watermark``: what lies between them ends in it."""
+        """Return the watermark before this micro-batch, also in ``on_watermark``."""
 
     def previous_processing_time(self) -> int:
         """Return the processing time of the micro-batch before; −2^63 in the first one."""
@@ -56,15 +56,15 @@ class BatchContext(Protocol):
         """Emit rows to the main output.
 
         Args:
-            table: The columns of the declared output, by name; others are left out. If it has `TIMESTAMP_COLUMN`, those
-                are the timestamps of the rows for a keyed stage that follows.
+            table: The columns of the declared output, by name; others are dropped. If it has `TIMESTAMP_COLUMN`, it
+            holds the timestamps of the rows for a keyed stage that follows.
         """
 
     def output(self, tag: OutputTag | str, table: pa.Table) -> None:
         """Emit rows to the side output ``tag``. The columns are as in `emit`."""
 
     def drop(self, rows: int) -> None:
-        """Count rows as dropped (``rows_dropped``): nothing goes missing without a trace."""
+        """Count rows as dropped, in the counter ``rows_dropped``."""
 
 
 class VectorizedFunction(Shown):
@@ -72,10 +72,10 @@ class VectorizedFunction(Shown):
 
     Used in ``.process`` as a `keyed.KeyedProcessFunction` is, also beside those in one query. State is declared by
     class attributes, or set on the object in ``__init__``. A copy of the object serves each key group, on Spark a new
-    one in each micro-batch: keep nothing on ``self`` but declared state and what `open` can make again.
+    one in each micro-batch: keep nothing on ``self`` but declared state and objects that `open` can create again.
 
     Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` does not say.
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
         forwarded_fields: As `KeyedProcessFunction.forwarded_fields`.
     """
 
@@ -106,7 +106,7 @@ class VectorizedFunction(Shown):
         raise NotImplementedError(f"{type(self).__name__} does not define process_batch")
 
     def on_watermark(self, watermark: int, ctx: BatchContext, /) -> None:
-        """Act on time that has passed: after a micro-batch's rows, and without rows when watermark or clock moved.
+        """Act on an advance of time: after a micro-batch's rows, and without rows when watermark or clock moved.
 
         This is where expired rows are taken out of the state and emitted.
 
@@ -125,7 +125,7 @@ class VectorizedFunction(Shown):
 
         Returns:
             A table with at least the key columns. Its rows are sent by their keys, and `process_batch` gets them. The
-            watermark is measured on the rows before.
+            watermark is measured before it.
         """
         return table
 

@@ -1,4 +1,4 @@
-"""Watermark strategies: how far behind the highest timestamp the watermark stays.
+"""Watermark strategies: the delay of the watermark behind the highest timestamp.
 
 Watermark = highest timestamp − delay − 1, as Flink's ``BoundedOutOfOrdernessWatermarks`` has it.
 """
@@ -16,14 +16,14 @@ from keyed.errors import DefinitionError
 
 @attrs.frozen
 class WatermarkStrategy:
-    """How a stream's watermark follows its timestamps.
+    """The rule by which a stream's watermark follows its timestamps.
 
     Attributes:
         delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
         idleness_ms: After so much silence a source (or partition) does not hold the watermark back; ``None`` for never.
-        partition_by: Column that names the partition of a row; ``None`` takes the source for one partition.
+        partition_by: Column that names the partition of a row; ``None`` treats the source as one partition.
         alignment_group: Name of the sources that are read in step with this one; ``None`` for none.
-        max_drift_ms: How far its watermark may be ahead of theirs before it is held back.
+        max_drift_ms: Milliseconds by which its watermark may be ahead of theirs before it is paused.
     """
 
     delay_ms: int
@@ -51,15 +51,15 @@ class WatermarkStrategy:
     def with_partitions(self, column: str) -> WatermarkStrategy:
         """Return the strategy whose watermark is the least over partitions, as Flink's Kafka source has it.
 
-        By default it follows the greatest timestamp of all rows. A partition counts from its first row on: one that is
-        not known yet does not hold the watermark back.
+        By default it follows the greatest timestamp of all rows. A partition counts from its first row on: an unknown
+        one does not hold the watermark back.
 
         Args:
             column: Column that names a row's partition: a text or an integer, such as ``partition`` of Spark's Kafka
                 source.
 
         Raises:
-            DefinitionError: It is no name.
+            DefinitionError: It is not a name.
         """
         if not isinstance(column, str) or not column:
             raise DefinitionError(f"with_partitions({column!r}): give the name of the column with the partition")
@@ -69,15 +69,15 @@ class WatermarkStrategy:
         """Return the strategy for a source that is read in step with others (Flink's ``withWatermarkAlignment``).
 
         A source whose watermark is further ahead of the least in its group than ``max_drift`` is not read until that
-        has caught up, so that state does not fill with what waits for the slowest. One that has ended or is idle is not
-        waited for. In the local runtime only: on Spark the rate limits of the sources do this.
+        has caught up, so that state does not fill with rows that wait for the slowest. Sources that have ended or are
+        idle do not count. In the local runtime only: on Spark the rate limits of the sources do this.
 
         Args:
             group: Name of the group: all sources of the query with this name.
             max_drift: Milliseconds or a `timedelta`, above 0.
 
         Raises:
-            DefinitionError: The group is no name, or the drift not above 0 or not whole milliseconds.
+            DefinitionError: The group is not a name, or the drift is not above 0 or not in whole milliseconds.
         """
         if not isinstance(group, str) or not group:
             raise DefinitionError(f"with_watermark_alignment({group!r}, ...): give the group a name")

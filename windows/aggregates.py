@@ -1,11 +1,11 @@
-"""Aggregates: what a window keeps of its elements instead of the elements.
+"""Aggregates: a window keeps their accumulators instead of its elements.
 
 An aggregate is Flink's ``AggregateFunction`` (``create_accumulator``, ``add``, ``merge``, ``get_result``). Those here
-read a column, or a function of the element, or without either the element itself; nulls are left out, as in SQL, and an
-aggregate of no values is null (a count 0). `Aggregate.algebra` says as data what an accumulator consists of and how its
-parts merge, so that another path, over whole columns, can compute the same.
+read a column, or a function of the element, or without either the element itself; nulls are ignored, as in SQL, and an
+aggregate without values is null (a count 0). `Aggregate.algebra` describes the parts of an accumulator and how they
+merge, as data, so that the path over whole columns can compute the same.
 
-Accumulators are plain data. `add` may change the accumulator that it was given; it returns the one to keep.
+Accumulators are plain data. `add` may change its accumulator; it returns the one to keep.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -43,8 +43,8 @@ class Part:
 
     Attributes:
         name: Its name.
-        merge: How two of them become one: ``sum``, ``min``, ``max``, ``union``, ``register_max``, ``append``,
-            ``first``, ``latest``, ``top``, ``moments``, ``counted``.
+        merge: The operation that merges two of them: ``sum``, ``min``, ``max``, ``union``, ``register_max``,
+            ``append``, ``first``, ``latest``, ``top``, ``moments``, ``counted``.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Algebra:
     """An aggregate as data.
 
     Attributes:
-        name: Which aggregate: ``count``, ``sum``, ``min``, ...
+        name: Name of the aggregate: ``count``, ``sum``, ``min``, ...
         column: The column that it reads; ``None`` for whole rows.
-        parts: What its accumulator consists of.
+        parts: The parts of its accumulator.
         options: Its other parameters.
     """
 
@@ -72,7 +72,7 @@ def value_getter(column: Column) -> Callable[[Any], Any]:
     """Return a function from an element to the value that an aggregate reads.
 
     Args:
-        column: Name of a field (an attribute, or a key where it is no identifier), a function of the element, or
+        column: Name of a field (an attribute, or a key if it is not an identifier), a function of the element, or
             ``None`` for the element itself.
 
     Raises:
@@ -88,7 +88,7 @@ def value_getter(column: Column) -> Callable[[Any], Any]:
 
 
 def kept_getter(column: Column) -> Callable[[Any], Any]:
-    """Return what `value_getter` does, for a value that an accumulator keeps."""
+    """Return a `value_getter` for values that an accumulator keeps."""
     get = value_getter(column)
 
     def kept(element: Any) -> Any:
@@ -99,16 +99,16 @@ def kept_getter(column: Column) -> Callable[[Any], Any]:
 
 
 class Aggregate(Generic[IN, ACC, OUT]):
-    """An aggregate of the elements of a window. Subclass it and define the four methods for one of your own.
+    """An aggregate of the elements of a window. For your own, subclass it and define the four methods.
 
     Its type parameters are those of elements, accumulators and results: ``class Longest(Aggregate[str, int, int])``.
 
     Attributes:
-        timed: Whether it needs the elements' timestamps: then `add_at` is called instead of `add`.
-        commutative: Whether the result does not depend on the order of elements, and `merge` changes neither argument.
-            Then hopping windows share slices; otherwise each window is fed by itself.
-        accumulator_type: Type of the accumulator for the codec; ``None`` where it is plain data.
-        type: Column type of the result, if it was given.
+        timed: It needs the elements' timestamps: `add_at` is called instead of `add`.
+        commutative: The result does not depend on the order of elements, and `merge` changes neither argument. Then
+        hopping windows share slices; otherwise each window has its own accumulator.
+        accumulator_type: Type of the accumulator for the codec; ``None`` for plain data.
+        type: Column type of the result, if it was set.
     """
 
     timed: bool = False
@@ -125,7 +125,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         raise NotImplementedError(f"{type(self).__name__} does not define add")
 
     def add_at(self, value: IN, timestamp: int, accumulator: ACC) -> ACC:
-        """Add as `add` does, where the element's timestamp matters."""
+        """Add an element with its timestamp, as `add`."""
         return self.add(value, accumulator)
 
     def merge(self, a: ACC, b: ACC) -> ACC:
@@ -140,7 +140,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         return f"{type(self).__name__.lstrip('_')}()"
 
     def algebra(self) -> Algebra | None:
-        """Return the aggregate as data, ``None`` where it cannot be told: it reads a function of the element, say."""
+        """Return the aggregate as data; ``None`` if it has no such form, for example over a function."""
         return None
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
@@ -156,11 +156,11 @@ AnyAggregate: TypeAlias = Aggregate[Any, Any, Any]
 
 
 class ColumnAggregate(AnyAggregate):
-    """What the built-in aggregates of one column share.
+    """Base of the built-in aggregates of one column.
 
     Args:
         column: Name of the column, a function of the element, or ``None`` for the element itself.
-        type: Column type of the result, where it does not follow from the column's.
+        type: Column type of the result, if it does not follow from the column's.
     """
 
     commutative = True
@@ -188,7 +188,7 @@ class ColumnAggregate(AnyAggregate):
         return self._merged(a, b)
 
     def _merged(self, a: Any, b: Any) -> Any:
-        """Merge accumulators that are both there."""
+        """Merge two accumulators, neither of them ``None``."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
 
     def algebra(self) -> Algebra | None:
@@ -202,7 +202,7 @@ class ColumnAggregate(AnyAggregate):
         """Return the type of the column that is read.
 
         Raises:
-            OutputDefinitionError: The input has no such column, or it does not hold the numbers that are needed.
+            OutputDefinitionError: The input has no such column, or it is not numeric.
         """
         if not isinstance(self.column, str):
             return None
@@ -291,7 +291,7 @@ class Sum(ColumnAggregate):
 
 
 class Min(ColumnAggregate):
-    """The least value. NaN counts only where there is no other, as in Arrow."""
+    """The least value. NaN counts only without other values, as in Arrow."""
 
     _keeps = True
     _parts = (Part("min", "min"),)
@@ -307,7 +307,7 @@ class Min(ColumnAggregate):
 
 
 class Max(ColumnAggregate):
-    """The greatest value. NaN counts only where there is no other, as in Arrow."""
+    """The greatest value. NaN counts only without other values, as in Arrow."""
 
     _keeps = True
     _parts = (Part("max", "max"),)
@@ -417,7 +417,7 @@ class Reduce(AnyAggregate):
     """Combines elements with a function (Flink's ``reduce``).
 
     Args:
-        reduce: ``(current, element) -> new``, associative; elements and results are of one kind.
+        reduce: ``(current, element) -> new``, associative; elements and results have one type.
         type: Type of the elements for the codec.
     """
 
@@ -440,7 +440,7 @@ class Reduce(AnyAggregate):
 
 
 class Functions(AnyAggregate):
-    """An aggregate out of four functions."""
+    """An aggregate of four functions."""
 
     def __init__(self, create: Any, add: Any, merge: Any, result: Any, **types: Any) -> None:
         vars(self).update(types, create_accumulator=create, add=add, merge=merge, get_result=result)
@@ -472,7 +472,7 @@ def aggregate_of(
     *,
     type: str | None = None,
 ) -> AnyAggregate:
-    """Return an aggregate out of functions.
+    """Return an aggregate of four functions.
 
     Args:
         create: ``() -> accumulator``.
@@ -514,7 +514,7 @@ def decimal_mean(total: Decimal, count: int, type_: str, aggregate: object) -> D
 
 
 def fitting(value: Decimal, aggregate: object, what: str, digits: int = _DIGITS) -> Decimal:
-    """Return a decimal that has at most so many digits, counted with its places, as Arrow's and Spark's decimals.
+    """Return a decimal that fits a precision, counted as in Arrow and Spark.
 
     Raises:
         OverflowError: It has more.
@@ -530,7 +530,7 @@ def fitting(value: Decimal, aggregate: object, what: str, digits: int = _DIGITS)
 
 
 def decimal_of(type_: str) -> tuple[int, int]:
-    """Return the precision and scale of ``decimal(p,s)``; Spark's default where they are not given."""
+    """Return the precision and scale of ``decimal(p,s)``; Spark's defaults if they are missing."""
     inside = type_.partition("(")[2].rstrip(") ")
     precision, _, scale = inside.partition(",")
     return (int(precision), int(scale or 0)) if precision else (10, 0)

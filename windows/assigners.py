@@ -1,7 +1,7 @@
-"""Assigners: which windows an element belongs to.
+"""Assigners: they assign windows to elements.
 
 Source: Flink's ``WindowAssigner`` and its implementations. Sizes, slides, gaps and offsets are `int` milliseconds or
-`timedelta`. What operators know of them is in `keyed.windows.assigning`.
+`timedelta`. The part that operators use is in `keyed.windows.assigning`.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -34,10 +34,10 @@ _UNITS = {"weeks", "days", "hours", "minutes", "seconds", "milliseconds"}
 
 
 class WindowAssigner(AnyAssigner):
-    """Assigns elements to windows (Flink's ``WindowAssigner``). Subclass it for windows of your own.
+    """Assigns elements to windows (Flink's ``WindowAssigner``). Subclass it for your own windows.
 
     Attributes:
-        event_time: Whether the windows are in event time; otherwise they are in processing time.
+        event_time: True for windows in event time, false for processing time.
         window_type: Class of the windows: a named tuple with ``max_timestamp()``.
     """
 
@@ -47,10 +47,10 @@ class WindowAssigner(AnyAssigner):
 
 
 class MergingWindowAssigner(WindowAssigner):
-    """An assigner whose windows merge, as sessions do."""
+    """An assigner whose windows merge, like sessions."""
 
     def merge_windows(self, windows: Iterable[Any]) -> Iterable[tuple[Any, list[Any]]]:
-        """Tell which of ``windows`` become one: pairs of the new window and the two or more that it replaces."""
+        """Merge ``windows``: return pairs of the new window and the two or more that it replaces."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge_windows")
 
 
@@ -60,14 +60,14 @@ def _call(given: tuple[Any, ...], named: dict[str, Any]) -> str:
 
 
 def _not_called(assigner: object, given: tuple[Any, ...], named: dict[str, Any], remedy: str) -> DefinitionError:
-    """Return the error for an assigner that is made by calling its class, which takes nothing."""
+    """Return the error for calling an assigner's class instead of its factory."""
     shown = _call(given, named)
     name = type(assigner).__name__
     return DefinitionError(f"{name}({shown}): windows are not made by calling the class; use {name}.{remedy}")
 
 
 def _refuses_other_calls(make: F) -> F:
-    """Let a class method refuse arguments that it does not take with the call that it does take."""
+    """Let a class method refuse wrong arguments with the right call in the message."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -191,12 +191,12 @@ class _Sessions(SessionWindows, MergingWindowAssigner):
     @classmethod
     @_refuses_other_calls
     def with_dynamic_gap(cls, gap_of: Callable[[Any], Any]) -> Self:
-        """Make sessions whose elements each say how long after them the session stays open.
+        """Make sessions with a gap that depends on the element.
 
         A row at the very end of a session belongs to it only if it has not fired, as `with_gap` explains.
 
         Args:
-            gap_of: Gives the gap after an element: `int` milliseconds or a `timedelta`, at least 1 ms.
+            gap_of: Returns the gap after an element: `int` milliseconds or a `timedelta`, at least 1 ms.
 
         Raises:
             DefinitionError: It is not callable.
@@ -267,8 +267,8 @@ class CountWindows(GlobalWindows):
 
         Args:
             size: Number of elements of a window.
-            slide: Without it, windows follow each other: each fires when it is full. With it, every ``slide``
-                elements the last ``size`` are given out (fewer at the start).
+            slide: Without it, windows follow each other: each fires when it is full. With it, every ``slide`` elements
+            the last ``size`` are emitted (fewer at the start).
 
         Raises:
             DefinitionError: A number is below 1.

@@ -1,7 +1,7 @@
-"""What window operators know of assigners: which windows an element belongs to, and the kinds that have engines.
+"""Assigners as window operators use them: the protocol, and the kinds with engines.
 
-`keyed.windows.assigners` builds on it what users name. A window that several elements share is the same tuple for all
-of them; nothing is kept per key here.
+`keyed.windows.assigners` builds the public assigners on it. A window that several elements share is the same tuple for
+all of them; no data is kept per key.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -19,10 +19,10 @@ from keyed.windows.window import TimeWindow, time_window, window_start
 
 
 class AnyAssigner:
-    """What operators know of an assigner. Those that users meet are `keyed.windows.WindowAssigner`.
+    """An assigner as operators use it. The public base is `keyed.windows.WindowAssigner`.
 
     Attributes:
-        event_time: Whether the windows are in event time; otherwise they are in processing time.
+        event_time: True for windows in event time, false for processing time.
         window_type: Class of the windows: a named tuple with ``max_timestamp()``.
     """
 
@@ -33,31 +33,31 @@ class AnyAssigner:
         return f"{type(self).__name__}()"
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
-        """Return the windows of an element. Called once per element; must depend on its arguments alone.
+        """Return the windows of an element. Called once per element; must depend only on its arguments.
 
         Args:
             element: The element.
-            timestamp: Its event timestamp, milliseconds; never ``None`` where ``event_time`` is true.
+            timestamp: Its event timestamp, milliseconds; never ``None`` if ``event_time`` is true.
             processing_time: The batch's processing time, milliseconds.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define assign_windows")
 
     def default_trigger(self) -> Trigger:
-        """Return the trigger that is used where none is given."""
+        """Return the default trigger."""
         return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
 
     def default_evictor(self) -> Evictor | None:
-        """Return the evictor that is used where none is given."""
+        """Return the default evictor."""
         return None
 
 
 class HoppingWindows(AnyAssigner):
-    """Windows of one size that start every ``slide``; what tumbling and hopping windows of both clocks share.
+    """Windows of one size that start every ``slide``: the base of tumbling and hopping windows of both clocks.
 
     Attributes:
         size_ms: Length of a window.
-        slide_ms: Distance between the starts of two windows. Tumbling where it equals the size; where it is larger,
-            elements between windows belong to none.
+        slide_ms: Distance between the starts of two windows. Tumbling if it equals the size; if it is larger, elements
+        between windows belong to none.
         offset_ms: Windows start at this time modulo the slide.
     """
 
@@ -81,7 +81,7 @@ class HoppingWindows(AnyAssigner):
 
 
 class SessionWindows(AnyAssigner):
-    """Windows that end when no element came for a gap; what the session windows of both clocks share.
+    """Windows that end after a gap without elements: the base of the session windows of both clocks.
 
     Attributes:
         gap_of: The gap after an element, in milliseconds, or the one gap of all.
@@ -94,7 +94,7 @@ class SessionWindows(AnyAssigner):
         """Return the gap after ``element``.
 
         Raises:
-            DefinitionError: The user's function gave no duration of at least 1 ms.
+            DefinitionError: The user's function returned no duration of at least 1 ms.
         """
         gap = self.gap_of
         return gap if isinstance(gap, int) else milliseconds_of(gap(element), "session gap", least=1)

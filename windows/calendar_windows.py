@@ -1,8 +1,8 @@
 """Calendar windows: days, weeks and months in a time zone, daylight saving included.
 
-A day starts at the first instant whose local date it is: usually midnight, later where clocks are put forward at
-midnight. A day with a change of clocks has 23 or 25 hours. Days that a zone left out (Samoa, 30 December 2011) have no
-window. Windows never overlap and leave no gaps.
+A day starts at the first instant of its local date: usually midnight, later if clocks are put forward at midnight. A
+day with a change of clocks has 23 or 25 hours. Days that a zone skipped (Samoa, 30 December 2011) have no window.
+Windows never overlap and leave no gaps.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there

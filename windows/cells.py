@@ -63,13 +63,16 @@ class Cells:
 
 
 def _creator(aggregate: AnyAggregate) -> Callable[[], Any]:
-    """Return what creates accumulators, which nothing else holds."""
+    """Return a factory of new accumulators."""
     create = aggregate.create_accumulator
     return create if isinstance(aggregate, ColumnAggregate) else lambda: snapshot(create())
 
 
 def _add_of(aggregate: AnyAggregate) -> Callable[..., Any]:
-    """Return what adds an element. A user's aggregate may keep the element and change it: it gets its own."""
+    """Return the function that adds an element.
+
+    A user's aggregate may keep and change the element, so it gets a copy.
+    """
     add = aggregate.add_at if aggregate.timed else aggregate.add
     if isinstance(aggregate, ColumnAggregate):
         return add
@@ -77,7 +80,7 @@ def _add_of(aggregate: AnyAggregate) -> Callable[..., Any]:
 
 
 def _adder(aggregates: tuple[AnyAggregate, ...]) -> Add:
-    """Return what adds, with one or two aggregates written out: this runs once per element."""
+    """Return the function that adds, unrolled for one or two aggregates because it runs once per element."""
     adds = [_add_of(aggregate) for aggregate in aggregates]
     if any(aggregate.timed for aggregate in aggregates):
         return _timed_adder(aggregates)

@@ -12,7 +12,7 @@ from keyed.windows.aggregates import Column, ColumnAggregate, Part, kept_getter
 
 
 class CollectList(ColumnAggregate):
-    """All values in the order in which they came; nulls are left out.
+    """All values in order of arrival; nulls are ignored.
 
     The whole list is one value of state, written again in each batch that adds to it. For large windows use
     ``.process``, which appends.
@@ -87,7 +87,7 @@ class First(ColumnAggregate):
     Args:
         column: As for all.
         by_time: By the elements' timestamps; of those with the same one, the first to come.
-        type: Column type of the result, where it does not follow from the column's.
+        type: Column type of the result, if it does not follow from the column's.
     """
 
     commutative = False
@@ -121,7 +121,7 @@ class Latest(First):
     Args:
         column: As for all.
         by_time: By the elements' timestamps; of those with the same one, the last to come.
-        type: Column type of the result, where it does not follow from the column's.
+        type: Column type of the result, if it does not follow from the column's.
     """
 
     _parts = (Part("value", "latest"),)
@@ -143,13 +143,13 @@ class TopK(ColumnAggregate):
 
     Ties are defined: values go by rank descending (NaN last), those of the same rank by value ascending (NaN, then
     null last), and equal values are each counted. So the result depends on neither order nor batches. Elements with a
-    null rank are left out.
+    null rank are ignored.
 
     Args:
-        k: How many.
+        k: Number of values.
         column: The value that is listed.
         by: Its rank: a column or a function of the element; by default the value itself.
-        type: Column type of the result, where it does not follow from the column's.
+        type: Column type of the result, if it does not follow from the column's.
     """
 
     _keeps = True
@@ -189,13 +189,13 @@ class TopK(ColumnAggregate):
 
 
 class ArgMax(ColumnAggregate):
-    """The value of one column where another is greatest; of several such values the least.
+    """The value of one column where another is greatest; for ties, the least value.
 
     Args:
-        column: The value that is given out.
-        by: The column (or function of the element) whose extreme counts; elements where it is null are left out, and
-            NaN counts only where there is no other.
-        type: Column type of the result, where it does not follow from the column's.
+        column: The value of the result.
+        by: The column (or function of the element) of the extreme; elements where it is null are ignored, and NaN
+        counts only without other values.
+        type: Column type of the result, if it does not follow from the column's.
     """
 
     _keeps = True
@@ -231,6 +231,6 @@ class ArgMax(ColumnAggregate):
 
 
 class ArgMin(ArgMax):
-    """The value of one column where another is least; of several such values the least."""
+    """The value of one column where another is least; for ties, the least value."""
 
     _greatest = False

@@ -1,6 +1,7 @@
-"""Continuous aggregates: a row for each key, which changes with each batch that has rows of it. There is no window.
+"""Continuous aggregates: a row for each key, updated with each batch that has rows of it. There is no window.
 
-What ksqlDB has as ``CREATE TABLE ... AS SELECT ... GROUP BY``, and Flink SQL as an aggregation with mini-batches.
+The equivalent of ksqlDB's ``CREATE TABLE ... AS SELECT ... GROUP BY``, and of Flink SQL's aggregation with
+mini-batches.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -48,11 +49,11 @@ def aggregate(
 ) -> Output:
     """Aggregate all rows of each key, as they come: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
 
-    For each key that has rows in a batch there is one row of output: the key's columns and what the aggregates are
-    now. Its timestamp is the highest of those rows. The last row of a key counts, so a sink may replace by key.
+    For each key that has rows in a batch one row is emitted: the key's columns and the current aggregates. Its
+    timestamp is the highest of those rows. A later row of a key replaces earlier ones, so a sink may replace by key.
 
-    Rows are added in the order in which they arrive, so ``Latest("x")`` is what came last (ksqlDB's
-    ``LATEST_BY_OFFSET``), and ``Latest("x", by_time=True)`` what has the highest timestamp.
+    Rows are added in the order in which they arrive, so ``Latest("x")`` is the value that arrived last (ksqlDB's
+    ``LATEST_BY_OFFSET``), and ``Latest("x", by_time=True)`` the one with the highest timestamp.
 
     The results are also a state that is named after the operator: with a changelog `keyed.tables.open_tables` has them
     as ``tables[name]``, a row for each key.
@@ -62,8 +63,8 @@ def aggregate(
         aggregates: The aggregates by the names of their columns.
         output: Columns of the output, as in ``KeyedStream.process``; by default they follow from the input's.
         name: Name of the operator, and of its state.
-        path: Whole columns where the aggregates allow it (``"auto"``), or one of ``"row"`` and ``"vectorized"``. A
-            checkpoint goes on with the path that it was started with.
+        path: Whole columns if the aggregates allow it (``"auto"``), or one of ``"row"`` and ``"vectorized"``. A
+        checkpoint keeps the path that it was started with.
         options: Number of key groups and so on, as in ``KeyedStream.process``.
 
     Raises:
@@ -95,7 +96,7 @@ class ContinuousRows(KeyedProcessFunction):
         name: Name of the state with the results.
         aggregates: The aggregates by name.
         keys: Names of the key's columns.
-        reason: Why they are not computed over whole columns.
+        reason: The reason why they are not computed over whole columns.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class ContinuousRows(KeyedProcessFunction):
 
     @property
     def explanation(self) -> str:
-        """How the aggregates are computed, for `keyed.Output.explain`."""
+        """The path of the aggregates and its reason, for `keyed.Output.explain`."""
         return shown_path(self._reason)
 
 
@@ -170,7 +171,7 @@ class ContinuousColumns(VectorizedFunction):
         self._accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
 
     def _made(self) -> Any:
-        """Return the logic; made where it runs, since it loads pyarrow."""
+        """Return the logic; created where it runs, since it imports pyarrow."""
         if self._totals is None:
             from keyed.windows.vectorized.running_totals import RunningTotals
 
@@ -189,14 +190,14 @@ class ContinuousColumns(VectorizedFunction):
 
     @property
     def explanation(self) -> str:
-        """How the aggregates are computed, for `keyed.Output.explain`."""
+        """The path of the aggregates and its reason, for `keyed.Output.explain`."""
         return f"{shown_path(None)}, a row of state per key"
 
 
 def _derived(
     aggregates: Mapping[str, AnyAggregate], keys: tuple[str, ...], columns: Mapping[str, Any] | None, *, strict: bool
 ) -> Schema | None:
-    """Return the columns of the key and of the results; ``None`` where they do not follow from the input's.
+    """Return the columns of the key and of the results; ``None`` if they do not follow from the input's.
 
     Raises:
         OutputDefinitionError: They have to.

@@ -1,14 +1,14 @@
-"""The definition of a window operator: what was asked for, checked before the first row, and how it will be kept.
+"""The definition of a window operator, validated before the first row, and the layout of its state.
 
-There are three ways to keep windows; which one is taken follows from the definition alone, so that a restart takes the
-same (a checkpoint written in another way is refused by the check of its states):
+Windows have three layouts. The layout follows from the definition alone, so that a restart has the same one (a
+checkpoint with another layout is refused by the check of its states):
 
 ``panes``     Tumbling and hopping windows with the default trigger, aggregated. All open slices of a key are one value
               of state; hopping windows share their slices (a slice is as long as the slide).
 ``sessions``  Session windows with the default trigger, aggregated. All open sessions of a key are one value of state.
-``general``   Everything else, as Flink has it: the contents of each window under a namespace of their own.
+``general``   Everything else, as in Flink: the contents of each window under its namespace.
 
-`Definition.layout_reason` says why a definition is general.
+`Definition.layout_reason` is the reason for the general layout.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ MOST_SLICES = 64
 
 @attrs.frozen(eq=False)
 class Definition:
-    """A window operator as it was asked for. See `keyed.windows.WindowOperator` for the fields.
+    """A validated window operator. See `keyed.windows.WindowOperator` for the fields.
 
     Attributes:
-        plain_rows: Whether rows are plain tuples in the order of the columns, which cost less than named ones.
-        layout_reason: Why windows are kept one by one; ``None`` if they are not.
-        row_reason: Why they are computed row by row, where whole columns were considered.
+        plain_rows: Rows are plain tuples in the order of the columns, which cost less than named ones.
+        layout_reason: The reason why windows are kept one by one; ``None`` if they are not.
+        row_reason: The reason why they are computed row by row, if whole columns were considered.
     """
 
     assigner: AnyAssigner
@@ -71,7 +71,7 @@ class Definition:
 
     @property
     def known_side_outputs(self) -> tuple[str, ...] | None:
-        """The side output of late rows; ``None`` where a window function may have others."""
+        """The side output of late rows; ``None`` if a window function may have others."""
         if self.process is not None:
             return None
         tag = self.late_tag
@@ -79,7 +79,7 @@ class Definition:
 
     @property
     def custom_reason(self) -> str | None:
-        """What of the windows is not as it is by default, whatever the aggregates; ``None`` if all is."""
+        """The first option of the windows that is not the default, apart from the aggregates; ``None`` if all are."""
         default = EventTimeTrigger if self.assigner.event_time else ProcessingTimeTrigger
         if type(self.trigger) is not default:
             return f"the trigger {self.trigger!r} is not the default one"
@@ -102,7 +102,7 @@ class Definition:
 
     @property
     def named(self) -> dict[str, AnyAggregate]:
-        """The aggregates by name; none where they have no names."""
+        """The aggregates by name; empty if they have no names."""
         return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
 
     def rows(self, *bounds: str) -> dict[str, type]:
@@ -139,7 +139,7 @@ def define(
     element_type: Any = object,
     open_slices: int = 0,
 ) -> Definition:
-    """Check a definition and choose how its windows are kept.
+    """Validate a definition and choose its layout.
 
     The arguments are those of `keyed.windows.WindowOperator`, and ``open_slices``: how many windows of a key are open
     at a time beside those that size and lateness make, because elements are out of order by more than a window. With
@@ -192,12 +192,12 @@ def define(
 
 
 def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, strict: bool) -> Schema | None:
-    """Return the columns of the rows of named aggregates; ``None`` where they are not known.
+    """Return the columns of the rows of named aggregates; ``None`` if they are not known.
 
     Args:
         definition: The operator.
         columns: The input's columns.
-        strict: Whether not to know them is an error.
+        strict: Raise if they are not known.
 
     Raises:
         OutputDefinitionError: The input lacks a column, or a type does not follow from the input.
@@ -212,7 +212,7 @@ def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, 
 
 
 def derived_schema(types: Mapping[str, str | None], *, strict: bool) -> Schema | None:
-    """Return the columns of an output, as far as their types follow from the input; ``None`` where one does not.
+    """Return the columns of an output, if their types follow from the input; ``None`` if one does not.
 
     Raises:
         OutputDefinitionError: One does not, and has to.
@@ -228,7 +228,7 @@ def derived_schema(types: Mapping[str, str | None], *, strict: bool) -> Schema |
 
 
 def row_timestamps(output: Schema) -> bool:
-    """Tell whether the output's window bounds are timestamps.
+    """Return whether the output's window bounds are timestamps.
 
     Raises:
         DefinitionError: ``window_start`` and ``window_end`` are of different kinds.
@@ -286,7 +286,7 @@ def _aggregates(aggregate: Any) -> tuple[tuple[AnyAggregate, ...], tuple[str, ..
     """Return the aggregates, and their column names if they are named.
 
     Raises:
-        DefinitionError: One is no aggregate.
+        DefinitionError: One is not an aggregate.
     """
     if aggregate is None:
         return (), None
@@ -300,7 +300,7 @@ def named_aggregates(aggregates: Any) -> dict[str, AnyAggregate]:
     """Return the aggregates of a dict of them.
 
     Raises:
-        DefinitionError: It is none, or one is no aggregate.
+        DefinitionError: It is not a dict, or a value is not an aggregate.
     """
     if not isinstance(aggregates, Mapping) or not aggregates:
         raise DefinitionError(f"aggregate={aggregates!r} names no aggregate; give a dict {{name: aggregate}}")
@@ -321,7 +321,7 @@ def _aggregate(name: str, aggregate: Any) -> AnyAggregate:
 
 
 def _general_reason(definition: Definition, open_slices: int) -> str | None:
-    """Say why windows have to be kept one by one, ``None`` if they need not."""
+    """Return the reason why windows have to be kept one by one, ``None`` without one."""
     assigner, aggregates, process = definition.assigner, definition.aggregates, definition.process
     reason = definition.custom_reason
     if reason is not None:

@@ -1,9 +1,9 @@
-"""How the result of a window becomes output values.
+"""Output values of the results of windows.
 
 - one aggregate: its result, as in Flink;
 - named aggregates: a row of the key's columns, ``window_start``, ``window_end`` (not for global windows) and the
-  aggregates. The times are `int` milliseconds, or aware datetimes where the output's columns are timestamps;
-- a window function: what it yields; it gets the elements, or the aggregate's result (named: one row of them).
+  aggregates. The times are `int` milliseconds, or aware datetimes if the output's columns are timestamps; - a window
+  function: the values that it yields; it gets the elements, or the aggregate's result (named: one row of them).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Emission:
     Args:
         definition: The operator.
         cells: Its accumulators, if it has some.
-        context: The context of its window function. Enter it before, where there is such a function.
+        context: The context of its window function. Enter it before, if there is such a function.
     """
 
     def __init__(self, definition: Definition, cells: Cells | None, context: WindowContext) -> None:
@@ -99,7 +99,10 @@ class Emission:
         return self.of_cells(key, time_window(start, end), cells, at)
 
     def _datetime(self, time: int) -> Any:
-        """Return a time as a datetime; ``None`` beyond the years that Python has. Many windows share few bounds."""
+        """Return a time as a datetime; ``None`` outside of Python's range.
+
+        Cached, because many windows share few bounds.
+        """
         times = self._times
         assert times is not None
         found = times.get(time)
@@ -127,7 +130,7 @@ def _plain_rows(cells: Cells, make: Callable[[Sequence[Any]], Any]) -> OfBounds:
 
 
 def row_maker(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
-    """Return a function from values to a row: a named tuple, or a plain one where a name cannot be an attribute."""
+    """Return a function from values to a row: a named tuple, or a plain one if a name cannot be an attribute."""
     if all(n.isidentifier() and not keyword.iskeyword(n) and not n.startswith("_") for n in names):
         cls = namedtuple("WindowResult", names)  # type: ignore[misc]  # noqa: PYI024
 

@@ -1,4 +1,4 @@
-"""Evictors: which elements of a window are taken out before or after its function sees them.
+"""Evictors: they remove elements of a window before or after its function is called.
 
 Source: Flink's ``Evictor``, ``CountEvictor``, ``TimeEvictor`` and ``DeltaEvictor``. A window with an evictor keeps all
 its elements, with their timestamps, until they are evicted or the window is cleaned up.
@@ -37,15 +37,15 @@ class EvictorContext(Protocol):
 
 
 class Evictor:
-    """Takes elements out of a window that fires. Subclass it and define one of the two methods, or both."""
+    """Removes elements of a window that fires. Subclass it and define one of the two methods, or both."""
 
     def evict_before(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> list[TimestampedValue]:
-        """Return what is given to the window's function, which is called next, and kept.
+        """Return the elements for the window's function, which is called next; the others are removed.
 
         Args:
-            elements: The elements in the order in which they came.
+            elements: The elements in order of arrival.
             size: Their number.
             window: The window.
             ctx: Clocks.
@@ -55,7 +55,7 @@ class Evictor:
     def evict_after(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> list[TimestampedValue]:
-        """Return what is kept of what `evict_before` left, after the window's function was called."""
+        """Return the elements to keep after the window's function was called."""
         return elements
 
 
@@ -110,7 +110,7 @@ class TimeEvictor(_Eviction):
 
     @classmethod
     def of(cls, duration: Duration, do_evict_after: bool = False) -> TimeEvictor:
-        """Keep what is younger than ``duration``. Elements without timestamps are all kept.
+        """Keep elements younger than ``duration``, and all elements without timestamps.
 
         Raises:
             DefinitionError: The duration is negative.

@@ -15,7 +15,7 @@ from keyed.windows.aggregates import Column, ColumnAggregate, Part
 
 
 class _Counted(Row):
-    """A value with its count: the row that a struct column gives back."""
+    """A value with its count: the row of a struct column."""
 
     __slots__ = ()
     _fields = ("value", "count")
@@ -29,11 +29,11 @@ class MostFrequent(ColumnAggregate):
     """The k most frequent values with their counts, the most frequent first.
 
     The result is a list of rows ``(value, count)``. Values of equal counts are in ascending order (NaN last), so the
-    result depends on neither the order of elements nor batches. Nulls are left out. It keeps a count for each distinct
+    result depends on neither the order of elements nor batches. Nulls are ignored. It keeps a count for each distinct
     value; `ApproxMostFrequent` keeps a bounded number of them. `TopK` ranks values by another column instead.
 
     Args:
-        k: How many values.
+        k: Number of values.
         column: As for all.
         type: Column type of the result, where it does not follow from the column's.
 
@@ -89,14 +89,14 @@ class ApproxMostFrequent(MostFrequent):
     occurrences is kept, and up to ``capacity`` distinct values all counts are exact. Merging, for sessions that merge,
     keeps the bound (Misra and Gries 1982, "Finding repeated elements"; Agarwal et al. 2012, "Mergeable summaries").
 
-    There is no chance in it. Beyond ``capacity`` distinct values the counts depend on the order of elements; rows run
+    It is deterministic. Beyond ``capacity`` distinct values the counts depend on the order of elements; rows run
     in event-time order, so they do not depend on where batches are cut. For that reason hopping windows do not share
     slices, and it is computed row by row.
 
     Args:
-        k: How many values.
+        k: Number of values.
         column: As for all.
-        capacity: How many counters, at least ``k``.
+        capacity: Number of counters, at least ``k``.
         type: Column type of the result, where it does not follow from the column's.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Windows kept one by one, as Flink keeps them: any assigner, trigger, evictor and window function.
+"""Windows kept one by one, as in Flink: any assigner, trigger, evictor and window function.
 
 Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``. State, all under the window as namespace:
 ``window_contents`` (all elements, with timestamps if there is an evictor) or ``window_contents_<number of aggregates>``
@@ -31,8 +31,8 @@ class GeneralWindows:
     """The logic of one task.
 
     Args:
-        definition: What to do.
-        context: Gives the states.
+        definition: The operator.
+        context: Binds the states.
     """
 
     def __init__(self, definition: Definition, context: OpenContext) -> None:
@@ -74,7 +74,7 @@ class GeneralWindows:
     # Elements ---------------------------------------------------------------------------------------------------
 
     def process_element(self, element: Any, ctx: Context) -> None:
-        """Add an element to its windows, and fire those whose trigger says so."""
+        """Add an element to its windows, and fire those whose trigger fires."""
         timers = self._triggering.enter(ctx)
         timestamp = ctx.timestamp()
         now = timers.current_processing_time()
@@ -165,7 +165,7 @@ class GeneralWindows:
     # Windows ----------------------------------------------------------------------------------------------------
 
     def _fire(self, window: Any, contents: Any) -> None:
-        """Give out the result of a window that has contents."""
+        """Emit the result of a window that has contents."""
         triggering, processing, emission = self._triggering, self._processing, self._emission
         ctx = triggering.ctx
         processing.enter(ctx)
@@ -203,7 +203,7 @@ class GeneralWindows:
             collect(value, timestamp)
 
     def _load(self, contents: Any) -> list[Any] | None:
-        """Return the accumulators of a window, ``None`` where it has none."""
+        """Return the accumulators of a window, ``None`` if it has none."""
         value = contents.value()
         if value is None or self._single is None:
             return value  # type: ignore[no-any-return]
@@ -220,7 +220,7 @@ class GeneralWindows:
             self._delete(time)
 
     def _clean_up(self, window: Any, contents: Any) -> None:
-        """Remove everything that a window has."""
+        """Remove all state of a window."""
         contents.clear()
         triggering = self._triggering
         triggering.current = window
@@ -319,7 +319,7 @@ class GeneralWindows:
 
 
 def _place(pairs: list[Any], window: tuple[Any, ...]) -> int | None:
-    """Return where a window stands among those in flight."""
+    """Return the index of a window among those in flight."""
     at = bisect_left(pairs, (window,))
     return at if at < len(pairs) and pairs[at][0] == window else None
 

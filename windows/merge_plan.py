@@ -1,4 +1,4 @@
-"""Merging of windows as a plan: which windows become one, and under which namespace their state goes on. Pure.
+"""Merging of windows as a plan: the merged windows, and the namespace of their state. Pure.
 
 Source: Flink's ``TimeWindow.mergeWindows`` and ``MergingWindowSet``. A merged window keeps its state under the window
 that it started as, its *state window*, so that growing by one element moves no state.
@@ -21,10 +21,10 @@ class Merge:
     """One merge of windows that are in flight.
 
     Attributes:
-        result: The window that they become.
-        merged: The windows that they were, without the added one.
-        state_window: Under which the state of the result is kept: the state window of the first of them.
-        merged_state_windows: Those whose state moves there.
+        result: The merged window.
+        merged: The windows before, without the added one.
+        state_window: The namespace of the result's state: the state window of the first of them.
+        merged_state_windows: The state windows whose state moves there.
     """
 
     result: Any
@@ -35,12 +35,12 @@ class Merge:
 
 @attrs.frozen
 class MergePlan:
-    """What adding a window does.
+    """The effect of adding a window.
 
     Attributes:
         window: The window that the added one ended up in.
         state_windows: The windows in flight after it, each with its state window.
-        merges: Merges to carry out. Empty where the added window is new, or lies inside one that is there.
+        merges: Merges to carry out. Empty if the added window is new, or inside an existing one.
     """
 
     window: Any
@@ -49,7 +49,7 @@ class MergePlan:
 
 
 def merge_time_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
-    """Tell which windows overlap or touch.
+    """Return the windows that overlap or touch, merged.
 
     Returns:
         Pairs of a covering window and the two or more windows that it covers, by start.
@@ -69,12 +69,12 @@ def plan_merge(
     added: W,
     merge_windows: Callable[[Iterable[Any]], Iterable[tuple[Any, list[Any]]]] = merge_time_windows,
 ) -> MergePlan:
-    """Plan what adding a window to those in flight does.
+    """Plan the addition of a window to those in flight.
 
     Args:
         in_flight: Windows in flight, each with its state window. Not changed.
         added: The window to add.
-        merge_windows: The assigner's rule: which windows become which.
+        merge_windows: The assigner's rule of merging.
     """
     state_windows: dict[Any, Any] = dict(in_flight)
     if added in state_windows:

@@ -1,8 +1,8 @@
 """Session windows with the default trigger, aggregated: all open sessions of a key in one value of state.
 
 State ``sessions_<number of aggregates>``: a flat list, per open session, by start: its start, its end, the time for
-which its timer is set, and the accumulators. A session that grows leaves its timer where it is: when that fires too
-early it is set again for the end that it has by then. So an element that continues a session costs no timer.
+which its timer is set, and the accumulators. A session that grows does not move its timer: a timer that fires too early
+is set again for the current end. So an element that continues a session costs no timer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PackedSessions:
     """The logic of one task.
 
     Args:
-        definition: What to do; its assigner is one of `SessionWindows`.
-        context: Gives the state.
+        definition: The operator; its assigner is one of `SessionWindows`.
+        context: Binds the state.
     """
 
     def __init__(self, definition: Definition, context: OpenContext) -> None:
@@ -50,8 +50,8 @@ class PackedSessions:
     def _quick_process(self) -> Callable[[Any, Context], None]:
         """Add an element, with the most frequent case first: without lateness, the key's last session goes on.
 
-        Then nothing else can change: sessions that are open are not late, earlier ones end before the last one starts,
-        and the session's timer stands at or before its end.
+        Then nothing else can change: open sessions are not late, earlier ones end before the last one starts, and the
+        session's timer is at or before its end.
         """
         value, update, add = self._state.value, self._state.update, self._cells.add
         first, end_of, cells_of = -self._stride, _END - self._stride, _CELLS - self._stride
@@ -166,7 +166,7 @@ class PackedSessions:
         """Return the positions of the sessions whose timer is set for this time, the last first.
 
         It was set for the last time that the session had then, or that and the lateness; sessions only grow. So the
-        session holds one of the two, unless the lateness was another one then, or cleanup was cut at the end of time.
+        session holds one of the two, unless the lateness has changed since, or cleanup was cut at the end of time.
         """
         stride = self._stride
         holder = self._first_from(sessions, timer + 1)

@@ -1,11 +1,11 @@
 """Tumbling and hopping windows with the default trigger, aggregated: all open slices of a key in one value of state.
 
 A *slice* is a stretch of time between two neighbouring starts or ends of windows. An element is added to its one slice,
-however many windows hold it; a window that fires merges its slices. For tumbling windows the slice is the window.
+however many windows contain it; a window that fires merges its slices. For tumbling windows the slice is the window.
 
 State ``panes_<number of aggregates>``: a flat list, per open slice its start and the accumulators. A timer is set when
-a slice opens, for the next end of a window that holds it; each firing sets the next. So an element costs a look at the
-key's last slice, and no timer. With allowed lateness a slice stays until its last window is cleaned up.
+a slice opens, for the next end of a window that contains it; each firing sets the next. So an element costs a read of
+the key's last slice, and no timer. With allowed lateness a slice stays until its last window is cleaned up.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PaneWindows:
     """The logic of one task.
 
     Args:
-        definition: What to do; its assigner is one of `HoppingWindows`.
-        context: Gives the state.
+        definition: The operator; its assigner is one of `HoppingWindows`.
+        context: Binds the state.
     """
 
     def __init__(self, definition: Definition, context: OpenContext) -> None:
@@ -84,7 +84,7 @@ class PaneWindows:
             self._fire_again(start, panes, ctx)
 
     def _fire_again(self, start: int, panes: list[Any], ctx: Context) -> None:
-        """Fire the windows of a slice that the watermark has passed and that are still there, the latest first."""
+        """Fire the windows of a slice that the watermark has passed and that still exist, the latest first."""
         size, clock, first = self._size, ctx.timer_service().current_watermark(), self._first_window(start)
         window = min(self._floor(start), self._floor(clock + 1 - size))
         while window >= first and window + size - 1 + self._lateness > clock:
@@ -94,9 +94,10 @@ class PaneWindows:
             window -= self._slide
 
     def _ends_now(self, start: int, now: int, element: Any, timestamp: int | None, ctx: Context) -> bool:
-        """Tell whether a window in processing time is in its last millisecond, when it fires again with each element.
+        """Return whether a window in processing time is in its last millisecond, when it fires again with each element.
 
-        So it is with windows kept one by one, whose state is gone by then. Whether no other window holds the slice.
+        The same holds for windows kept one by one, whose state is removed then. Also return whether no other window
+        contains the slice.
         """
         window = self._first_window(start)
         if window + self._size - 1 != now:
@@ -130,14 +131,14 @@ class PaneWindows:
         return panes
 
     def _give_up(self, element: Any, time: int, ctx: Context) -> None:
-        """Return an element without a window: to the side output if it is late, and not between two windows."""
+        """Route an element without a window to the side output if it is late, and not between two windows."""
         if self._event_time and time + self._lateness <= ctx.timer_service().current_watermark():
             divert(element, self._late_tag, ctx)
 
     # Timers -----------------------------------------------------------------------------------------------------
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
-        """Return the end or the cleanup of windows."""
+        """Handle the end or the cleanup of windows."""
         panes = self._state.value()
         if panes is None:
             return None
@@ -180,7 +181,7 @@ class PaneWindows:
         return None
 
     def _fire_last(self, ctx: OnTimerContext) -> None:
-        """Return the end of time: all windows that are cut there, and the cleanup of everything."""
+        """Handle the end of time: fire all windows that are cut there, and clean up everything."""
         panes, size = self._state.value(), self._size
         window = self._floor(MAX_TIMESTAMP)
         earlier = window
@@ -211,7 +212,7 @@ class PaneWindows:
         return self._emission.of_bounds(ctx.get_current_key(), window, end, merged, first)
 
     def _find(self, panes: list[Any], start: int) -> int:
-        """Return where the accumulators of a slice are, 0 if there is no such slice."""
+        """Return the position of a slice's accumulators, 0 if there is no such slice."""
         for at in range(0, len(panes), self._stride):
             if panes[at] == start:
                 return at + 1
@@ -222,7 +223,7 @@ class PaneWindows:
         return time - (time - self._offset) % self._slide
 
     def _first_window(self, start: int) -> int:
-        """Return the start of the earliest window that holds the slice at ``start``."""
+        """Return the start of the earliest window that contains the slice at ``start``."""
         earliest = start + self._span - self._size
         return earliest + (self._offset - earliest) % self._slide
 

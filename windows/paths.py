@@ -1,7 +1,7 @@
-"""Why windows and aggregates have to be computed row by row, where they cannot be over whole columns.
+"""The reasons why windows and aggregates are computed row by row and not over whole columns.
 
-The vectorized path computes what the row path does, for definitions whose results do not depend on the order of
-elements and whose aggregates are of a known algebra. `row_reason` says why a definition has to be run row by row.
+The vectorized path has the results of the row path, for definitions whose results do not depend on the order of
+elements and whose aggregates have a known algebra.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def row_reason(
     keys: tuple[str, ...],
     order: str,
 ) -> str | None:
-    """Say why a definition has to be run row by row; ``None`` where whole columns do.
+    """Return the reason why a definition has to run row by row; ``None`` if whole columns are possible.
 
     Args:
         definition: The definition.
-        columns: Types of the input's columns; ``None`` where they are not known.
-        keys: The key's columns; none where the key is a function.
+        columns: Types of the input's columns; ``None`` if they are not known.
+        keys: The key's columns; empty if the key is a function.
         order: Order of the rows of a batch.
     """
     assigner = definition.assigner
@@ -92,12 +92,12 @@ def row_reason(
 def columns_reason(
     aggregates: Iterable[AnyAggregate], columns: Mapping[str, str | None] | None, keys: tuple[str, ...]
 ) -> str | None:
-    """Say why aggregates by these keys cannot be computed over whole columns; ``None`` where they can.
+    """Return the reason why aggregates by these keys cannot be computed over whole columns; ``None`` if they can.
 
     Args:
         aggregates: The aggregates.
-        columns: Types of the input's columns; ``None`` where they are not known.
-        keys: The key's columns; none where the key is a function.
+        columns: Types of the input's columns; ``None`` if they are not known.
+        keys: The key's columns; empty if the key is a function.
     """
     if not keys:
         return "the stream is keyed by a function"
@@ -116,7 +116,7 @@ def columns_reason(
 
 
 def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]) -> str | None:
-    """Say why an aggregate cannot be computed over whole columns."""
+    """Return the reason why an aggregate cannot be computed over whole columns."""
     algebra = aggregate.algebra() if type(aggregate) in (*_TYPES, Count) else None
     if algebra is None or (algebra.column is None and type(aggregate) is not Count):
         return f"{aggregate!r} is not a built-in aggregate of a column"

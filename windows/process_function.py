@@ -1,4 +1,4 @@
-"""What users write to process the contents of a window.
+"""Functions over the contents of a window, to subclass.
 
 Source: Flink's ``ProcessWindowFunction``; method names are PyFlink's.
 """
@@ -12,10 +12,10 @@ from keyed import OpenContext, OutputTag
 
 
 class ProcessWindowContext(Protocol):
-    """What a window function gets beside the key and the elements."""
+    """Context of a window function: window, clocks, state and side outputs."""
 
     def window(self) -> Any:
-        """Return the window: a `TimeWindow`, a `GlobalWindow` or one of the assigner's own."""
+        """Return the window: a `TimeWindow`, a `GlobalWindow` or the assigner's own kind."""
 
     def current_watermark(self) -> int:
         """Return the watermark, milliseconds."""
@@ -29,7 +29,7 @@ class ProcessWindowContext(Protocol):
         Clear it in ``clear``.
 
         Raises:
-            StateAccessError: The windows merge; what would its state be?
+            StateAccessError: The windows merge, so there is no state per window.
         """
 
     def global_state(self, descriptor: Any) -> Any:
@@ -42,7 +42,8 @@ class ProcessWindowContext(Protocol):
 class ProcessWindowFunction:
     """A function over the elements of a window. State is declared by class attributes, as in `KeyedProcessFunction`.
 
-    The same declaration serves ``context.window_state`` and ``context.global_state``; the two do not share values.
+    A declaration can be used for ``context.window_state`` and for ``context.global_state``; the two do not share
+    values.
     """
 
     def __repr__(self) -> str:
@@ -57,8 +58,7 @@ class ProcessWindowFunction:
         Args:
             key: The key.
             context: Window, clocks, state and side outputs.
-            elements: The elements in the order in which they came, at least one; where an aggregate is combined with
-                this function, exactly its result.
+            elements: The elements in order of arrival, at least one; with an aggregate, exactly its result.
 
         Returns:
             An iterable of outputs (write it as a generator), or ``None``. They get the window's last timestamp.
@@ -66,7 +66,7 @@ class ProcessWindowFunction:
         raise NotImplementedError(f"{type(self).__name__} does not define process")
 
     def clear(self, context: ProcessWindowContext) -> None:
-        """Clear what is in ``context.window_state``; called when the window is cleaned up."""
+        """Clear ``context.window_state``; called when the window is cleaned up."""
 
     def close(self) -> None:
         """Release what `open` took; called once per task after its last window."""

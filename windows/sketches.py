@@ -1,10 +1,10 @@
 """Approximate number of distinct values in bounded space: HyperLogLog.
 
 Registers are updated as in Flajolet et al. (2007); the estimate is Ertl's improved one ("New cardinality estimation
-algorithms for HyperLogLog sketches", 2017, algorithm 6), which needs no correction tables and is good from zero on.
+algorithms for HyperLogLog sketches", 2017, algorithm 6), which needs no correction tables and is accurate from zero on.
 With precision p the relative standard error is 1.04 / √(2^p): 1.6 % for p = 12.
 
-Values hash equal where they are equal across int, float and decimal (1, 1.0 and Decimal(1)). Hash: xxh64 with seed 0 of
+Equal values of int, float and decimal have equal hashes (1, 1.0 and Decimal(1)). Hash: xxh64 with seed 0 of
 a tag byte and the value: ``s`` UTF-8 text, ``b`` bytes, ``i`` decimal text of a whole number, ``f`` float64 big-endian,
 ``t`` microseconds since the epoch of an aware datetime as text, ``p`` bool as ``0`` or ``1``, ``r`` the values of a
 tuple each as length and hash input, and ``o`` type name and text of anything else that is plain data.

@@ -1,4 +1,4 @@
-"""Windowed streams: what ``stream.key_by(...).window(assigner)`` returns, and what builds the window operator."""
+"""Windowed streams, returned by ``stream.key_by(...).window(assigner)``, which build the window operator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _NoOperation(DefinitionError, AttributeError):
 
 
 class WindowOptions(OperatorOptions, total=False):
-    """Keywords of the methods that make a window operator."""
+    """Keywords of the methods that build a window operator."""
 
     output: Any
     name: str | None
@@ -103,7 +103,7 @@ class WindowedStream:
         return attrs.evolve(self, trigger=trigger)
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
-        """Take elements out with ``evictor`` when a window fires. All elements of the window are kept then."""
+        """Remove elements with ``evictor`` when a window fires. The window then keeps all elements."""
         _no_class("evictor", evictor)
         return attrs.evolve(self, evictor=evictor)
 
@@ -122,7 +122,7 @@ class WindowedStream:
     def close_when_idle(self, timeout: Duration) -> WindowedStream:
         """Close a window, as its end would, when no element came to it for ``timeout`` of processing time.
 
-        For streams that may fall silent: their watermark stands still, and so would open windows.
+        For streams that may be silent: their watermark does not move, so windows would stay open.
 
         Raises:
             DefinitionError: It is below 1 ms.
@@ -130,18 +130,18 @@ class WindowedStream:
         return attrs.evolve(self, idle_ms=milliseconds_of(timeout, "timeout", least=1))
 
     def element_type(self, type: Any) -> WindowedStream:
-        """Declare the elements' type for the codec, where windows keep what is neither rows nor plain data."""
+        """Declare the elements' type for the codec, if windows keep elements that are neither rows nor plain data."""
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
         """Choose how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
 
-        By default it is whole columns where the definition allows it; `keyed.Output.explain` says which and why.
-        Results are the same. A checkpoint goes on with the path that it was started with: another one is refused
+        The default is whole columns if the definition allows it; `keyed.Output.explain` shows the path and the reason.
+        Results are the same. A checkpoint keeps the path that it was started with: another one is refused
         (`keyed.errors.StateSchemaChanged`).
 
         Raises:
-            DefinitionError: It is none of the three.
+            DefinitionError: ``path`` is none of the three.
         """
         check_path(path)
         return attrs.evolve(self, path=path)
@@ -155,12 +155,12 @@ class WindowedStream:
         type: Any = None,
         **options: Unpack[WindowOptions],
     ) -> Output:
-        """Combine the elements of each window to one of their kind.
+        """Combine the elements of each window into one of the same type.
 
         Args:
             reduce: ``(current, element) -> new``, associative.
             process: Gets the reduced element; without it that is the output.
-            type: Type of the elements for the codec, where they are neither rows nor plain data.
+            type: Type of the elements for the codec, if they are neither rows nor plain data.
             options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
 
         Raises:
@@ -183,7 +183,7 @@ class WindowedStream:
 
         ``aggregate(Sum("amount"))`` outputs the sum. ``aggregate(orders=Count(), revenue=Sum("amount"))`` outputs rows:
         the key's columns, ``window_start`` and ``window_end``, ``orders`` and ``revenue``. Their types follow from the
-        input's columns; the window's bounds are milliseconds, or timestamps where ``output`` says so.
+        input's columns; the window's bounds are milliseconds, or timestamps if ``output`` declares them so.
 
         A keyword is the name of a column. Beside an aggregate or a dict of them it is an option, as in
         ``KeyedStream.process``: ``aggregate({"orders": Count()}, output=..., name=..., parallelism=..., order=...,
@@ -191,7 +191,7 @@ class WindowedStream:
 
         Args:
             aggregate: One aggregate, or a dict of them by column name.
-            process: Gets the aggregate's result (named aggregates: one row of them); what it yields is the output.
+            process: Gets the aggregate's result (named aggregates: one row of them) and yields the outputs.
             named: Aggregates by column name, or options.
 
         Raises:
@@ -229,7 +229,7 @@ class WindowedStream:
         process: ProcessWindowFunction,
         **options: Unpack[WindowOptions],
     ) -> Output:
-        """Give all elements of each window to a function. The window keeps them all.
+        """Call a function with all elements of each window. The window keeps them all.
 
         Args:
             process: The function.
@@ -280,7 +280,7 @@ class WindowedStream:
         return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 
     def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
-        """Check what was asked for."""
+        """Validate the definition."""
         assigner, open_slices = self.assigner, 0
         if isinstance(assigner, HoppingWindows) and assigner.event_time:
             # So many more slices are open because the watermark stays behind.

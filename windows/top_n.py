@@ -22,19 +22,18 @@ class TopN(VectorizedFunction):
 
     For the results of windows, keyed by their bounds: ``counts.key_by("window_start", "window_end").process(TopN(10,
     by="count", item="item", columns=WindowCount), output=Ranked)``. Rows wait until the watermark reaches their
-    timestamps, which is when no other row of the window can be missing, and are ranked together then: by ``by``
-    descending (null last), those with equal values by ``item`` ascending. A row replaces one of the same key and item
-    that still waits.
+    timestamps, when the window is complete, and are then ranked together: by ``by`` descending (null last), those with
+    equal values by ``item`` ascending. A row replaces one of the same key and item that still waits.
 
-    Rows without a timestamp, as results of processing-time windows are, do not wait: those that come in one batch are
-    ranked together, and all results of such a window come in one batch. Their ranks have no timestamp either.
+    Rows without a timestamp, such as results of processing-time windows, do not wait: those of one batch are ranked
+    together, and all results of such a window come in one batch. Their ranks have no timestamp either.
 
-    Outputs have all columns of the rows and ``rank``, as far as the declared output names them.
+    Outputs have the columns of the rows and ``rank`` that the declared output names.
 
     Args:
-        n: How many rows of a key, at least 1.
+        n: Number of rows of a key, at least 1.
         by: The column whose greatest values come first.
-        item: The column that tells the rows of a key apart.
+        item: The column that identifies a row of a key.
         columns: The input's columns: a DDL string, ``StructType``, attrs class or dataclass.
         keys: The key's columns.
 
@@ -116,7 +115,7 @@ class TopN(VectorizedFunction):
 
 
 def _times(table: pa.Table) -> Any:
-    """Return the timestamps of rows; where there is none, the least, at which nothing waits."""
+    """Return the timestamps of rows; for a missing one the least, so that the row does not wait."""
     import pyarrow as pa
 
     if TIMESTAMP_COLUMN not in table.column_names:

@@ -1,7 +1,7 @@
-"""Triggers: when a window gives out its result, and when it forgets its contents.
+"""Triggers: they decide when a window emits its result, and when its contents are removed.
 
 Source: Flink's ``Trigger`` and its implementations; method names are PyFlink's. A trigger object is shared by all keys
-and windows: what it remembers per window is declared as state on the trigger (an attribute that is a `ValueState`,
+and windows: its memory per window is declared as state on the trigger (an attribute that is a `ValueState`,
 `ListState` or `ReducingState`) and reached through ``ctx.get_partitioned_state(self.attribute)``.
 """
 
@@ -19,7 +19,7 @@ from keyed.windows.window import Duration
 
 
 class TriggerResult(enum.Enum):
-    """What is done with a window after a call of its trigger: (give out its result, forget its contents)."""
+    """The action on a window after a call of its trigger: (emit its result, remove its contents)."""
 
     CONTINUE = (False, False)
     FIRE = (True, False)
@@ -32,7 +32,7 @@ class TriggerResult(enum.Enum):
 
 
 class TriggerContext(Protocol):
-    """What a trigger can do, for the current key and window."""
+    """Clocks, timers and state of a trigger, for the current key and window."""
 
     def get_current_watermark(self) -> int:
         """Return the watermark, milliseconds."""
@@ -57,14 +57,14 @@ class TriggerContext(Protocol):
 
 
 class OnMergeContext(TriggerContext, Protocol):
-    """What a trigger can do while windows merge."""
+    """Context of a trigger while windows merge."""
 
     def merge_partitioned_state(self, descriptor: Any) -> None:
         """Merge the state of the merged windows into that of the new one (`ReducingState` and `ListState`)."""
 
 
 class Trigger:
-    """Decides when a window fires. Subclass it for triggers of your own.
+    """Decides when a window fires. Subclass it for your own triggers.
 
     All methods are called with the window's key current. Timers belong to the window for which they were set.
     """
@@ -89,7 +89,7 @@ class Trigger:
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Tell whether the trigger can be used with windows that merge: by default if it defines `on_merge`."""
+        """Return whether the trigger can be used with windows that merge: by default if it defines `on_merge`."""
         return type(self).on_merge is not Trigger.on_merge
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -97,7 +97,7 @@ class Trigger:
         raise DefinitionError(f"{type(self).__name__} does not support merging windows; define on_merge")
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Delete the timers that were set and the state; called when the window goes away."""
+        """Delete the timers that were set and the state; called when the window is removed."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -212,7 +212,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires at every multiple of an interval of processing time until the window's end, and there.
 
-    A window that is still there after its end by this clock, as one in event time may be, fires at the next multiple
+    A window that still exists after its end by this clock, as in event time, fires at the next multiple
     after an element (Flink's FLINK-35069).
     """
 
@@ -254,7 +254,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
 
 class CountTrigger(Trigger):
-    """Fires whenever a window got a number of elements."""
+    """Fires whenever a window has received a number of elements."""
 
     def __init__(self, max_count: int) -> None:
         if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 1:
@@ -300,7 +300,7 @@ class NeverTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Fires when another trigger fires, and forgets the window's contents each time."""
+    """Fires when another trigger fires, and removes the window's contents each time."""
 
     def __init__(self, nested: Trigger) -> None:
         self.nested = _trigger(nested)
@@ -361,8 +361,8 @@ class ProcessingTimeoutTrigger(Trigger):
         Args:
             nested: The other trigger.
             timeout: At least 1 ms.
-            reset_timer_on_new_record: Whether each element starts the timeout anew; otherwise the first one does.
-            should_clear_on_timeout: Whether the nested trigger is cleared at a timeout.
+            reset_timer_on_new_record: Each element restarts the timeout; otherwise only the first one starts it.
+            should_clear_on_timeout: Clear the nested trigger at a timeout.
 
         Raises:
             DefinitionError: ``nested`` is not a trigger, or the timeout below 1 ms.

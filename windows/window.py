@@ -1,7 +1,7 @@
-"""Windows: what an assigner assigns elements to.
+"""Windows: the values that an assigner assigns to elements.
 
 A window is a named tuple, so that ``tuple(window)`` can be a namespace of state and part of a timer's name, and
-``type(window)(*name)`` gives the window back. Source: Flink's ``TimeWindow`` and ``GlobalWindow``.
+``type(window)(*name)`` restores the window. Source: Flink's ``TimeWindow`` and ``GlobalWindow``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Duration = int | timedelta
 
 
 class Window(Protocol):
-    """What the window operator needs of a window: that it is a tuple of encodable values, and an end."""
+    """Protocol of a window: a tuple of encodable values with an end."""
 
     def max_timestamp(self) -> int:
-        """Return the last timestamp that belongs to the window; timers and results of the window stand at it."""
+        """Return the last timestamp that belongs to the window; timers and results of the window have this time."""
 
 
 class TimeWindow(NamedTuple):
@@ -38,11 +38,11 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Tell whether the windows overlap or touch; such sessions merge."""
+        """Return whether the windows overlap or touch; such sessions merge."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """Return the smallest window that holds both."""
+        """Return the smallest window that contains both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
 
@@ -55,7 +55,7 @@ class GlobalWindow(NamedTuple):
 
 
 def window_start(timestamp: int, offset_ms: int, size_ms: int) -> int:
-    """Return the start of the window that holds ``timestamp``; windows start at ``offset_ms`` modulo ``size_ms``.
+    """Return the start of the window that contains ``timestamp``; windows start at ``offset_ms`` modulo ``size_ms``.
 
     Flink's ``TimeWindow.getWindowStartWithOffset``; the remainder is never negative, so times before 1970 are right.
     """

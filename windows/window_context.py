@@ -1,4 +1,4 @@
-"""The contexts that triggers, evictors and window functions see, over the context of the keyed function.
+"""The contexts of triggers, evictors and window functions, over the context of the keyed function.
 
 One object serves a task. The operator sets ``ctx`` and ``current`` before each call: the context of the keyed
 function, whose key is current, and the window.
@@ -104,10 +104,10 @@ class WindowContext(_Context):
 
 
 class TimerContext(_Context):
-    """`keyed.windows.OnMergeContext` for one task; also what evictors get.
+    """`keyed.windows.OnMergeContext` for one task; also the context of evictors.
 
-    A timer of a window is named (time, *window), so that each window has its own at each time, as in Flink. The global
-    window is alone with its key: its timers need no name, which is cheaper.
+    A timer of a window is named (time, *window), so that each window has its own at each time, as in Flink. A key has
+    only one global window, so its timers need no name, which is cheaper.
     """
 
     def __init__(self, definition: Definition, context: OpenContext) -> None:

@@ -22,7 +22,7 @@ _LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sess
 
 
 class OperatorParts(TypedDict, total=False):
-    """What a window operator is made of, beside its assigner."""
+    """The parts of a window operator, beside its assigner."""
 
     trigger: Trigger | None
     evictor: Evictor | None
@@ -44,19 +44,19 @@ class WindowOperator(KeyedProcessFunction):
     for all of its windows goes to ``late_tag``. Outputs carry the timestamp ``end - 1``.
 
     Args:
-        assigner: Which windows an element belongs to.
-        trigger: When they fire; by default the assigner's.
-        evictor: Which elements are taken out before or after.
-        aggregate: What is kept instead of the elements: one aggregate (its result is the output), or a dict of them by
+        assigner: Assigns windows to elements.
+        trigger: Decides when they fire; by default the assigner's.
+        evictor: Removes elements before or after.
+        aggregate: Kept instead of the elements: one aggregate (its result is the output), or a dict of them by
             column name (the output is a row of key, window and results).
-        process: A function over the window: of its elements, or of the aggregate's result.
-        allowed_lateness_ms: How long after its end a window still takes elements, and fires again for each.
+        process: A function over the window's elements, or over the aggregate's result.
+        allowed_lateness_ms: Time after its end in which a window accepts elements, and fires again for each.
         late_tag: Side output for late elements; without it they are dropped.
-        idle_timeout_ms: Closes a window when it got no element for so long in processing time, though the watermark
-            has not reached its end: it fires and its state is removed. An element that comes later opens it anew.
+        idle_timeout_ms: Closes a window that got no element for this long in processing time, although the watermark
+        has not reached its end: it fires and its state is removed. A later element opens it again.
         key_names: Names of the key's columns, for rows.
-        timestamps: Whether ``window_start`` and ``window_end`` of rows are aware datetimes, not milliseconds.
-        element_type: Type of the elements for the codec, where they are kept; plain data and rows need none.
+        timestamps: ``window_start`` and ``window_end`` of rows are aware datetimes, not milliseconds.
+        element_type: Type of the elements for the codec, if they are kept; plain data and rows need none.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
@@ -68,7 +68,7 @@ class WindowOperator(KeyedProcessFunction):
 
     @classmethod
     def of(cls, definition: Definition) -> WindowOperator:
-        """Make the operator of a definition that is checked already."""
+        """Build the operator of a validated definition."""
         made = cls.__new__(cls)
         made.definition = definition
         return made
@@ -83,7 +83,7 @@ class WindowOperator(KeyedProcessFunction):
 
     @property
     def known_side_outputs(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        """The side output of late rows; ``None`` where a window function may have others."""
+        """The side output of late rows; ``None`` if a window function may have others."""
         return self.definition.known_side_outputs
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class WindowOperator(KeyedProcessFunction):
 
     @property
     def explanation(self) -> str:
-        """How the windows are computed and kept, for `keyed.Output.explain`."""
+        """The path and layout of the windows with their reasons, for `keyed.Output.explain`."""
         definition = self.definition
         if definition.layout_reason is None:
             kept = f"one value of state per key ({definition.layout})"

@@ -1,13 +1,13 @@
 """Joins: library code on the public names of `keyed`, as a third party could write it.
 
 - Joins of two connected streams, functions for ``left.connect(right).key_by(...).process(IntervalJoin(...), output)``:
-  `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. What comes out
-  of a pair is what a function makes of it, ``join(left, right)``, in which a side that has no partner is ``None``;
-  ``None`` as the result emits nothing. An interval join also takes a `ProcessJoinFunction`. `pairs`: what these share.
-- Of those by event time a form over whole columns, which is taken by itself where it can be: `interval_columns`,
-  `as_of_columns`, `window_columns`; `join_path` decides, `column_join` and `matching` are what they share.
-- `lookups`: rows enriched by an external function, which is asked for many keys at once. `async_lookup`: such a
-  function whose calls run beside one another.
+  `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. The output of
+  a pair is the result of a function, ``join(left, right)``, with ``None`` for a missing partner; ``None`` as the result
+  emits nothing. An interval join also takes a `ProcessJoinFunction`. `pairs`: their common parts.
+- The joins by event time also over whole columns, which is used if possible: `interval_columns`,
+  `as_of_columns`, `window_columns`; `join_path` decides, `column_join` and `matching` are their common parts.
+- `lookups`: rows enriched by an external function, which is called with many keys at once. `async_lookup`: such a
+  function with concurrent calls.
 """
 
 from keyed.joins.as_of import AsOfJoin

@@ -18,20 +18,20 @@ from keyed.vectorized import VectorizedFunction
 class AsOfJoin(TimedJoin):
     """Joins each left element with the last right one of its key whose time is not later, as ``pandas.merge_asof``.
 
-    A left element comes out when the watermark has passed its time, and with it all right ones that count; left ones of
-    a key come out by time. Of right elements of one time the one that came last counts. A late left element is not
-    joined. A late right one counts for the left ones that have not come out.
+    A left element is emitted when the watermark has passed its time, and so all its candidates on the right; left ones
+    of a key are emitted in order of time. Of right elements of one time the one that arrived last counts. A late left
+    element is not joined. A late right one counts for left ones that were not emitted yet.
 
     Of the right side a key keeps the last element that the watermark has passed, and those after it.
 
     Args:
-        join: Makes the output of a pair; a left element without a partner has ``None``.
-        tolerance: How much older the right element may be: milliseconds or a `timedelta`; by default any.
-        allow_exact_matches: Whether a right element of the same time counts.
+        join: Returns the output of a pair; a left element without a partner has ``None``.
+        tolerance: Maximal age of the right element: milliseconds or a `timedelta`; by default any.
+        allow_exact_matches: A right element of the same time counts.
         how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
-            checkpoint goes on with the path that it was begun with.
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
+        the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.

@@ -15,15 +15,15 @@ from keyed.vectorized import BatchContext
 
 
 class AsOfColumns(ColumnJoin):
-    """Does what an `AsOfJoin` does. Left rows come out by time.
+    """An `AsOfJoin` over whole columns. Left rows are emitted in order of time.
 
-    Right rows that the watermark has passed are in a table of their own, with one row a key: the last.
+    Right rows that the watermark has passed are in a separate table with one row per key: the last.
 
     Args:
-        plan: What it is made for.
-        pairs: What it makes of pairs.
-        tolerance_ms: How much older the right row may be; ``None`` for any.
-        exact: Whether one of the same time counts.
+        plan: The streams and the output.
+        pairs: Makes the output of a pair.
+        tolerance_ms: Maximal age of the right row; ``None`` for any.
+        exact: One of the same time counts.
     """
 
     def __init__(self, plan: JoinPlan, pairs: Pairing, tolerance_ms: int | None, *, exact: bool) -> None:

@@ -1,4 +1,4 @@
-"""Asynchronous look-ups: calls that run beside one another, bounded in number and time (Flink's async I/O)."""
+"""Asynchronous look-ups: concurrent calls, limited in number and time (Flink's async I/O)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Loop:
-    """The event loop of this process, in a thread of its own: a program may be running one already (a notebook does).
+    """The event loop of this process, in its own thread, because the main thread may already run one (in a notebook).
 
-    It is there from the first call on, and all look-ups of the process share it, however many copies of them Spark's
-    tasks have made. It ends with the process; a forked one starts its own.
+    It starts with the first call, and all look-ups of the process share it, including all copies in Spark's tasks. It
+    ends with the process; a forked one starts its own.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class _Loop:
         self._ended: Future[None] = Future()
 
     def run(self, calls: Coroutine[Any, Any, V]) -> V:
-        """Run a coroutine to its end. It is cancelled if the wait for it is broken off.
+        """Run a coroutine to its end. It is cancelled if the wait for it is interrupted.
 
         Raises:
-            DefinitionError: It is called in the thread of the loop, which would wait for itself.
-            StateAccessError: The loop ended meanwhile; its cause is the error that it ended with.
+            DefinitionError: It is called in the thread of the loop, which would block on itself.
+            StateAccessError: The loop ended meanwhile; its cause is the error that ended it.
         """
         with self._lock:
             if threading.current_thread() is self._thread:
@@ -83,7 +83,7 @@ class _Loop:
         self._loop, self._thread, self._ended = loop, thread, ended
 
     def _serve(self, loop: asyncio.AbstractEventLoop, ended: Future[None]) -> None:
-        """Run the loop until `close` stops it, or a function does: by ``loop.stop()``, or by leaving the program."""
+        """Run the loop until `close` stops it, or a function does: by ``loop.stop()``, or by exiting the program."""
         error: BaseException | None = None
         try:
             loop.run_forever()
@@ -124,7 +124,7 @@ class _Loop:
 
 
 def _has_result(call: Future[Any]) -> bool:
-    """Whether a call gave something, or failed by itself."""
+    """Return whether a call returned, or raised its own error."""
     return call.done() and not call.cancelled() and isinstance(call.exception(), Exception | None)
 
 
@@ -132,23 +132,23 @@ _LOOP = _Loop()
 
 
 class AsyncLookup(Generic[K, V]):
-    """Looks keys up with a coroutine, many at a time: what Flink has as ``AsyncDataStream.orderedWait``.
+    """Looks keys up with a coroutine, many at a time (Flink's ``AsyncDataStream.orderedWait``).
 
-    Make it once, in the program, and call it where a function has the keys of a batch: in ``process_batch`` of a
-    `keyed.vectorized.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all are there, so
-    nothing is under way when a batch is committed: a batch that fails is run again whole, with all its look-ups. What
-    the function changes elsewhere is therefore done once or more often, and what it gives may differ from the first
-    time. Results that are kept in state, as `lookup_join` does, are not asked for again once their batch is committed.
+    Create it once, in the program, and call it in a function that has the keys of a batch: in ``process_batch`` of a
+    `keyed.vectorized.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all results are
+    there, so no call is pending when a batch is committed. A batch that fails is run again with all its look-ups: side
+    effects of the function happen at least once, and its results may differ from the first attempt. Results that are
+    kept in state, as by `lookup_join`, are not requested again once their batch is committed.
 
     Args:
-        function: ``async def function(key)``, gives what belongs to the key. All calls of a process run in one event
-            loop, which all copies of the object share, so clients may be kept. Make a client in the first call, because
-            the object is sent to workers before that; and in a module that the function imports, because on Spark each
-            task gets a copy of the function itself and of what it holds.
+        function: ``async def function(key)``, returns the value of a key. All calls of a process run in one event loop,
+        which all copies of the object share, so they can share a client. Create a client in the first call, because the
+        object is sent to workers before that; and in a module that the function imports, because on Spark each task
+        gets a copy of the function itself and of the objects it holds.
         concurrency: Calls that run at a time, at most.
-        timeout: How long one call may take, in milliseconds or as a `timedelta`; ``None`` for ever.
-        retries: How often a call that failed, or took too long, is made again.
-        pause: Time before the first of these; it doubles with each.
+        timeout: Maximal duration of one call, in milliseconds or as a `timedelta`; ``None`` for ever.
+        retries: Number of further attempts after a call failed, or took too long.
+        pause: Time before the first of them; it doubles with each.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -179,11 +179,11 @@ class AsyncLookup(Generic[K, V]):
         return f"AsyncLookup({getattr(self._function, '__name__', self._function)!s}, concurrency={self._concurrency})"
 
     def __call__(self, keys: Iterable[K]) -> dict[K, V]:
-        """Look keys up, each once however often it is there, and return what was found, in their order.
+        """Look keys up, each once even if it is repeated, and return the results in their order.
 
         Raises:
-            Exception: What the last attempt for a key raised, with a note of the key; `TimeoutError`, which names the
-                key, if it took too long. The other calls are cancelled.
+            Exception: The error of the last attempt for a key, with the key as a note; `TimeoutError`, which names the
+            key, if it took too long. The other calls are cancelled.
         """
         wanted = list(dict.fromkeys(keys))
         if not wanted:

@@ -1,4 +1,4 @@
-"""What the joins over whole columns share: the tables of the two sides, late rows, and outputs of pairs."""
+"""Base of the joins over whole columns: the tables of the two sides, late rows, and outputs of pairs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST_TIME = 2**62
 class ColumnJoin(VectorizedCoFunction):
     """A join over whole columns.
 
-    The rows that wait are in a table a side, with their time, and numbered in the order in which they came: a number is
-    unique among those of one key and time.
+    Waiting rows are in one table per side, with their time, and numbered in order of arrival: a number is unique among
+    those of one key and time.
 
     Args:
-        plan: What it is made for.
+        plan: The streams and the output.
     """
 
     def __init__(self, plan: JoinPlan) -> None:
@@ -40,13 +40,13 @@ class ColumnJoin(VectorizedCoFunction):
         return self._plan.shown
 
     def state(self, side: int, name: str, key: Iterable[str], **own: str) -> TableState:
-        """Return the table of a side, with columns of its own behind those of the stream.
+        """Return the table of a side, with further columns after those of the stream.
 
         Args:
             side: The side.
             name: Name of the state.
-            key: Columns of its own that are part of the key.
-            own: Types of the columns of its own.
+            key: Further columns that are part of the key.
+            own: Types of the further columns.
         """
         columns = self._plan.sides[side].stored | {OWN + column: type_ for column, type_ in own.items()}
         return TableState(Schema(tuple(columns.items())).ddl, key=(*self.keys, *key), name=name)
@@ -90,7 +90,7 @@ class ColumnJoin(VectorizedCoFunction):
         return pa.table(columns | {TIME: table.column(TIMESTAMP_COLUMN)})
 
     def divert(self, side: int, late: pa.Table, ctx: BatchContext) -> None:
-        """Send late rows aside, or count them as dropped."""
+        """Route late rows to the side output, or count them as dropped."""
         tag = self._plan.late[side]
         if tag is None:
             ctx.drop(late.num_rows)
@@ -103,7 +103,7 @@ class ColumnJoin(VectorizedCoFunction):
         Args:
             side: The side.
             table: The rows.
-            wanted: Their numbers, one as often as it is wanted, −1 for ``None``; all by default.
+            wanted: Their numbers, with repetitions, −1 for ``None``; all by default.
         """
         of = self._plan.sides[side]
         names = dict(zip(of.keys, of.stored_keys, strict=True))
@@ -122,7 +122,7 @@ class ColumnJoin(VectorizedCoFunction):
             ctx.emit(table_of(values, self._plan.output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
 
     def emit_made(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
-        """Emit what was made of pairs; ``None`` is nothing."""
+        """Emit the outputs of pairs, without ``None``."""
         if None in values:
             made = [place for place, value in enumerate(values) if value is not None]
             values, times = [values[place] for place in made], times[made]
@@ -136,7 +136,7 @@ class ColumnJoin(VectorizedCoFunction):
         rights: tuple[pa.Table, Numbers],
         times: Numbers,
     ) -> None:
-        """Emit what a function makes of pairs.
+        """Emit a function's outputs for pairs.
 
         Args:
             ctx: Takes them.
@@ -160,7 +160,7 @@ def _whole_microseconds(column: Any) -> Any:
 
 
 def joined(join: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any]) -> list[Any]:
-    """Return what a function makes of pairs.
+    """Return a function's outputs for pairs.
 
     Raises:
         UserFunctionError: It raised.
@@ -175,7 +175,7 @@ def joined(join: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any])
 
 
 def numbered(table: pa.Table, there: pa.Table) -> pa.Table:
-    """Return rows with numbers behind those of the ones that are there."""
+    """Return rows with numbers after those of the stored ones."""
     highest = pc.max(there.column(NUMBER)).as_py()
     first = 0 if highest is None else highest + 1
     return table.append_column(NUMBER, pa.array(np.arange(first, first + table.num_rows)))

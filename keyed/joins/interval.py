@@ -25,22 +25,22 @@ Kept = MapState[tuple[int, int], tuple[Any, bool]]
 
 @attrs.frozen
 class JoinContext:
-    """What a `ProcessJoinFunction` can ask about its pair, and its side outputs."""
+    """Context of a `ProcessJoinFunction`: the timestamps of its pair, and side outputs."""
 
     _ctx: Context
     _times: tuple[int | None, int | None]
     _time: int
 
     def left_timestamp(self) -> int | None:
-        """Return the timestamp of the left element in milliseconds; ``None`` where there is none."""
+        """Return the timestamp of the left element in milliseconds; ``None`` if there is none."""
         return self._times[0]
 
     def right_timestamp(self) -> int | None:
-        """Return the timestamp of the right element in milliseconds; ``None`` where there is none."""
+        """Return the timestamp of the right element in milliseconds; ``None`` if there is none."""
         return self._times[1]
 
     def timestamp(self) -> int:
-        """Return the timestamp that the outputs get, in milliseconds: the greater one of the pair's."""
+        """Return the timestamp of the outputs, in milliseconds: the greater one of the pair's."""
         return self._time
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
@@ -49,13 +49,13 @@ class JoinContext:
 
 
 class ProcessJoinFunction:
-    """Makes the outputs of the pairs of an `IntervalJoin`, knowing their times (Flink's ``ProcessJoinFunction``).
+    """Makes the outputs of pairs of an `IntervalJoin` with their times (Flink's ``ProcessJoinFunction``).
 
     A join with one runs row by row.
     """
 
     def open(self, context: OpenContext) -> None:
-        """Prepare for the first element of a key group, as a `keyed.KeyedProcessFunction` does."""
+        """Prepare for the first element of a key group, as in a `keyed.KeyedProcessFunction`."""
 
     def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:
         """Yield any number of outputs of a pair.
@@ -63,7 +63,7 @@ class ProcessJoinFunction:
         Args:
             left: The left element; ``None`` in an outer join for a right one without a partner.
             right: The right element, or ``None``.
-            ctx: Knows the times of both, and takes side outputs.
+            ctx: The times of both, and side outputs.
         """
         raise NotImplementedError
 
@@ -74,24 +74,24 @@ class ProcessJoinFunction:
 class IntervalJoin(TimedJoin):
     """Joins elements of one key with ``left + lower <= right <= left + upper``, times in event time.
 
-    The rules are those of Flink's ``IntervalJoinOperator``: a pair comes out as soon as both are there, with the
-    greater of their timestamps; an element is kept until the watermark says that no partner can come; an element below
-    the watermark is late. Those without a partner, in an outer join, come out when they are no longer kept, with the
-    time of that.
+    The rules are those of Flink's ``IntervalJoinOperator``: a pair is emitted as soon as both elements are there, with
+    the greater of their timestamps; an element is kept until the watermark rules out further partners; an element below
+    the watermark is late. An outer join emits elements without a partner when they are no longer kept, with that time
+    as their timestamp.
 
     Args:
-        join: Makes the output of a pair; a side without a partner is ``None``. A `ProcessJoinFunction` makes
-            any number, and is told the times of both.
+        join: Returns the output of a pair; a missing partner is ``None``. A `ProcessJoinFunction` emits any number of
+        outputs, and has the times of both.
         lower: Least distance of the right element's time from the left one's: milliseconds or a `timedelta`, negative
             for right elements that come earlier.
         upper: Greatest distance.
-        lower_exclusive: Whether ``lower`` itself is outside.
-        upper_exclusive: Whether ``upper`` itself is outside.
+        lower_exclusive: Exclude ``lower`` itself.
+        upper_exclusive: Exclude ``upper`` itself.
         how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
-            checkpoint goes on with the path that it was begun with.
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
+        the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: No time lies within the bounds, or a parameter breaks another rule.
@@ -211,7 +211,7 @@ class IntervalJoin(TimedJoin):
 
 
 def _free(state: Kept, time: int) -> int:
-    """Return how many elements of a time there are, which is the next number, without looking at each."""
+    """Return the number of elements of a time, which is the next free number, without reading each."""
     above = 1
     while (time, above - 1) in state:
         above *= 2

@@ -20,13 +20,13 @@ _PAIRED = f"{OWN}paired"
 
 
 class IntervalColumns(ColumnJoin):
-    """Does what an `IntervalJoin` does. Pairs of a batch come out as there, and what waits no more after them.
+    """An `IntervalJoin` over whole columns. Unmatched rows are emitted after the pairs of their batch.
 
     Args:
-        plan: What it is made for.
-        pairs: What it makes of pairs.
+        plan: The streams and the output.
+        pairs: Makes the output of a pair.
         bounds: The least and greatest distance of the right row's time from the left one's.
-        kept_ms: How long a row of either side is kept after its time.
+        kept_ms: Time for which a row of either side is kept after its timestamp.
     """
 
     def __init__(self, plan: JoinPlan, pairs: Pairing, bounds: tuple[int, int], kept_ms: tuple[int, int]) -> None:
@@ -83,7 +83,7 @@ class IntervalColumns(ColumnJoin):
         return rows.select(there.column_names).cast(there.schema)
 
     def _pairs(self, there: list[pa.Table], new: list[pa.Table]) -> tuple[Numbers, Numbers]:
-        """Return the rows of each pair that has a new row, counted over those that are there and the new ones."""
+        """Return the rows of each pair with a new row, numbered over stored and new rows."""
         parts = [there[0], new[0], there[1], new[1]]
         codes = codes_of(parts, self.keys)
         times = [integers(part, TIME) for part in parts]
@@ -108,7 +108,7 @@ class IntervalColumns(ColumnJoin):
     def _mark_and_keep(
         self, states: Any, there: list[pa.Table], new: list[pa.Table], looked: tuple[Numbers, Numbers]
     ) -> None:
-        """Write the new rows, and those that have a partner for the first time, if that is asked for."""
+        """Write the new rows and, in an outer join, those that have a partner for the first time."""
         for side, state in enumerate(states):
             before, rows = there[side], new[side]
             if self._pairing.keeps[side]:

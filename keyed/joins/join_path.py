@@ -1,6 +1,6 @@
-"""Which path a join takes: row by row, or whole columns at a time, which costs a fraction and gives the same.
+"""The path of a join: row by row, or over whole columns, which costs a fraction and has the same results.
 
-The path is chosen when the join is given to ``process``, by what is known of the streams then.
+The path is chosen in ``process``, by the known columns of the streams.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Side:
 
     Attributes:
         columns: Its columns with their types.
-        keys: Those that are its key.
-        stored_keys: The names under which these are stored: those of the left side.
+        keys: Its key columns.
+        stored_keys: The names under which they are stored: those of the left side.
     """
 
     columns: dict[str, str]
@@ -42,10 +42,10 @@ class Side:
 
 @attrs.frozen
 class JoinPlan:
-    """What a join over whole columns is made for.
+    """The streams and the output of a join over whole columns.
 
     Attributes:
-        shown: What it is shown as.
+        shown: Its representation.
         sides: The two streams.
         output: Columns of the output.
         late: Side outputs of late rows of either side; those of a side without are dropped and counted.
@@ -66,7 +66,7 @@ def sides_of(stream: KeyedStream) -> list[Side]:
 
 
 def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
-    """Say why a join has to be run row by row; ``None`` where whole columns do.
+    """Return the reason why a join has to run row by row; ``None`` if whole columns are possible.
 
     Args:
         stream: The connected streams.

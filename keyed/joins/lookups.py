@@ -1,4 +1,4 @@
-"""Look-up join: rows of a stream, enriched with what an external function knows of their keys."""
+"""Look-up join: rows of a stream, enriched by an external function of their keys."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ def lookup_join(
     initial_state: Any = None,
     **options: Unpack[OperatorOptions],
 ) -> Output:
-    """Add columns to the rows of a stream: what ``lookup`` gives for their keys (Flink SQL's look-up join).
+    """Add columns to the rows of a stream, looked up by their keys (Flink SQL's look-up join).
 
-    ``lookup`` is called with the distinct keys of a micro-batch that are not known yet, so one call serves many rows
-    and keys. What it gives, and that it gave nothing, is kept in state for ``ttl``: it is committed with the batch, so
-    a job that is restarted or restored does not ask again, and a changelog shows what a row was joined with. A batch
-    that failed is run again with its look-ups, and these may give something else than the first time; only what was
-    committed stays, in state and in sinks that take each row once.
+    ``lookup`` is called with the distinct keys of a micro-batch that are not cached yet, so one call serves many rows
+    and keys. Its results, including missing ones, are kept in state for ``ttl``. They are committed with the batch, so
+    a restarted or restored job does not request them again, and a changelog shows which values were joined. A batch
+    that failed is run again with its look-ups, which may return other results than the first time; only committed
+    results stay, in state and in sinks that have each row once.
 
     Rows keep their order and timestamps.
 
     Args:
         stream: The stream, keyed by the columns that are looked up.
-        lookup: Takes a list of keys (tuples where there are several key columns) and returns a mapping from those that
-            it found to the values of ``columns``: a dictionary, a tuple in their order, or an object with these
+        lookup: Takes a list of keys (tuples for several key columns) and returns a mapping from the keys that were
+            found to the values of ``columns``: a dictionary, a tuple in their order, or an object with these
             attributes. An `AsyncLookup` is one.
         columns: The columns that are added, as in `keyed.extending.schema_of`: ``"name string, tier bigint"``.
-        how: ``"left"`` keeps rows for which nothing was found, with nulls; ``"inner"`` leaves them out.
-        ttl: How long what was found is taken from state, in milliseconds or as a `timedelta`, in processing time; by
-            default for ever.
-        keys_per_call: The most keys that ``lookup`` is called with.
-        input: Columns of the stream, where they are not known before it runs: rows of an iterable in the local runtime.
+        how: ``"left"`` keeps rows whose key was not found, with nulls; ``"inner"`` omits them.
+        ttl: Time for which results are kept in state, in milliseconds or as a `timedelta`, in processing time; by
+        default for ever.
+        keys_per_call: Maximal number of keys of one call.
+        input: Columns of the stream, if they are not known before it runs: rows of an iterable in the local runtime.
         name: Name of the operator.
-        initial_state: What a new query starts with that comes from elsewhere, as in ``KeyedStream.process``: what is
-            known already, as a state table of an earlier query has it.
-        options: Number of key groups, each of which makes calls of its own, and so on, as in ``KeyedStream.process``.
+        initial_state: Earlier results for a new query, as in ``KeyedStream.process``: for example the state table of an
+        earlier query.
+        options: Number of key groups, each of which makes its own calls, and so on, as in ``KeyedStream.process``.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -133,7 +133,7 @@ class LookupJoin(VectorizedFunction):
         ctx.emit(table if self._how == "left" else table.filter(found.column(_FOUND)))
 
     def _look_up(self, keys: pa.Table) -> None:
-        """Ask for the keys that are not in the state, and put what was found there."""
+        """Look up the keys that are not in the state, and store the results there."""
         try:
             known = set(_tuples(self._cache.lookup(keys), self._keys))
         except StateAccessError as error:
@@ -151,10 +151,10 @@ class LookupJoin(VectorizedFunction):
             self._cache.upsert(table_of(rows, self._stored, "what lookup gave"))
 
     def _asked(self, keys: list[Any]) -> dict[Any, Any]:
-        """Return what the function gives for keys; what it says of others, or ``None``, is left out.
+        """Return the function's results for keys, without other keys and ``None``.
 
         Raises:
-            OutputDefinitionError: It gave no mapping, or one of keys of another type.
+            OutputDefinitionError: It returned no mapping, or one with keys of another type.
             UserFunctionError: It raised.
         """
         try:
@@ -179,7 +179,7 @@ class LookupJoin(VectorizedFunction):
         return found
 
     def _columns_of(self, value: Any) -> list[Any]:
-        """Return the columns of what was found.
+        """Return the columns of the results.
 
         Raises:
             OutputDefinitionError: It does not have them.

@@ -28,7 +28,7 @@ def codes_of(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[Numbers]:
 
 
 class Ordered:
-    """Rows that are looked for, by key, time and number.
+    """Rows to be matched, by key, time and number.
 
     Args:
         codes: The codes of their keys.
@@ -45,15 +45,15 @@ class Ordered:
         self._places = places[self.order]
 
     def before(self, codes: Numbers, times: Numbers, *, inclusive: bool) -> Numbers:
-        """Return how many rows there are, in order, up to a key and time, or before it."""
+        """Return the number of rows, in order, up to a key and time, or before it."""
         ranks = np.searchsorted(self._times, times, side="right" if inclusive else "left")
         return np.searchsorted(self._places, codes * (len(self._times) + 1) + ranks)
 
     def between(self, codes: Numbers, least: Numbers, greatest: Numbers) -> tuple[Numbers, Numbers]:
-        """Return all pairs of something that looks and a row with its key between two times, both included.
+        """Return all pairs of a searching row and a row with its key between two times, both included.
 
         Returns:
-            The numbers of those that look, each as often as it has found a row, and those of the rows.
+            The numbers of the searching rows, one per match, and those of the rows.
         """
         starts = self.before(codes, least, inclusive=False)
         counts = self.before(codes, greatest, inclusive=True) - starts
@@ -62,7 +62,7 @@ class Ordered:
         return looking, self.order[np.repeat(starts, counts) + within]
 
     def last(self, codes: Numbers, times: Numbers, *, inclusive: bool) -> Numbers:
-        """Return the last row of a key up to a time, or before it; −1 where there is none."""
+        """Return the last row of a key up to a time, or before it; −1 if there is none."""
         places = self.before(codes, times, inclusive=inclusive) - 1
         found = np.full(len(codes), -1)
         # What stands before is of this key if it is not before its first.

@@ -1,4 +1,4 @@
-"""What the joins share: the function that makes outputs of pairs, kinds of joins, late rows and signed durations."""
+"""Common parts of the joins: the function of pairs, kinds of joins, late rows and signed durations."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class JoinOptions(TypedDict, total=False):
 
 
 class Pairing:
-    """Makes one output of a left and a right element.
+    """Makes the output of a left and a right element.
 
     Args:
-        join: The function of the user; a side without a partner is ``None``.
-        how: Which sides are kept without a partner.
-        kinds: What ``how`` may be.
+        join: The user's function; a missing partner is ``None``.
+        how: The sides that are kept without a partner.
+        kinds: The allowed values of ``how``.
 
     Attributes:
         join: The function.
-        keeps: Whether left, and whether right elements without a partner come out.
+        keeps: Whether left, and whether right elements without a partner are emitted.
 
     Raises:
         DefinitionError: No function, or another kind of join.
@@ -63,10 +63,10 @@ class TimedJoin(KeyedCoProcessFunction):
     Args:
         late_left: Side output of late left elements; without it they are dropped and counted.
         late_right: The same for right ones.
-        path: Whether it runs over whole columns where it can (``"auto"``), always or never.
+        path: Over whole columns if possible (``"auto"``), always or never.
 
     Raises:
-        DefinitionError: One is no `OutputTag`, or there is no such path.
+        DefinitionError: One is not an `OutputTag`, or the path is unknown.
     """
 
     path_reason: str | None = "it is not given to process"
@@ -83,7 +83,7 @@ class TimedJoin(KeyedCoProcessFunction):
         self.known_side_outputs = {tag.name for tag in self.late if tag is not None}
 
     def for_stream(self, stream: KeyedStream, output: Any, order: str) -> KeyedCoProcessFunction | VectorizedFunction:
-        """Return the join over whole columns where it can be that, else this one, which says why."""
+        """Return the join over whole columns if possible, else this one with the reason."""
         if len(stream.sides) < 2:
             return self
         reason = self.row_reason() or row_reason(stream, output, order)
@@ -98,11 +98,11 @@ class TimedJoin(KeyedCoProcessFunction):
 
     @property
     def explanation(self) -> str:
-        """How the join is computed, for `keyed.Output.explain`."""
+        """The path of the join and its reason, for `keyed.Output.explain`."""
         return shown_path(self.path_reason)
 
     def row_reason(self) -> str | None:
-        """Say why the join itself has to be run row by row, if it has."""
+        """Return the reason why the join itself has to run row by row, if there is one."""
         return None
 
     def spans_ms(self) -> Collection[int]:
@@ -114,7 +114,7 @@ class TimedJoin(KeyedCoProcessFunction):
         raise NotImplementedError
 
     def drop_late(self, side: int, value: Any, ctx: Context) -> None:
-        """Send a late element aside, or count it as dropped."""
+        """Route a late element to the side output, or count it as dropped."""
         tag = self.late[side]
         if tag is None:
             ctx.drop()

@@ -28,13 +28,13 @@ class TableJoin(KeyedCoProcessFunction):
     """Joins each left element with the latest right one of its key, at once (ksqlDB's stream-table join).
 
     The right side is a table: each element replaces the one before, unless it is older. Within a micro-batch the two
-    sides run by event time, so that a left element sees what was valid then, as far as it has come; to wait for what is
-    still to come take an `AsOfJoin`.
+    sides run by event time, so that a left element sees the value valid at its time, if it has arrived; to wait for
+    later arrivals use an `AsOfJoin`.
 
     Args:
-        join: Makes the output of a pair; a left element without a partner has ``None``.
+        join: Returns the output of a pair; a left element without a partner has ``None``.
         how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
-        deletes: Tells of a right element whether it deletes the key's; by default none does.
+        deletes: Returns true for a right element that deletes the key's row; by default none does.
         ttl: Time to live of the table's rows.
 
     Raises:
@@ -83,15 +83,15 @@ class TableJoin(KeyedCoProcessFunction):
 class EnrichmentJoin(TableJoin):
     """Joins each left element with the latest right one of its key, and waits for one if there is none.
 
-    A left element that finds a right one comes out at once; the others come out with the first right one, or when the
-    time-out is over, with ``None``.
+    A left element that finds a right one is emitted at once; the others are emitted with the first right one, or with
+    ``None`` when the time-out is over.
 
     Args:
-        join: Makes the output of a pair; after the time-out the right side is ``None``.
-        timeout: How long a left element waits: milliseconds or a `timedelta`.
+        join: Returns the output of a pair; after the time-out the right side is ``None``.
+        timeout: Time for which a left element waits: milliseconds or a `timedelta`.
         domain: The clock: event time, from the element's timestamp on, or processing time, from its batch on.
-        how: ``"left"`` emits what has waited in vain, ``"inner"`` does not.
-        timed_out: Side output of left elements that have waited in vain, in place of the main output.
+        how: ``"left"`` emits unmatched left elements, ``"inner"`` does not.
+        timed_out: Side output for unmatched left elements, instead of the main output.
         deletes: As in `TableJoin`.
         ttl: As in `TableJoin`.
 

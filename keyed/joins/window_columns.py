@@ -19,10 +19,10 @@ _START, _CODE = f"{OWN}start", f"{OWN}code"
 
 
 class WindowColumns(ColumnJoin):
-    """Does what a `WindowCoGroup` or `WindowJoin` does. Windows come out by their start.
+    """A `WindowCoGroup` or `WindowJoin` over whole columns. Windows are emitted in order of their start.
 
     Args:
-        plan: What it is made for.
+        plan: The streams and the output.
         cogroup: Makes the outputs of a window.
         windows: Size, slide and offset of the windows.
     """
@@ -87,7 +87,7 @@ class WindowColumns(ColumnJoin):
         self.emit(ctx, values, np.array(times, dtype="int64"))
 
     def _outputs(self, sides: list[tuple[Any, list[Any]]]) -> Iterator[tuple[int, Any]]:
-        """Yield the start of each window and what the function gives for it."""
+        """Yield the start of each window and the function's outputs for it."""
         size, cogroup = self._size, self._cogroup
         distinct = np.unique(np.concatenate([windows for windows, _ in sides]), axis=0)
         bounds = []

@@ -1,4 +1,4 @@
-"""Window joins: what two sides have in one window, as groups or as pairs."""
+"""Window joins: the elements of two sides in one window, as groups or as pairs."""
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
 
@@ -44,9 +44,9 @@ class _Windows:
 
 
 class WindowCoGroup(TimedJoin):
-    """Gives a function the elements of both sides of each key and window when the watermark passes its end.
+    """Calls a function with the elements of both sides of each key and window when the watermark passes its end.
 
-    A window contains times from its start up to, not including, its end, as in Flink's ``coGroup``. It comes out with
+    A window contains times from its start up to, not including, its end, as in Flink's ``coGroup``. Its outputs have
     the time ``end - 1``. An element is late for a window whose end the watermark has passed; one that is late for all
     its windows is dropped.
 
@@ -55,16 +55,16 @@ class WindowCoGroup(TimedJoin):
     has reached the last millisecond of the first one's session before: with any delay it has not.
 
     Args:
-        cogroup: Makes the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty,
+        cogroup: Returns the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty,
             and ``None`` means no outputs.
         size: Size of the windows: milliseconds or a `timedelta`.
         slide: Time from one start to the next; by default the size, so that windows do not overlap.
         offset: Shifts the starts, which are multiples of the slide.
-        gap: In place of the size: how long a session waits for its next element.
+        gap: Instead of the size: time for which a session waits for its next element.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` tells. A
-            checkpoint goes on with the path that it was begun with.
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
+        the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -150,7 +150,7 @@ class WindowCoGroup(TimedJoin):
             self.drop_late(side, value, ctx)
 
     def _session(self, time: int, service: TimerService) -> tuple[int, int]:
-        """Return the session of an element: those that it meets become one with it, unless it is late."""
+        """Return the session of an element, merged with the sessions that it touches, unless it is late."""
         assert self._gap_ms is not None
         end = time + self._gap_ms
         met = [(start, until) for start, until in self.sessions.items() if start <= end and until >= time]
@@ -171,8 +171,8 @@ class WindowJoin(WindowCoGroup):
     """Joins all left with all right elements of one key and window (Flink's window join).
 
     Args:
-        join: Makes the output of a pair; a side without a partner in the window is ``None``.
-        size: As in `WindowCoGroup`, and so the others that are not described here.
+        join: Returns the output of a pair; a side without a partner in the window is ``None``.
+        size: As in `WindowCoGroup`; the same holds for options without a description here.
         slide: Time from one start to the next.
         offset: Shifts the starts.
         gap: As in `WindowCoGroup`.

@@ -1,13 +1,13 @@
 """Windows over whole columns: the same windows and aggregates as row by row, on Arrow tables and numpy arrays.
 
-Pure functions of columns, which know neither state nor clocks:
+Pure functions of columns, without state and clocks:
 
 - `row_groups`: rows → dense numbers of groups, and sums, minima and so on by them.
 - `accumulators`: aggregates whose accumulator is a number or a value or two.
 - `list_accumulators`: those whose accumulator is a list: top-k, distinct values and their counts, registers.
 - `fold`: the accumulators of a definition side by side, and running merges of them.
 - `slices`: tumbling and hopping windows as slices of time.
-- `session_merging`: what of sessions joins what, what is late, what fires when.
+- `session_merging`: which sessions merge, which elements are late, and when sessions fire.
 
 On them, with a table as state:
 
@@ -16,8 +16,7 @@ On them, with a table as state:
 - `running_totals`: aggregates over all elements so far, for `keyed.windows.aggregate`.
 - `batch_operator`: the vectorized function.
 
-All but `keyed.windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them when the first column is
-there.
+All but `keyed.windows.vectorized.batch_operator` load pyarrow and numpy, so it imports them with the first column.
 """
 
 __all__: list[str] = []

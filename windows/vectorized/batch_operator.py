@@ -36,20 +36,21 @@ class WindowBatchOperator(VectorizedFunction):
     """Cuts a keyed stream into windows, whole columns at a time. Results are those of `keyed.windows.WindowOperator`.
 
     For tumbling, hopping and session windows with the default trigger, and built-in aggregates of columns whose results
-    do not depend on the order of rows. ``stream.window(assigner).aggregate(...)`` uses it by itself where it can.
+    do not depend on the order of rows. ``stream.window(assigner).aggregate(...)`` uses it if possible.
 
     Args:
-        assigner: Which windows a row belongs to.
+        assigner: Assigns windows to rows.
         aggregate: Aggregates by column name.
         columns: Types of the input's columns by name.
         key_names: Names of the key's columns.
-        allowed_lateness_ms: How long after its end a window still takes rows, and fires again for each.
+        allowed_lateness_ms: Time after its end in which a window accepts rows, and fires again for each.
         late_tag: Side output for late rows; without it they are dropped.
-        timestamps: Whether ``window_start`` and ``window_end`` are timestamps, not milliseconds.
-        delay_ms: How far the watermark stays behind the highest timestamp; 0 where another operator sets it.
+        timestamps: ``window_start`` and ``window_end`` are timestamps, not milliseconds.
+        delay_ms: Delay of the watermark behind the highest timestamp; 0 if another operator sets it.
 
     Raises:
-        DefinitionError: A part is of the wrong type, or the definition has to be run row by row; says why.
+        DefinitionError: A part is of the wrong type, or the definition has to run row by row; the message has the
+        reason.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class WindowBatchOperator(VectorizedFunction):
         return TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
 
     def _made(self) -> Any:
-        """Make the logic where it runs, since it loads pyarrow."""
+        """Create the logic where it runs, since it imports pyarrow."""
         if self._logic is None:
             from keyed.windows.vectorized import session_windows, slice_windows
             from keyed.windows.vectorized.window_tables import Tables
@@ -143,5 +144,5 @@ class WindowBatchOperator(VectorizedFunction):
 
     @property
     def explanation(self) -> str:
-        """How the windows are computed, for `keyed.Output.explain`."""
+        """The path of the windows and its reason, for `keyed.Output.explain`."""
         return f"{shown_path(None)}, a row of state per key and window"

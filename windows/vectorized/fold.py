@@ -61,7 +61,7 @@ class Fold:
         self._adds_integers = is_whole and set(operations) == {"sum"} and {of for _, of in self.columns} == {"bigint"}
 
     def stored(self, table: Any) -> Parts:
-        """Return the parts that stand in a table as columns."""
+        """Return the parts that a table has as columns."""
         parts = []
         for (name, _), neutral in zip(self.columns, self._neutral, strict=True):
             part = array_of(table.column(name))
@@ -79,7 +79,7 @@ class Fold:
         return [part for accumulator, own in self._split(parts) for part in accumulator.merged(own, groups)]
 
     def spans(self, parts: Parts, first: Any, last: Any) -> Parts:
-        """Return what neighbouring rows merge to.
+        """Return the merged parts of spans of adjacent rows.
 
         Args:
             parts: Parts of rows.
@@ -106,7 +106,7 @@ class Fold:
         return [accumulator.result(own) for accumulator, own in self._split(parts)]
 
     def running(self, parts: Parts, segments: Any, wanted: Any) -> Parts:
-        """Return for each wanted row what it and those before it in its segment merge to.
+        """Return for each wanted row the merged parts of it and of those before it in its segment.
 
         Args:
             parts: Parts of rows.

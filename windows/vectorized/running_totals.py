@@ -1,4 +1,4 @@
-"""Continuous aggregates over whole columns: what was there and what came, merged key by key."""
+"""Continuous aggregates over whole columns: stored totals and new rows, merged by key."""
 
 from __future__ import annotations
 

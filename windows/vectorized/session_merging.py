@@ -1,15 +1,15 @@
-"""Merging of sessions over whole columns: what the row path does element by element, by sorting and running maxima.
+"""Merging of sessions over whole columns: the work of the row path by sorting and running maxima.
 
 Elements and open sessions of a key, sorted by start, are one session as long as the next one starts at or before the
 greatest end so far. Three things are as on the row path, where elements are added in the order of their times and the
-watermark stands at ``max(W, t − delay − 1)`` before one at ``t`` (W: the watermark before the batch):
+watermark is at ``max(W, t − delay − 1)`` before one at ``t`` (W: the watermark before the batch):
 
 - An element whose own session ``[t, t + gap)`` is past (its cleanup time at or below W) is late unless it touches an
-  open session, or a session of the batch that was open when it came: it may bridge what is there, but nothing that
-  comes only after it.
-- A session that ends exactly at ``t`` and has been cleaned up by then does not go on. (So in a batch as between two.)
-- With allowed lateness, each element that joins a session whose end is past W makes it fire, with what it has by then;
-  and a session that ends exactly at ``t``, is still kept, and was not past W has fired before it goes on.
+  open session, or a session of the batch that was open when it came: it may bridge existing sessions, but not later
+  ones.
+- A session that ends exactly at ``t`` and was already cleaned up does not continue, within a batch and between two.
+- With allowed lateness, each element that joins a session whose end is past W makes it fire with its current elements;
+  and a session that ends exactly at ``t``, is still kept, and was not past W fires before it continues.
 
 All that follows from the elements, the open sessions and the watermarks; the functions are pure.
 """
@@ -29,7 +29,7 @@ _MOST_CODES = 2**62
 
 @attrs.frozen(eq=False)
 class Spans:
-    """Stretches of time of keys.
+    """Time spans of keys.
 
     Attributes:
         keys: The number of each one's key.
@@ -51,12 +51,12 @@ class Spans:
 
 @attrs.frozen
 class Clock:
-    """Where the watermark stands.
+    """The watermark during a batch.
 
     Attributes:
         before: Before the batch.
         after: After it.
-        lag: How far it stays behind the time of an element that is about to be added: delay + 1.
+        lag: Its distance from the time of the next element: delay + 1.
         lateness: Allowed lateness.
     """
 
@@ -71,12 +71,12 @@ class Clock:
         return np.maximum(behind, clamped(self.before))
 
     def are_gone(self, ends: Any) -> Any:
-        """Tell which sessions are cleaned up before the batch."""
+        """Return a mask of the sessions that are cleaned up before the batch."""
         return ends <= clamped(self.before + 1 - self.lateness)
 
 
 def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
-    """Tell which elements are not late.
+    """Return a mask of the elements that are not late.
 
     Args:
         open_: The open sessions.
@@ -101,7 +101,10 @@ def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
 
 
 def _touches(open_: Spans, rows: Spans) -> Any:
-    """Tell which rows overlap or touch an open session of their key. Open sessions of a key do not overlap."""
+    """Return a mask of the rows that overlap or touch an open session of their key.
+
+    Open sessions of a key do not overlap.
+    """
     if not len(open_):
         return np.zeros(len(rows), dtype=bool)
     # Both by key and start; a session before rows that start with it.
@@ -162,8 +165,8 @@ class Merged:
         numbers: The session of each open session and, after those, of each span.
         order: Positions of open sessions and spans (counted on) by session and start.
         fires: Positions in ``order`` after which a session fires at once, ascending.
-        fired: Start and end that the session has then.
-        ahead: Which open session it has been joined with by then that comes later in ``order``; −1 if none.
+        fired: Start and end of the session at that moment.
+        ahead: The open session later in ``order`` with which it has been merged; −1 if none.
     """
 
     sessions: Spans

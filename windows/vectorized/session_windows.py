@@ -31,7 +31,7 @@ class VectorizedSessions:
         definition: The operator; its assigner is one of `keyed.windows.assigning.SessionWindows` with one gap for all.
         tables: Its columns.
         state: Its state.
-        delay_ms: How far the watermark stays behind the highest timestamp; 0 where another operator sets it.
+        delay_ms: Delay of the watermark behind the highest timestamp; 0 if another operator sets it.
     """
 
     def __init__(self, definition: Definition, tables: Tables, state: Any, delay_ms: int) -> None:
@@ -165,7 +165,7 @@ class VectorizedSessions:
     def _fire_again(
         self, plan: Merged, stored: Any, rows: BatchRows, keys: list[Any], span_of_row: Any, ctx: BatchContext
     ) -> None:
-        """Fire sessions in the midst of the batch, with what they hold by then."""
+        """Fire sessions during the batch, with their elements so far."""
         open_count, span_count = stored.num_rows, len(plan.order) - stored.num_rows
         spans = Groups(span_of_row, span_count)
         held = self._tables.parts(stored)

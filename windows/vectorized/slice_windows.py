@@ -203,7 +203,7 @@ class SliceWindows:
         self._tables.emit(ctx, taken(keys, first), windows, windows + slices.size, parts)
 
     def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
-        """Fire for each row those of its windows that have ended and are kept, with what they hold by then."""
+        """Fire for each row those of its windows that have ended and are kept, with their elements so far."""
         slices = self._slices
         rows, windows = slices.windows(starts, watermark - self._lateness, watermark)
         if not len(rows):

@@ -1,4 +1,4 @@
-"""What the vectorized window operators share: input columns, the state table's columns, and rows of results."""
+"""Columns of the vectorized window operators: input, state table, and rows of results."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def timestamps(table: Any, *, needed: bool) -> Any:
 
 
 def _instants(times: Any) -> Any:
-    """Return milliseconds as timestamps; null beyond the years that Python has, as on the row path."""
+    """Return milliseconds as timestamps; null outside of Python's range, as on the row path."""
     beyond = (times < _FIRST_YEAR) | (times > _LAST_YEAR)
     micros = np.where(beyond, 0, times) * 1000
     return pa.array(micros, pa.int64(), mask=beyond).cast(pa.timestamp("us", "UTC"))
