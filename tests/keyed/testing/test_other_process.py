@@ -110,6 +110,7 @@ def test_a_property_tried_where_a_module_is_imported_starts_one_process(tmp_path
     assert "Plain: the same rows give the same again, in 5 different examples" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_program_that_tries_a_property_without_a_guard_starts_one_process(tmp_path):
     (tmp_path / "program.py").write_text(IMPORTED)
     started = tmp_path / "started"
@@ -172,6 +173,7 @@ def test_a_class_that_can_be_imported_is_sent_by_its_name(monkeypatch):
 
 
 @LINUX
+@pytest.mark.slow
 def test_nothing_is_left_of_the_other_process_whether_the_property_holds_or_not():
     process = psutil.Process()
 
