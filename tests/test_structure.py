@@ -109,7 +109,7 @@ FORBIDDEN_CALLS = {"__import__", "compile", "eval", "exec", "yaml.load", "yaml.u
 # Spark ships functions itself; that modules may travel by value is said to it through PySpark's public registration.
 CLOUDPICKLE_USERS = "keyed.runtimes.spark"
 # This one asks whether a function can be shipped; nothing reads what `dumps` gives it.
-CLOUDPICKLE_ASKER = "keyed.runtimes.spark.plan.travelling"
+CLOUDPICKLE_ASKER = "keyed.runtimes.spark.plan.serialization"
 # This one looks at which modules functions are shipped with; what it writes is thrown away.
 CLOUDPICKLE_FINDER = "keyed.runtimes.spark.session.ship"
 # This one sends functions to a process that it has started itself, over a pipe that nobody else has: each name is used

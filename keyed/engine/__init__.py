@@ -12,7 +12,7 @@
   `timers`: the timers of a time domain. `changes`: what the batch changed. `keytypes`: which keys are refused.
   `forwarded`: which rows of a chained operator are.
 - `registry`: the states of a function, `bound` to the key group: `bound_values`, `bound_lists`, `bound_maps`,
-  `bound_versions`, `bound_tables`, `bound_broadcast`. `holding`, `taker`: values that a function and the engine do
-  not share.
+  `bound_versions`, `bound_tables`, `bound_broadcast`. `isolation`, `output_copies`: values that a function and the
+  engine do not share.
 - `engine_context`: the context that a function sees. `scope`: the current key and clocks, which all of them share.
 """

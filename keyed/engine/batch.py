@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class OutputTaker(Protocol):
+class OutputConsumer(Protocol):
     """Takes main outputs while the batch runs, so that few of them are Python objects at a time."""
 
     def take(self, emitted: Emitted) -> None:
@@ -58,7 +58,7 @@ class Batch:
         rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
         rows_combined: How many fewer rows `keyed.vectorized.VectorizedFunction.combine` made of those of all key
             groups, counted in one of them.
-        taker: Takes the main output in parts; without it all of it is in the result.
+        consumer: Takes the main output in parts; without it all of it is in the result.
         id: Id of the batch, where the runtime numbers batches in which no key group ran as well.
         initial: What a key group without state starts with, if it is given something; others do not look at it.
     """
@@ -76,7 +76,7 @@ class Batch:
     key_type: str = ""
     rows_bad: int = 0
     rows_combined: int = 0
-    taker: OutputTaker | None = None
+    consumer: OutputConsumer | None = None
     initial: Callable[[], Iterable[InitialEntry]] | None = None
     id: int | None = None
 

@@ -17,7 +17,7 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
-    from keyed.engine.holding import Holding
+    from keyed.engine.isolation import Isolation
 
 #: Nothing is known or stored.
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
@@ -37,14 +37,14 @@ def kind_of(ttl: StateTtl | None) -> int:
 class BoundState:
     """A declared state bound to one key group for one batch. Mixed into the public classes of `keyed.state`.
 
-    What a function gives and gets is held as `keyed.engine.holding` says. With a time to live an item is a pair (what
+    What a function gives and gets is held as `keyed.engine.isolation` says. With a time to live an item is a pair (what
     is held, due time); without one it is what is held.
     """
 
     name: str
     kind: str
     declaration: Any
-    holding: Holding
+    isolation: Isolation
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     give: Callable[[Any], Any]
@@ -76,11 +76,11 @@ class BoundState:
         self._is_active = False
         self.deactivate()
 
-    def hold(self, holding: Holding) -> None:
+    def hold(self, isolation: Isolation) -> None:
         """Hold values in this way."""
-        self.holding = holding
-        self.encode, self.decode, self.give = holding.encode, holding.decode, holding.give
-        self.plain = holding.plain
+        self.isolation = isolation
+        self.encode, self.decode, self.give = isolation.encode, isolation.decode, isolation.give
+        self.plain = isolation.plain
 
     def take(self, value: Any) -> Any:
         """Return what is held of a value that a function gives.
@@ -89,7 +89,7 @@ class BoundState:
             EncodingError: The value does not fit the declared type, or cannot be copied.
         """
         try:
-            return self.holding.take(value)
+            return self.isolation.take(value)
         except EncodingError as error:
             raise EncodingError(f"{self.kind} state {self.name!r}: {mistaken(value) or error}") from error
         except RecursionError as error:

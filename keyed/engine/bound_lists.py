@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.codec.values import value_codec
 from keyed.content.addresses import list_sub
 from keyed.engine.bound import Cell, CellState
-from keyed.engine.holding import holding_of
+from keyed.engine.isolation import isolation_of
 from keyed.errors import EncodingError
 from keyed.state import ListState
 
@@ -47,7 +47,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
 
     def __init__(self, declaration: ListState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
-        self.hold(holding_of(value_codec(declaration.type)))
+        self.hold(isolation_of(value_codec(declaration.type)))
 
     def _item(self, value: Any) -> Any:
         if value is None:
@@ -68,7 +68,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         items = stored + cell.appended
         if self.ttl is not None:
             items = [held for held, due in items if not self.expired(due)]
-        return items if self.holding.gives_held else list(map(self.give, items))
+        return items if self.isolation.gives_held else list(map(self.give, items))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.get())
@@ -96,7 +96,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
 
     def _settle(self, changes: Changes) -> None:
         cells = [(key, cell) for key, cell in self._cells.items() if cell.appended or cell.cleared]
-        unchanged = self.holding.unchanged(list(chain.from_iterable(cell.appended for _, cell in cells)))
+        unchanged = self.isolation.unchanged(list(chain.from_iterable(cell.appended for _, cell in cells)))
         for key, cell in cells:
             before = cell.stored or []
             appended = cell.appended if unchanged else [self.stored(item, key) for item in cell.appended]

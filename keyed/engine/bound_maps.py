@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.codec.map_keys import map_key_codec
 from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, REMOVED, Cell, CellState
-from keyed.engine.holding import holding_of
+from keyed.engine.isolation import isolation_of
 from keyed.errors import EncodingError
 from keyed.state import MapState
 
@@ -45,12 +45,12 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         self.bind(declaration, scope, state_id)
         keys = map_key_codec(declaration.key_type)
         self._encode_key, self._decode_key = keys.encode, keys.decode
-        self.hold(holding_of(value_codec(declaration.value_type)))
+        self.hold(isolation_of(value_codec(declaration.value_type)))
         # Map keys of this class are encoded once: the same few come again and again.
         self._known_class = declaration.key_type if declaration.key_type in (int, str) else None
         self._known: dict[Any, bytes] = {}
         #: The same class, where what is held is what a read gives.
-        self._quick_class = self._known_class if self.ttl is None and self.holding.gives_held else None
+        self._quick_class = self._known_class if self.ttl is None and self.isolation.gives_held else None
 
     def _sub(self, key: Any) -> bytes:
         is_known = key.__class__ is self._known_class
@@ -89,7 +89,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def _given(self, held: Any) -> Any:
         """Return the value of what is held."""
-        return held if held is None or self.holding.gives_held else self.give(held)
+        return held if held is None or self.isolation.gives_held else self.give(held)
 
     def _find(self, key: Any) -> Any:
         cell, sub = self._cells.get(self._scope.key) or self._cell(), self._sub(key)
@@ -202,7 +202,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def _settle(self, changes: Changes) -> None:
         cells = [(key, cell) for key, cell in self._cells.items() if cell.written or cell.cleared]
         values = chain.from_iterable(cell.written.values() for _, cell in cells)
-        unchanged = self.holding.unchanged([item for item in values if item is not None and item is not REMOVED])
+        unchanged = self.isolation.unchanged([item for item in values if item is not None and item is not REMOVED])
         for key, cell in cells:
             before = len(cell.read)
             entries = {} if cell.cleared else cell.read

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.codec.snapshots import snapshot
 from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, BoundState
-from keyed.engine.holding import holding_of, owned
+from keyed.engine.isolation import isolation_of, owned
 from keyed.errors import EncodingError, StateDefinitionError
 from keyed.state import AggregatingState, ReducingState, ValueState
 
@@ -28,7 +28,7 @@ class _SingleValue(BoundState):
     def activate(self) -> None:
         super().activate()
         # What is changed in place is written, so it is not read from where it stays.
-        if self._stays and not self.holding.in_place:
+        if self._stays and not self.isolation.in_place:
             self._read = self._lasting
 
     def item(self) -> Any:
@@ -55,7 +55,7 @@ class _SingleValue(BoundState):
         else:
             raw = self._scope.store.get(self.prefix(key), b"")
             item = None if raw is None else self.unwrap(raw, self.decode)
-        if item is not None and self.holding.in_place:
+        if item is not None and self.isolation.in_place:
             # It is written, because it may have been changed.
             self._written[key] = item
         elif not self._stays:
@@ -71,7 +71,7 @@ class _SingleValue(BoundState):
 
     def set_result(self, held: Any) -> None:
         """Hold what a reduction has made. What can change is the engine's own already; the rest is taken."""
-        is_owned = self.holding.in_place and not _is_time(held)
+        is_owned = self.isolation.in_place and not _is_time(held)
         self.set_item(held if held is None or is_owned or held.__class__ in self.plain else self.take(held))
 
     def _settle(self, changes: Changes) -> None:
@@ -80,7 +80,7 @@ class _SingleValue(BoundState):
         for key in [key for key, item in written.items() if item is None]:
             del written[key]
             lasting.pop(key, None)
-        if not self.holding.unchanged(written.values()):
+        if not self.isolation.unchanged(written.values()):
             written = {key: self.stored(item, key) for key, item in written.items()}
         lasting.update(written)
         changes.entries += len(lasting) - before
@@ -111,8 +111,8 @@ class BoundValueState(_SingleValue, ValueState[Any]):
     def __init__(self, declaration: ValueState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
         codec = value_codec(declaration.type)
-        self.hold(holding_of(codec, in_place=declaration.in_place))
-        self._quick = self.ttl is None and self.holding.gives_held
+        self.hold(isolation_of(codec, in_place=declaration.in_place))
+        self._quick = self.ttl is None and self.isolation.gives_held
         #: Classes whose values need no more than a place.
         self._placed: AbstractSet[type] = self.plain if self.ttl is None else frozenset()
         self._default: Any = None

@@ -15,7 +15,7 @@ from keyed.codec.values import value_codec
 from keyed.content.addresses import TTL_EVENT, decode_version_sub, version_sub
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import Cell, CellState
-from keyed.engine.holding import holding_of
+from keyed.engine.isolation import isolation_of
 from keyed.errors import TimestampError
 from keyed.state import NOT_PUT, VersionedRecord, VersionedState
 
@@ -57,7 +57,7 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
 
     def __init__(self, declaration: VersionedState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
-        self.hold(holding_of(value_codec(declaration.type)))
+        self.hold(isolation_of(value_codec(declaration.type)))
         self.history_ms = declaration.history_ms
 
     def activate(self) -> None:

@@ -21,7 +21,7 @@ from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.engine_context import EngineContext, EngineTimerService
-from keyed.engine.returned import check_returned
+from keyed.engine.return_values import check_return_value
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, UserFunctionError
 from keyed.functions import KeyedProcessFunction, element_methods
@@ -72,8 +72,8 @@ class Driver:
         #: The keys of the batch's elements, where the function is called at its end; and whether it is being called.
         self._keys: dict[Any, None] | None = {} if defines_end else None
         self._ending = False
-        self._append, self._as_they_are = context.main.values.append, context.taker.as_they_are
-        self._take = context.taker.take
+        self._append, self._as_they_are = context.main.values.append, context.copies.as_they_are
+        self._take = context.copies.take
         self._firing_processing = False
         self._element: Any = None
         self._call = ""
@@ -168,7 +168,7 @@ class Driver:
                     result = process_element(element, context)
                     if result is not None:
                         if not generator:
-                            check_returned(result)
+                            check_return_value(result)
                         for value in result:
                             cls = type(value)
                             if cls is not tuple:
@@ -206,12 +206,12 @@ class Driver:
         self._fire_processing()
 
     def _hand_over(self, batch: Batch) -> None:
-        """Give the main output so far to the batch's taker, if it has one."""
-        if batch.taker is not None:
+        """Give the main output so far to the batch's consumer, if it has one."""
+        if batch.consumer is not None:
             main = self._context.main
             self.handed_over += len(main.values)
             self._handing_over = True
-            batch.taker.take(main)
+            batch.consumer.take(main)
             self._handing_over = False
             main.clear()
 
@@ -249,7 +249,7 @@ class Driver:
         context.name = name
         result = self._on_timer(timestamp, context)
         if result is not None:
-            check_returned(result)
+            check_return_value(result)
             append, as_they_are, take = self._append, self._as_they_are, self._take
             for value in result:
                 cls = value.__class__

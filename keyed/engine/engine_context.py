@@ -12,9 +12,9 @@ from keyed.codec.snapshots import snapshot
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Emitted
-from keyed.engine.returned import check_returned
+from keyed.engine.output_copies import OutputCopies
+from keyed.engine.return_values import check_return_value
 from keyed.engine.scope import Outside, Scope
-from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
 from keyed.functions import KeyedProcessFunction, RowFunction, no_on_timer
@@ -162,12 +162,12 @@ class EngineContext:
         domain: Domain of the timer that fires, ``None`` while an element is processed.
         name: Name of the timer that fires.
         dropped: Elements that the function counted as dropped.
-        taker: Takes the values of the main output.
+        copies: Takes the values of the main output.
     """
 
     _scope: Scope
     _timers: EngineTimerService
-    taker: Taker
+    copies: OutputCopies
     _broadcast: Mapping[str, BroadcastState[Any, Any]]
     domain: TimeDomain | None = attrs.field(default=None, init=False)
     name: Any = attrs.field(default=None, init=False)
@@ -243,18 +243,18 @@ class EngineContext:
             return
         main = self.main
         if timestamp is None:
-            main.values.append(self.taker.take(value))
+            main.values.append(self.copies.take(value))
             return
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
             raise OutputDefinitionError(f"collect(timestamp={timestamp!r}): give int milliseconds since the epoch")
         main.close_run(self.default_timestamp())
-        main.values.append(self.taker.take(value))
+        main.values.append(self.copies.take(value))
         main.close_run(timestamp)
 
     def collect_all(self, returned: Any, timestamp: int | None) -> None:
         """Emit what a call returned, with the time of the call where the function gave none."""
         if returned is not None:
-            check_returned(returned)
+            check_return_value(returned)
             for value in returned:
                 self.collect(value)
         self.main.close_run(timestamp)
@@ -263,4 +263,4 @@ class EngineContext:
         """Refuse outputs and timers from now on: the batch is over, and what a kept context is given would be lost."""
         self._timers.end()
         outside: Any = Outside(_ended)
-        self.main = self.side = self.taker = outside
+        self.main = self.side = self.copies = outside

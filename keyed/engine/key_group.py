@@ -134,8 +134,8 @@ class KeyGroup:
             # The store is a cache: once more, from the log.
             self.close()
             self._replica.store.reset()
-            if batch.taker is not None:
-                batch.taker.restart()
+            if batch.consumer is not None:
+                batch.consumer.restart()
             return self._run(batch, clock)
 
     def committed(self) -> tuple[GroupMeta | None, LocalStore]:

@@ -17,10 +17,10 @@ from keyed.engine.changes import Changes
 from keyed.engine.driver import Driver
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.initial import write_initial
+from keyed.engine.output_copies import OutputCopies
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.engine.table_versions import TableVersions
-from keyed.engine.taker import Taker
 from keyed.engine.timers import TimerQueue
 from keyed.functions import RowFunction
 from keyed.operators import OperatorSpec
@@ -71,7 +71,7 @@ class RowWork:
         self._function: Any = function
         self._registry = registry
         self._scope = scope
-        self._taker = Taker(spec.output)
+        self._copies = OutputCopies(spec.output)
         self._queues: tuple[TimerQueue, TimerQueue] | None = None
 
     def is_due(self, processing_time: int) -> bool:
@@ -96,7 +96,7 @@ class RowWork:
         event.start()
         processing.start()
         timers = EngineTimerService(scope, self._function, event, processing, self._spec.event_time)
-        context = EngineContext(scope, timers, self._taker, registry.broadcast)
+        context = EngineContext(scope, timers, self._copies, registry.broadcast)
         main, side = context.main, context.side
         event.load(watermark)
         processing.load(scope.processing_time)

@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyed.testing.harness import KeyedTestHarness, Record, Second
+from keyed.testing.harness import KeyedTestHarness, Record, SecondRecord
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.scripts import ProcessingTime
 
@@ -57,7 +57,7 @@ __all__ = [
     "Record",
     "Recording",
     "Replayed",
-    "Second",
+    "SecondRecord",
     "Simulation",
     "SimulationFailed",
     "assert_batch_split_invariant",

@@ -105,17 +105,17 @@ class Record(NamedTuple):
 
     @property
     def input(self) -> int:
-        """Which side of connected streams a row comes from: 1, and 2 of a `Second`."""
+        """Which side of connected streams a row comes from: 1, and 2 of a `SecondRecord`."""
         return 1
 
 
-class Second(Record):
+class SecondRecord(Record):
     """A row of the second side of connected streams."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"Second(value={self.value!r}, timestamp={self.timestamp!r})"
+        return f"SecondRecord(value={self.value!r}, timestamp={self.timestamp!r})"
 
     @property
     def input(self) -> int:

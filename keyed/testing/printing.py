@@ -20,7 +20,7 @@ from keyed.state import State
 _KNOWN = {
     "KeyedTestHarness": "keyed.testing",
     "Record": "keyed.testing",
-    "Second": "keyed.testing",
+    "SecondRecord": "keyed.testing",
     "OutputTag": "keyed",
     "bounded_out_of_orderness": "keyed",
     "WatermarkStrategy": "keyed",

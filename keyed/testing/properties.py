@@ -25,7 +25,6 @@ from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProc
 from keyed.operators import check_parallelism
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
-from keyed.testing import chosen
 from keyed.testing.chance import draw_next
 from keyed.testing.harness import FunctionOptions, KeyedTestHarness, Record
 from keyed.testing.other_process import NotThere, OtherProcess, luck_of, texts_in, texts_of
@@ -190,7 +189,7 @@ def _seed(options: Any) -> int:
             raise DefinitionError(f"{option}={given_value!r} must be an int of at least {least}")
     number = options.get("seed")
     if number is None:
-        number = chosen.number("KEYED_SEED")
+        number = environment.number("KEYED_SEED")
     return random.SystemRandom().getrandbits(32) if number is None else int(number)
 
 

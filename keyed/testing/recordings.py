@@ -13,7 +13,7 @@ from keyed.errors import CorruptionError, DefinitionError
 from keyed.runtimes.recording import ELEMENT_COLUMN, METADATA
 from keyed.runtimes.sink_folder import batch_of
 from keyed.shown import Shown
-from keyed.testing.harness import Record, Second
+from keyed.testing.harness import Record, SecondRecord
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 
@@ -47,7 +47,7 @@ class Recording(Shown):
         return f"Recording({str(self._path)!r}, batches {min(self._files)} to {max(self._files)})"
 
     def batch(self, number: int) -> list[Record]:
-        """Return the rows of a batch as they came; those of a second side are `keyed.testing.Second`.
+        """Return the rows of a batch as they came; those of a second side are `keyed.testing.SecondRecord`.
 
         Args:
             number: Id of the batch, as sinks get it.
@@ -75,7 +75,7 @@ class Recording(Shown):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        kind = Second if self._about(file)["side"] else Record
+        kind = SecondRecord if self._about(file)["side"] else Record
         try:
             table = pq.read_table(file, partitioning=None)
         except (OSError, pa.ArrowException) as error:

@@ -39,7 +39,6 @@ from keyed.shown import shows_options
 from keyed.state import MapState
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
-from keyed.testing import chosen
 from keyed.testing.faults import Died, Faults, FaultyDisk
 from keyed.testing.harness import FunctionOptions, Key, KeyedTestHarness, Record
 from keyed.testing.memory_changelog import MemoryChangelog
@@ -539,8 +538,8 @@ def simulate(
         DefinitionError: A number that is none.
     """
     __tracebackhide__ = True
-    first = chosen.number("KEYED_SEED") or 0 if seed is None else seed
-    many = chosen.number("KEYED_SIMULATIONS") or 100 if simulations is None else simulations
+    first = environment.number("KEYED_SEED") or 0 if seed is None else seed
+    many = environment.number("KEYED_SIMULATIONS") or 100 if simulations is None else simulations
     if type(many) is not int or many < 1:
         raise DefinitionError(f"simulations={many!r} must be an int above 0")
     if type(first) is not int:

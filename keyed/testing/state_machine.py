@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
 from keyed.functions import Function
-from keyed.testing.harness import KeyedTestHarness, Record, Second
+from keyed.testing.harness import KeyedTestHarness, Record, SecondRecord
 from keyed.testing.printing import as_test
 from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, copied
@@ -74,7 +74,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         for _ in range(many):
             time = (self.seen[-1].timestamp or 0 if self.seen else 0) + data.draw(st.integers(0, self.gap_ms))
             if self.rows2 is not None and data.draw(st.booleans()):
-                self.seen.append(Second(data.draw(self.rows2), time))
+                self.seen.append(SecondRecord(data.draw(self.rows2), time))
             else:
                 self.seen.append(Record(data.draw(self.rows), time))
         self._do(Rows(self.seen[-many:]))

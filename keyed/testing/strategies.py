@@ -26,7 +26,7 @@ from keyed.column_types import OF_PYTHON
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.outputs import parse_ddl, schema_of, split_top_level
-from keyed.testing.harness import Record, Second
+from keyed.testing.harness import Record, SecondRecord
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -431,14 +431,14 @@ def _settled(done: Sequence[Any]) -> list[Step]:
 
 @st.composite
 def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[Any]) -> list[Record]:
-    """Return the rows of two streams in one order of arrival; those of the second one are `keyed.testing.Second`.
+    """Return the rows of two streams in one order of arrival; those of the second one are `keyed.testing.SecondRecord`.
 
     Args:
         draw: Given by Hypothesis.
         left: The first stream.
         right: The second one.
     """
-    first, second = draw(left), [Second(*row) for row in draw(right)]
+    first, second = draw(left), [SecondRecord(*row) for row in draw(right)]
     timed = all(row.timestamp is not None for row in (*first, *second))
     if timed and not draw(st.booleans()):
         # As if both came as they happened, which is the simplest example; each stays as it is.

@@ -23,8 +23,8 @@ from keyed.engine.key_group import KeyGroup, check_group
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.loader import Loader
 from keyed.engine.merged_chunks import merged_chunks
+from keyed.engine.output_copies import OutputCopies
 from keyed.engine.replica import Replica
-from keyed.engine.taker import Taker
 from keyed.errors import KeyTypeError
 from keyed.graph import Port, Stage
 from keyed.recovery.cut import Restoration
@@ -178,7 +178,7 @@ class LocalOperator:
 
             return output_rows(emitted, output, timed=timed)
         schema = output.schema
-        values = as_rows(list(map(Taker(schema).take, emitted.values)), schema, output.stage.name)
+        values = as_rows(list(map(OutputCopies(schema).take, emitted.values)), schema, output.stage.name)
         return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
     def rows_handed_on(self, before: LocalOperator) -> SourceRows:

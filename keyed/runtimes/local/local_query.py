@@ -29,7 +29,6 @@ from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, log_restore, shown_query
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
-from keyed.runtimes.hints import Hints
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
@@ -47,6 +46,7 @@ from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
+from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
 from keyed.sources import SeekableSource
@@ -106,7 +106,7 @@ class LocalQuery(Shown):
         self._error: BaseException | None = None
         self._result: RunResult | None = None
         self.progress: Progress | None = None
-        self._hints = Hints(last, outputs)
+        self._warnings = UsageWarnings(last, outputs)
         #: The outputs whose columns were not compared yet with those of the files that are there.
         self._unchecked: set[BoundOutput] = set()
         #: The kinds of bad rows that were logged, by operator.
@@ -306,7 +306,7 @@ class LocalQuery(Shown):
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
-        self._hints.end()
+        self._warnings.end()
         return RunResult(
             values, position.batches - before, metrics, self.restored, self._kept.read, tabled(self._outputs)
         )
@@ -395,7 +395,7 @@ class LocalQuery(Shown):
                     self._unchecked.discard(bound)
             for (name, side), found in emitted.items():
                 if side is not None and found.values:
-                    self._hints.emitted(name, [side])
+                    self._warnings.emitted(name, [side])
             position.batches += 1
             position.rows += arrived.read[0]
             position.ended = position.ended or end
@@ -408,7 +408,7 @@ class LocalQuery(Shown):
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = min(each.watermark for each in reached.values())
         self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics)
-        self._hints.look(self.progress, arrived.highest)
+        self._warnings.look(self.progress, arrived.highest)
         if self._on_progress is not None:
             self._on_progress(self.progress)
 

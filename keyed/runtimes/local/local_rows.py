@@ -27,7 +27,7 @@ from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefin
 from keyed.graph import Keys, Source, Stage
 from keyed.outputs import Schema
 from keyed.rows import row_class
-from keyed.runtimes.hints import unit_hint
+from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
 
 #: Gives the highest timestamp that a row may have now.
@@ -386,7 +386,7 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
         )
     raise TimestampError(
         f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
-        f"of the processing time{unit_hint(timestamp)}; {BAD_ROW_REMEDY}, or give another max_ahead="
+        f"of the processing time{unit_warning(timestamp)}; {BAD_ROW_REMEDY}, or give another max_ahead="
     )
 
 

@@ -18,7 +18,7 @@ from keyed import (
     ValueState,
     VersionedState,
 )
-from keyed.testing import Record, Second
+from keyed.testing import Record, SecondRecord
 from keyed.vectorized import TableState, VectorizedFunction
 
 
@@ -132,7 +132,7 @@ def rows_in_columns(random: Random) -> list[Record]:
 
 def rows_of_both(random: Random) -> list[Record]:
     """Return rows for `Both`."""
-    return [random.choice((Record, Second))(*row) for row in rows(random)]
+    return [random.choice((Record, SecondRecord))(*row) for row in rows(random)]
 
 
 def of_seed(seed: int) -> tuple[Any, Any, Any]:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from keyed import KeyedProcessFunction
-from keyed.testing import Falsified, Record, Second, assert_matches, strategies
+from keyed.testing import Falsified, Record, SecondRecord, assert_matches, strategies
 from keyed.testing.printing import as_test, code_of
 
 
@@ -45,7 +45,7 @@ ODD = [
     Paint(Colour.RED, Place(1.5)),
     {Colour.RED: [Paint(Colour.RED)], "times": (dt.datetime(2020, 1, 1, tzinfo=dt.UTC),)},
     {"sums": Decimal("1.10"), "far": float("inf"), "no": (), "nothing": set(), "some": frozenset([Colour.RED])},
-    [Record({"paint": None}, 3), Second(Place(0.0), None)],
+    [Record({"paint": None}, 3), SecondRecord(Place(0.0), None)],
 ]
 
 

@@ -24,7 +24,7 @@ from keyed.testing import (
     KeyedStateMachine,
     KeyedTestHarness,
     Record,
-    Second,
+    SecondRecord,
     SimulationFailed,
     assert_batch_split_invariant,
     assert_deterministic,
@@ -180,7 +180,9 @@ def rows_of_both(random):
     for _ in range(15):
         now += random.choice([0, 300, 1_000])
         user = random.choice("ab")
-        found.append(Record({"user": user, "page": "p"}, now) if random.random() < 0.5 else Second({"who": user}, now))
+        found.append(
+            Record({"user": user, "page": "p"}, now) if random.random() < 0.5 else SecondRecord({"who": user}, now)
+        )
     return found
 
 
@@ -304,7 +306,7 @@ def test_rules_beside_the_engine_are_found_and_broadcast_is_simulated():
     rows = [
         kind(value, n * 10)
         for n, (kind, value) in enumerate(
-            [(Second, {"page": "p", "limit": 2}), *[(Record, {"user": "ann", "page": "p"})] * 4] * 3
+            [(SecondRecord, {"page": "p", "limit": 2}), *[(Record, {"user": "ann", "page": "p"})] * 4] * 3
         )
     ]
     assert "20 simulations" in simulate(Rules(), rows, simulations=20, seed=0, **options)

@@ -28,7 +28,7 @@ from keyed.runtimes.spark.checkpoint.begin import read_begin
 from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import Chosen, StateOperator, committed_metas, for_groups
-from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.processor import WRITERS
 from keyed.stores import open_rocks_store
 from keyed.stores.scratch import ScratchFolder

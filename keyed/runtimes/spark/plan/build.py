@@ -24,6 +24,7 @@ from keyed.inference import unannotated
 from keyed.outputs import Schema
 from keyed.recovery.cut import Cut
 from keyed.runtimes.recording import Recorder
+from keyed.runtimes.spark.plan.initial_state import initial_state_of
 from keyed.runtimes.spark.plan.inputs import (
     hash_expression,
     key_columns,
@@ -33,15 +34,14 @@ from keyed.runtimes.spark.plan.inputs import (
     time_column,
     too_far_ahead,
 )
-from keyed.runtimes.spark.plan.packed_initial import packed_initial
-from keyed.runtimes.spark.plan.travelling import check_travels
+from keyed.runtimes.spark.plan.serialization import check_serializable
 from keyed.runtimes.spark.query.metrics import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import Parcel, carried, parcel_for
 from keyed.runtimes.spark.worker.emit import Emitter, unwired
+from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
 from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.processor import Operation, Processor
-from keyed.runtimes.spark.worker.settle import settle
 from keyed.runtimes.spark.worker.unpack import PackedInput
 from keyed.runtimes.spark.worker.wire import (
     NOTE,
@@ -161,7 +161,7 @@ def build(
     observations: dict[str, Observation] = {}
     parcel = parcel_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
-        check_travels(stage.function, stage.name)
+        check_serializable(stage.function, stage.name)
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     handing_on = {stage.name for line in lines for stage in line[:-1]}
     emitters = [
@@ -207,7 +207,7 @@ def build(
             operations[-1].emitter.ddl,
             outputMode="append",
             timeMode="None",
-            initialState=packed_initial(chain[index], parallelism, parcel) if begins else None,
+            initialState=initial_state_of(chain[index], parallelism, parcel) if begins else None,
         )
         frame = _observed(worked, operations[-1].emitter, line[-1].name, observations)
         index += len(line)
@@ -552,7 +552,7 @@ def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
             # A stream's jobs know their batch; a batch DataFrame has but one.
             partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
         yield from packer.pack(batches, partition, batch)
-        settle()
+        freeze_modules()
 
     return pack
 

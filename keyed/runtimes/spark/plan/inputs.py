@@ -16,7 +16,7 @@ from keyed.errors import DefinitionError, EncodingError
 from keyed.graph import Keys, Source, Stage
 from keyed.outputs import Schema, checked_schema
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
-from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import TaskMark, encode_mark
 
 if TYPE_CHECKING:

@@ -66,6 +66,6 @@ class BatchJob(Job):
             marks |= marks_of(observation.get["marks"])
         progress = self._progress(0, None, {name: summed(each) for name, each in marks.items()})
         self._hint(progress, marks)
-        self._hints.end()
+        self._warnings.end()
         self.tell(progress)
         return RunResult(self.values({0}), 1, progress.metrics, self.restored, table=tabled(self._outputs))

@@ -14,10 +14,10 @@ from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
 from keyed.results import Progress, Restored, RestoreProgress, log_restore
-from keyed.runtimes.hints import Hints
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
+from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.sinks import CollectSink
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Job:
         # What the key groups load, which have no state yet.
         self._cut: Cut | None = None
         self._told = False
-        self._hints = Hints(last, outputs)
+        self._warnings = UsageWarnings(last, outputs)
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
 
     @property
@@ -108,13 +108,13 @@ class Job:
     def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
         for operator, each in marks.items():
-            self._hints.emitted(operator, {name for mark in each for name in mark["side_outputs"]})
+            self._warnings.emitted(operator, {name for mark in each for name in mark["side_outputs"]})
         for stage in self._last.chain:
             if progress.metrics[stage.name].get("rows_bad"):
-                self._hints.emitted(stage.name, stage.bad_row_outputs)
+                self._warnings.emitted(stage.name, stage.bad_row_outputs)
         first = self._last.chain[0].name
         found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
-        self._hints.look(progress, max(found, default=None))
+        self._warnings.look(progress, max(found, default=None))
 
     def _built(self, lines: Sequence[Sequence[Stage]], parallelism: int, **options: Any) -> Plan:
         """Return the plan of the operators with so many key groups; see `build` for the options."""

@@ -61,7 +61,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
                     "machine's clock went back by more than a day; set the clock, and run it again"
                 )
         job.flush()
-        job.end_hints(())
+        job.end_warnings(())
         kept.finish()
     values, made = job.values(query.batches), tabled(outputs)
     return RunResult(values, len(query.batches), query.metrics(), job.restored, kept.read, made)
@@ -299,7 +299,7 @@ class SparkQuery(Shown):
             if not self._flushed:
                 self._job.flush()
                 self._flushed = True
-                self._job.end_hints(self.query.recentProgress)
+                self._job.end_warnings(self.query.recentProgress)
                 if self._kept is not None:
                     self._kept.finish()
 

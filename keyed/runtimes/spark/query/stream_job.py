@@ -248,7 +248,7 @@ class StreamJob(Job):
         self._hint(found, marks)
         return found
 
-    def end_hints(self, reports: Iterable[Mapping[str, Any]]) -> None:
+    def end_warnings(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Say what hardly anyone means, once the query has ended.
 
         Args:
@@ -257,7 +257,7 @@ class StreamJob(Job):
         for report in reports:
             if report["observedMetrics"]:
                 self.progress(report)
-        self._hints.end()
+        self._warnings.end()
 
     @property
     def _recorder(self) -> Recorder | None:

@@ -215,7 +215,7 @@ class Emitter:
 
 
 class EmittedRows:
-    """Takes the main output of a batch in parts and keeps it as Arrow columns: `keyed.engine.batch.OutputTaker`."""
+    """Takes the main output of a batch in parts and keeps it as Arrow columns: `keyed.engine.batch.OutputConsumer`."""
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter

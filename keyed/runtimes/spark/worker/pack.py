@@ -20,9 +20,8 @@ from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
-from keyed.runtimes.hints import unit_hint
 from keyed.runtimes.recording import Recorder, with_timestamps
-from keyed.runtimes.spark.plan.group_ids import group_ids
+from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
     HASH,
     NOTE,
@@ -35,6 +34,7 @@ from keyed.runtimes.spark.worker.wire import (
     encode_payload,
     read_chunk,
 )
+from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
 from keyed.vectorized import VectorizedFunction
 
@@ -352,7 +352,7 @@ class _Rows:
             raise TimestampError(f"{where}the timestamp is null {of_row}; {remedy}")
         if (name := unreadable_column(columns)) is not None:
             raise RowError(f"{where}column {name!r} {UNREADABLE} {of_row}; {remedy}")
-        said = unit_hint(_highest(row.column(reading.time), reading.time)) if reading.time is not None else ""
+        said = unit_warning(_highest(row.column(reading.time), reading.time)) if reading.time is not None else ""
         raise TimestampError(
             f"{where}the timestamp {of_row} is further ahead of the batch's processing time than max_ahead= "
             f"allows{said}; {remedy}, or give another max_ahead="

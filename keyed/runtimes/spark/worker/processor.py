@@ -29,11 +29,11 @@ from keyed.recovery.cut import Cut
 from keyed.recovery.loading import restore
 from keyed.results import log_restore
 from keyed.runtimes.garbage import Collector
-from keyed.runtimes.spark.plan.group_ids import group_ids
-from keyed.runtimes.spark.plan.packed_initial import read_initial
+from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
+from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
+from keyed.runtimes.spark.worker.initial_state import read_initial
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
-from keyed.runtimes.spark.worker.settle import settle
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.unpack import (
     PackedInput,
@@ -104,7 +104,7 @@ class Processor(StatefulProcessor):
             return iter(self._run(self._index[int(key[0])], rows, collector))
 
     def close(self) -> None:
-        settle()
+        freeze_modules()
 
     def _run(self, group: int, rows: Iterator[Any], collector: Collector) -> list[Any]:
         """Run one batch of one key group, and give its frames."""
@@ -152,7 +152,7 @@ class Processor(StatefulProcessor):
     ) -> BatchResult:
         """Run one batch of one key group of an operator."""
         log.start()
-        batch.key_type, batch.taker = operation.key_type, rows_out
+        batch.key_type, batch.consumer = operation.key_type, rows_out
         context = TaskContext.get()
         number = None if context is None else context.getLocalProperty("streaming.sql.batchId")
         batch.id = None if number is None else operation.first_batch + int(number)

@@ -105,7 +105,7 @@ def test_a_thousand_tasks_leave_no_thread_and_no_descriptor(kind, tmp_path):
     for task in range(COPIES):
         operation = pickle.loads(sent)
         batch = batch_at(task)
-        batch.taker = operation.emitter.rows()
+        batch.consumer = operation.emitter.rows()
         processor._work(operation, cast("SparkGroupLog", log), 0, log.meta("test"), "the-log", replica, batch)
         commits.commit()
         if task == 2:

@@ -6,15 +6,15 @@ import sys
 # In a process of its own, because what is frozen stays so.
 SETTLED = """
 import gc
-from keyed.runtimes.spark.worker.settle import settle
+from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
 
-settle()
+freeze_modules()
 first = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
-settle()
+freeze_modules()
 second = gc.get_freeze_count()
 import wave
-settle()
+freeze_modules()
 print(first > 5_000, second == first, gc.get_freeze_count() > second + 1000)
 """
 

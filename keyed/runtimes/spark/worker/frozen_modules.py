@@ -7,7 +7,7 @@ import sys
 from functools import lru_cache
 
 
-def settle() -> None:
+def freeze_modules() -> None:
     """Take what this process holds for good out of the sight of Python's cyclic garbage collector.
 
     After each task Spark's worker runs the collector over all objects, and nearly all of them belong to modules: with

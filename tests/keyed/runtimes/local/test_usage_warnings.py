@@ -10,7 +10,7 @@ import keyed
 from keyed import KeyedProcessFunction, OutputTag, windows
 from keyed.errors import DefinitionError
 from keyed.rows import row
-from keyed.runtimes.hints import unit_hint
+from keyed.runtimes.usage_warnings import unit_warning
 from keyed.testing import KeyedTestHarness
 
 LATE = OutputTag("late")
@@ -101,8 +101,8 @@ def test_a_timer_that_would_wait_for_ever_is_refused(name: str | None) -> None:
     ],
 )
 def test_the_unit_of_a_time(time: int, unit: str | None) -> None:
-    assert (f"{time} looks like {unit} since the epoch" if unit else "") in unit_hint(time)
-    assert bool(unit_hint(time)) == bool(unit)
+    assert (f"{time} looks like {unit} since the epoch" if unit else "") in unit_warning(time)
+    assert bool(unit_warning(time)) == bool(unit)
 
 
 def test_times_in_another_unit_are_told_once(caplog: Any) -> None:

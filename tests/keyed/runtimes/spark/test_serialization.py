@@ -6,7 +6,7 @@ import pytest
 
 import keyed
 from keyed.errors import DefinitionError
-from keyed.runtimes.spark.plan.travelling import check_travels
+from keyed.runtimes.spark.plan.serialization import check_serializable
 from keyed.windows import ProcessWindowFunction, TumblingEventTimeWindows
 
 
@@ -25,12 +25,12 @@ class Held:
 
 def refusal(function) -> str:
     with pytest.raises(DefinitionError) as caught:
-        check_travels(function, "count")
+        check_serializable(function, "count")
     return str(caught.value)
 
 
 def test_what_can_be_pickled_passes():
-    check_travels(Count({"a": [1, 2.5, None]}), "count")
+    check_serializable(Count({"a": [1, 2.5, None]}), "count")
 
 
 def test_a_lock_on_self_is_named_with_operator_attribute_and_remedy():

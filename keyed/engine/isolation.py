@@ -23,7 +23,7 @@ from keyed.rows import Row
 
 
 @attrs.frozen(eq=False)
-class Holding:
+class Isolation:
     """How values are held.
 
     Attributes:
@@ -53,7 +53,7 @@ class _Encoded(bytes):
     __slots__ = ()
 
 
-def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
+def isolation_of(codec: ValueCodec, *, in_place: bool = False) -> Isolation:
     """Return how the values of a declared type are held.
 
     Args:
@@ -63,7 +63,7 @@ def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
     if codec.immutable:
         return _unchanging(codec)
     if in_place:
-        return Holding(
+        return Isolation(
             *(_itself, _itself, codec.encode, codec.decode, codec.unchanged),
             plain={list, dict},
             gives_held=True,
@@ -71,22 +71,22 @@ def holding_of(codec: ValueCodec, *, in_place: bool = False) -> Holding:
         )
     if codec.by_value:
         return _by_value(codec)
-    return Holding(codec.encode, codec.decode, _itself, _itself, lambda _: True)
+    return Isolation(codec.encode, codec.decode, _itself, _itself, lambda _: True)
 
 
-def owned(codec: ValueCodec) -> Holding:
+def owned(codec: ValueCodec) -> Isolation:
     """Return how accumulators are held, into which a copy of each value goes, and of which copies come out."""
     if codec.immutable:
-        return holding_of(codec)
+        return isolation_of(codec)
     settled = _settled(codec, snapshot)
-    return Holding(settled, settled, codec.encode, codec.decode, codec.unchanged, in_place=True)
+    return Isolation(settled, settled, codec.encode, codec.decode, codec.unchanged, in_place=True)
 
 
-def _unchanging(codec: ValueCodec) -> Holding:
+def _unchanging(codec: ValueCodec) -> Isolation:
     """Return how values that cannot change are held."""
     encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
     if codec.exact is not None:
-        return Holding(_settled(codec, _itself), _itself, encode, decode, codec.unchanged, plain, gives_held=True)
+        return Isolation(_settled(codec, _itself), _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
     def take(value: Any) -> Any:
         # Of each class one value is checked now, the others when they are written.
@@ -94,7 +94,7 @@ def _unchanging(codec: ValueCodec) -> Holding:
         plain.add(value.__class__)
         return value
 
-    return Holding(take, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
+    return Isolation(take, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
 
 def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -113,7 +113,7 @@ def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], 
     return settled
 
 
-def _by_value(codec: ValueCodec) -> Holding:
+def _by_value(codec: ValueCodec) -> Isolation:
     """Return how values without a declared type are held: as they are, or their bytes."""
 
     def take(value: Any) -> Any:
@@ -132,7 +132,7 @@ def _by_value(codec: ValueCodec) -> Holding:
     def unchanged(held: Collection[Any]) -> bool:
         return codec.unchanged([value for value in held if value.__class__ is not _Encoded])
 
-    return Holding(take, give, encode, decode, unchanged, _PLAIN)
+    return Isolation(take, give, encode, decode, unchanged, _PLAIN)
 
 
 #: Datetimes are not among them, because they come back in UTC.

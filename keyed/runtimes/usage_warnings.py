@@ -17,7 +17,7 @@ _SECONDS = range(631_152_000, 4_102_444_800)
 _UNITS = {"seconds": (1, "* 1000"), "microseconds": (10**6, "// 1000"), "nanoseconds": (10**9, "// 1_000_000")}
 
 
-class Hints:
+class UsageWarnings:
     """Looks at the batches of one run.
 
     Args:
@@ -46,7 +46,7 @@ class Hints:
             progress: The batch.
             highest: The highest timestamp of its rows, ``None`` if it has none.
         """
-        if not self._units_told and highest is not None and (said := unit_hint(highest)):
+        if not self._units_told and highest is not None and (said := unit_warning(highest)):
             self._units_told = True
             _log.warning("timestamp %r is taken for milliseconds%s", self._source.timestamp, said)
         if not self._dropped_told:
@@ -84,7 +84,7 @@ class Hints:
                 return
 
 
-def unit_hint(timestamp: int) -> str:
+def unit_warning(timestamp: int) -> str:
     """Say which unit an integer time plainly has, where that is not milliseconds; empty where it may be."""
     for unit, (many, remedy) in _UNITS.items():
         if timestamp // many in _SECONDS:

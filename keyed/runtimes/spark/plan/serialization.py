@@ -17,7 +17,7 @@ from keyed.errors import DefinitionError
 _OURS = ("keyed",)
 
 
-def check_travels(function: object, operator: str) -> None:
+def check_serializable(function: object, operator: str) -> None:
     """Check that a function can be sent to the workers.
 
     Raises:
@@ -36,7 +36,7 @@ def check_travels(function: object, operator: str) -> None:
     if isinstance(value, type) and "__msgspec_cache__" in vars(value):
         # What msgspec leaves on a class that it has looked at cannot be pickled, and is made again when it is needed.
         del value.__msgspec_cache__  # type: ignore[attr-defined]
-        check_travels(function, operator)
+        check_serializable(function, operator)
         return
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise DefinitionError(

@@ -16,7 +16,7 @@ _NO_OUTPUTS = frozenset({str, bytes, dict})
 _PLAIN = STORED_AS_THEY_ARE | {float, datetime, Decimal}
 
 
-def check_returned(result: Any) -> None:
+def check_return_value(result: Any) -> None:
     """Check that what was returned is outputs, and not one that would be taken apart.
 
     Raises:

@@ -1,39 +1,16 @@
-"""Initial state on Spark: rows packed by key group, which Spark hands to the processor with its first batch only."""
+"""Initial state in the Python workers: rows are packed by key group, and read by the group's first batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyed.engine.initial_rows import InitialEntry, entries_of
-from keyed.graph import Stage, is_dataframe
-from keyed.runtimes.initial_frames import arrow_table, cut, frames_of
-from keyed.runtimes.spark.plan.group_ids import group_ids
-from keyed.runtimes.spark.session.ship import Parcel, carried
-from keyed.runtimes.spark.worker.wire import HEAD, PACKED, encode_payload
+from keyed.runtimes.initial_frames import cut
+from keyed.runtimes.spark.group_ids import group_ids
+from keyed.runtimes.spark.worker.wire import HEAD, encode_payload
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.group import GroupedData
-
-
-def packed_initial(stage: Stage, parallelism: int, parcel: Parcel | None) -> GroupedData | None:
-    """Return a stage's initial state by key group; ``None`` if it has none.
-
-    Raises:
-        DefinitionError: Something is no frame.
-    """
-    if stage.initial_state is None:
-        return None
-    session = stage.source.data.sparkSession
-    packed: list[DataFrame] = []
-    for state, frame in frames_of(stage.initial_state, stage.function, stage.name):
-        rows = frame if is_dataframe(frame) else session.createDataFrame(arrow_table(frame))
-        packed.append(
-            rows.mapInArrow(carried(parcel, _packing(state, stage.key_columns, stage.name, parallelism)), PACKED)
-        )
-    return reduce(lambda one, other: one.unionAll(other), packed).groupBy("keygroup")
+_STATE = b"keyed_state"
 
 
 def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) -> Iterator[InitialEntry]:
@@ -46,12 +23,17 @@ def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) ->
         yield from entries_of(table, None if name is None else name.decode(), keys, operator)
 
 
-_STATE = b"keyed_state"
-
-
-def _packing(
+def packing_of(
     state: str | None, keys: tuple[str, ...], operator: str, parallelism: int
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function that packs the rows of an initial state's frame by key group.
+
+    Args:
+        state: Name of the state; ``None`` where a column of the rows has it.
+        keys: Columns of the key.
+        operator: Name of the operator, for errors.
+        parallelism: Number of key groups.
+    """
     metadata: dict[bytes, bytes] = {} if state is None else {_STATE: state.encode()}
 
     def pack(batches: Iterator[Any]) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from keyed.outputs import Schema
 from keyed.shown import mistaken
 
 
-class Taker:
+class OutputCopies:
     """Takes the values of one output.
 
     Args:

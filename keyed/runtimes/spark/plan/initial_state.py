@@ -1,0 +1,34 @@
+"""The initial state of an operator as Spark takes it: packed rows by key group, given to the first batch only."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from keyed.graph import Stage, is_dataframe
+from keyed.runtimes.initial_frames import arrow_table, frames_of
+from keyed.runtimes.spark.session.ship import Parcel, carried
+from keyed.runtimes.spark.worker.initial_state import packing_of
+from keyed.runtimes.spark.worker.wire import PACKED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.group import GroupedData
+
+
+def initial_state_of(stage: Stage, parallelism: int, parcel: Parcel | None) -> GroupedData | None:
+    """Return a stage's initial state by key group; ``None`` if it has none.
+
+    Raises:
+        DefinitionError: Something is no frame.
+    """
+    if stage.initial_state is None:
+        return None
+    session = stage.source.data.sparkSession
+    packed: list[DataFrame] = []
+    for state, frame in frames_of(stage.initial_state, stage.function, stage.name):
+        rows = frame if is_dataframe(frame) else session.createDataFrame(arrow_table(frame))
+        packed.append(
+            rows.mapInArrow(carried(parcel, packing_of(state, stage.key_columns, stage.name, parallelism)), PACKED)
+        )
+    return reduce(lambda one, other: one.unionAll(other), packed).groupBy("keygroup")
