@@ -8,7 +8,7 @@
   `declared_values`.
 - `ingestion`: timestamps of rows that have the time of their batch.
 - `work`, `vectorized_work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
-  `broadcasting`: broadcast elements before them, `table_versions` among them. `returned`: what calls may return.
+  `broadcasting`: broadcast elements before them, `table_versions` among them. `return_values`: what calls may return.
   `timers`: the timers of a time domain. `changes`: what the batch changed. `keytypes`: which keys are refused.
   `forwarded`: which rows of a chained operator are.
 - `registry`: the states of a function, `bound` to the key group: `bound_values`, `bound_lists`, `bound_maps`,

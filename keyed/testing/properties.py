@@ -25,6 +25,7 @@ from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProc
 from keyed.operators import check_parallelism
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
+from keyed.testing import environment
 from keyed.testing.chance import draw_next
 from keyed.testing.harness import FunctionOptions, KeyedTestHarness, Record
 from keyed.testing.other_process import NotThere, OtherProcess, luck_of, texts_in, texts_of

@@ -39,6 +39,7 @@ from keyed.shown import shows_options
 from keyed.state import MapState
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
+from keyed.testing import environment
 from keyed.testing.faults import Died, Faults, FaultyDisk
 from keyed.testing.harness import FunctionOptions, Key, KeyedTestHarness, Record
 from keyed.testing.memory_changelog import MemoryChangelog

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from keyed.graph import Stage, is_dataframe
 from keyed.runtimes.initial_frames import arrow_table, frames_of
 from keyed.runtimes.spark.session.ship import Parcel, carried
-from keyed.runtimes.spark.worker.initial_state import packing_of
+from keyed.runtimes.spark.worker.initial_payloads import packing_of
 from keyed.runtimes.spark.worker.wire import PACKED
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from keyed.runtimes.garbage import Collector
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
 from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
-from keyed.runtimes.spark.worker.initial_state import read_initial
+from keyed.runtimes.spark.worker.initial_payloads import read_initial
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.unpack import (
