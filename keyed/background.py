@@ -34,6 +34,11 @@ class Status(Enum):
     CLOSED = "closed"
     """It ended as its owner wanted, or belongs to the process that this one was forked from."""
 
+    @property
+    def number(self) -> int:
+        """Its number in metrics: 0 starting, 1 following, 2 failed, 3 closed."""
+        return list(Status).index(self)
+
 
 class WorkEnded(Exception):
     """Raised by a step to end its thread; `Background.start` may start another one."""

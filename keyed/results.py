@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -172,7 +172,12 @@ class Query(Protocol):
         """
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Return the cumulative counters by operator and name, as of the last batch."""
+        """Return the cumulative counters of each operator as of the last batch, and statuses as of now.
+
+        ``query_status`` is `Status.number` of the query. ``tables_status`` and ``tables_failures`` are there with
+        ``tables=``; ``export_status`` and ``export_failures`` are those of the export to changelogs on Spark. Statuses
+        are there before the first batch too.
+        """
 
     def stop(self) -> None:
         """Stop the query; its committed batches stay, also in its changelogs."""
@@ -189,6 +194,14 @@ class Query(Protocol):
         Raises:
             KeyedError: The query failed.
         """
+
+
+def with_statuses(
+    progress: Progress | None, operators: Iterable[str], statuses: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
+    """Return the counters of the last batch by operator and name, with the statuses of a query in those of each."""
+    metrics = {} if progress is None else progress.metrics
+    return {name: {**metrics.get(name, {}), **statuses} for name in operators}
 
 
 def shown_query(

@@ -138,7 +138,8 @@ def _standby(arguments: argparse.Namespace) -> int:
                 with suppress(ChangelogError):
                     if batch != shown:
                         lag = tables.lag()
-                        print(f"batch {batch}, {lag.records} records and {lag.seconds:.1f} s behind", flush=True)
+                        behind = f"{lag.records} records and {lag.seconds:.1f} s behind"
+                        print(f"batch {batch}, {tables.status.value}, {behind}", flush=True)
                         shown = batch
                 if end is not None and time.monotonic() >= end:
                     break

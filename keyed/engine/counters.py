@@ -26,3 +26,6 @@ COUNTERS = (
 )
 #: Present values; the operator's figure is the sum over its key groups.
 GAUGES = ("timers_pending", "live_entries", "live_bytes", "log_bytes", "log_rows")
+#: A query that was started adds these to the figures of each operator: numbers of `keyed.background.Status` of itself,
+#: of the export to changelogs that runs beside it on Spark, and of its tables; how often the latter two have failed.
+STATUSES = ("query_status", "export_status", "export_failures", "tables_status", "tables_failures")

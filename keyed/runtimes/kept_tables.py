@@ -48,6 +48,11 @@ class KeptTables:
             raise DefinitionError("the query keeps no tables: start it with tables=, the path of a folder for them")
         return self._tables
 
+    def statuses(self) -> dict[str, int]:
+        """Return the status of the tables and their failures, for metrics; nothing if there are none."""
+        tables = self._tables
+        return {} if tables is None else {"tables_status": tables.status.number, "tables_failures": tables.failures}
+
     def finish(self) -> None:
         """Apply the last batch, when all changelogs have it, and stop following."""
         if self._tables is not None:

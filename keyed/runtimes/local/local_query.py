@@ -26,7 +26,7 @@ from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
-from keyed.results import Progress, Restored, RunResult, log_restore, shown_query
+from keyed.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
@@ -140,8 +140,9 @@ class LocalQuery(Shown):
         return self._kept.tables
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Return the cumulative counters by operator and name, as of the last batch."""
-        return self.progress.metrics if self.progress else {}
+        """Return the counters by operator and name, and statuses. See `keyed.Query.metrics`."""
+        statuses = {"query_status": self.status.number, **self._kept.statuses()}
+        return with_statuses(self.progress, (stage.name for stage in self._last.chain), statuses)
 
     def stop(self) -> None:
         """Stop after the batch that is running; what it committed stays. May be called from ``on_progress`` too."""

@@ -148,7 +148,7 @@ def test_restore_at_a_time(log, tmp_path, capsys):
 def test_standby(log, tmp_path, capsys):
     command = ["standby", log.path, str(tmp_path / "copy"), "--every", "0.01", "--seconds", "0"]
     assert main(command) == 0
-    assert capsys.readouterr().out == "batch 9, 0 records and 0.0 s behind\n"
+    assert capsys.readouterr().out == "batch 9, following, 0 records and 0.0 s behind\n"
     assert main(command) == 0
     assert capsys.readouterr().out == ""
 

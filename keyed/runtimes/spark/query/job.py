@@ -71,6 +71,11 @@ class Job:
         return self._last.name
 
     @property
+    def operators(self) -> list[str]:
+        """The names of all operators."""
+        return [stage.name for stage in self._last.chain]
+
+    @property
     def restored(self) -> Restored | None:
         """What this program restores the query with."""
         return None if self._cut is None else Restored(batch_id(self._cut.sequence), with_position=False)

@@ -14,7 +14,7 @@ from keyed.errors import DefinitionError, QueryFailed
 from keyed.graph import BoundOutput, Port, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
-from keyed.results import Progress, Restored, RunResult, shown_query
+from keyed.results import Progress, Restored, RunResult, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.spark.query.batch_job import BatchJob
@@ -64,7 +64,8 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
         job.end_warnings(())
         kept.finish()
     values, made = job.values(query.batches), tabled(outputs)
-    return RunResult(values, len(query.batches), query.metrics(), job.restored, kept.read, made)
+    metrics = {} if query.progress is None else query.progress.metrics
+    return RunResult(values, len(query.batches), metrics, job.restored, kept.read, made)
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> SparkQuery:
@@ -201,9 +202,14 @@ class SparkQuery(Shown):
         return self._kept.tables
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Return cumulative counters by operator and name, as of the last batch."""
-        progress = self.progress
-        return progress.metrics if progress is not None else {}
+        """Return the counters by operator and name, and statuses. See `keyed.Query.metrics`."""
+        statuses = {"query_status": self.status.number}
+        if self._ticker is not None:
+            work = self._ticker.work
+            statuses |= {"export_status": work.status.number, "export_failures": work.failures}
+        if self._kept is not None:
+            statuses |= self._kept.statuses()
+        return with_statuses(self.progress, self._job.operators, statuses)
 
     def stop(self) -> None:
         """Stop the query, and export its last batch to its changelogs.

@@ -58,6 +58,8 @@ def test_tables_are_asked_while_the_query_runs(tmp_path):
     assert query.await_termination(60)
     with query.tables as tables:
         assert asked == [2]
+        counters = query.metrics()["Sold"]
+        assert (counters["query_status"], counters["tables_status"], counters["tables_failures"]) == (3, 1, 0)
         assert tables["sold"].get_many(["Die Hard", "The Godfather"]) == [5, 1]
         assert tables["last"].get("Die Hard") == SALES[2]
 

@@ -234,12 +234,14 @@ def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
     sink = keyed.collect_sink()
     query = chain(source()).start(sink, checkpoint=tmp_path, rows_per_batch=5)
     assert query.status.value == "starting"
+    assert query.metrics() == {"Sum": {"query_status": 0}}
     begin.set()
     assert arrived.wait(300)
     assert query.is_active
     assert query.status.value == "following"
     assert not query.await_termination(0.01)
-    assert query.metrics()["Sum"]["rows_in"] == 10
+    counters = query.metrics()["Sum"]
+    assert (counters["rows_in"], counters["query_status"]) == (10, 1)
     stopper = threading.Thread(target=query.stop)
     stopper.start()
     go_on.set()
@@ -247,6 +249,7 @@ def test_a_started_query_runs_in_a_thread_and_stops_after_a_batch(tmp_path):
     assert query.await_termination(30)
     assert not query.is_active
     assert query.status.value == "closed"
+    assert query.metrics()["Sum"]["query_status"] == 3
     done = query.progress.batch_id + 1
     assert 2 <= done <= 3
     rest = chain(rows(*range(20, 40))).run(checkpoint=tmp_path, rows_per_batch=5, drain=True)
@@ -269,6 +272,7 @@ def test_a_query_can_be_stopped_from_its_own_progress_and_fails_where_it_is_awai
     with pytest.raises(UserFunctionError, match="unlucky"):
         failing.await_termination(30)
     assert failing.status.value == "failed"
+    assert failing.metrics()["Sum"]["query_status"] == 2
     assert repr(failing) == "Query('Sum', batch 0, failed)"
 
 

@@ -33,6 +33,8 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
     assert caplog.text.count("the disk is full") == 1
     assert "ChangelogError: the disk is full" in repr(query)
     assert query.status is Status.FOLLOWING
+    counters = query.metrics()["count"]
+    assert (counters["query_status"], counters["export_status"], counters["export_failures"] > 3) == (1, 1, True)
 
     failure = None
     write_file(tmp_path / "in", 4, [("a", 5, 1)])
@@ -44,4 +46,5 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
     with pytest.raises(ChangelogDiverged, match="it was copied"):
         query.await_termination(300)
     assert (query.status, query.is_active) == (Status.FAILED, False)
+    assert query.metrics()["count"]["export_status"] == 2
     assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)
