@@ -56,6 +56,7 @@ class Background:
             A long one polls `is_stopping`, and raises `WorkEnded` to end early.
         may_pass: Returns true for an error after which ``step`` is called again.
         patience: Seconds of consecutive failures after which the work ends.
+        at_end: Called in the thread with an error that has ended the work.
 
     Attributes:
         name: As given.
@@ -72,6 +73,7 @@ class Background:
         *,
         may_pass: Callable[[Exception], bool] = lambda _: False,
         patience: float = PATIENCE,
+        at_end: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.error: BaseException | None = None
@@ -80,6 +82,7 @@ class Background:
         self._step = step
         self._may_pass = may_pass
         self._patience = patience
+        self._at_end = at_end
         self._status = Status.STARTING
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -239,6 +242,7 @@ class Background:
             with self._lock:
                 self.error, self._status = error, Status.FAILED
             _log.error("%s: ended", self.name, exc_info=error)
+            self._at_end(error)
         finally:
             self._looked.set()
             _running.pop(id(self), None)

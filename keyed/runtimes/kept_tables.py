@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, KeyedError
 from keyed.graph import Stage
 from keyed.options import Options
 from keyed.tables.state_tables import StateTables, keep_tables, read_kept_tables
@@ -39,11 +39,13 @@ class KeptTables:
 
     @property
     def tables(self) -> StateTables:
-        """The tables.
+        """The tables; after `leave` they are only read.
 
         Raises:
             DefinitionError: There are none.
         """
+        if self._tables is None and self.read is not None:
+            self._tables = self.read()
         if self._tables is None:
             raise DefinitionError("the query keeps no tables: start it with tables=, the path of a folder for them")
         return self._tables
@@ -59,8 +61,17 @@ class KeptTables:
             self._tables.stop()
             self._tables.poll()
 
+    def leave(self) -> None:
+        """Release the folder, because the query has failed: another one may keep tables there."""
+        # A changelog that cannot be read now is read by the next query.
+        with suppress(KeyedError):
+            self.finish()
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            tables.close()
+
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self._tables is not None:
             self._tables.close()
 

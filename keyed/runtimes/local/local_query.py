@@ -102,6 +102,8 @@ class LocalQuery(Shown):
         #: How many batches are known to be in the changelogs.
         self._exported = -1
         self._thread: threading.Thread | None = None
+        #: The threads that wait for the end, which get the error of a query that fails.
+        self._waiting: set[int] = set()
         self.restored: Restored | None = None
         self._error: BaseException | None = None
         self._result: RunResult | None = None
@@ -163,8 +165,13 @@ class LocalQuery(Shown):
             KeyedError: What the query failed with.
         """
         if self._thread is not None:
-            with watched(self._on_signal):
-                self._thread.join(timeout)
+            waiting = threading.get_ident()
+            self._waiting.add(waiting)
+            try:
+                with watched(self._on_signal):
+                    self._thread.join(timeout)
+            finally:
+                self._waiting.discard(waiting)
             if self._signal is not None:
                 leave(self._signal)
         if self._error is not None:
@@ -179,6 +186,10 @@ class LocalQuery(Shown):
                 self._result = self.run()
             except BaseException as error:  # noqa: BLE001 - given to whoever waits
                 self._error = error
+                if isinstance(error, Exception):
+                    self._kept.leave()
+                    if not self._waiting:
+                        _log.error("the query %r failed", self._last.name, exc_info=error)
 
         self._thread = threading.Thread(target=work, name="keyed-local-query", daemon=True)
         self._thread.start()

@@ -6,11 +6,11 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.background import Status
 from keyed.durations import MAX_TIMESTAMP
-from keyed.errors import DefinitionError, QueryFailed
+from keyed.errors import DefinitionError, KeyedError, QueryFailed
 from keyed.graph import BoundOutput, Port, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
@@ -126,7 +126,7 @@ class SparkQuery(Shown):
         end: Whether the input ends with the first batch.
         ticks_alone: Whether the source is left out.
         after: A query that this one goes on from.
-        kept: The tables that it keeps.
+        kept: The tables that it keeps, if it was started and the program goes on beside it.
     """
 
     def __init__(
@@ -145,9 +145,14 @@ class SparkQuery(Shown):
         self.batches: range = after.batches if after is not None else range(0)
         self._flushing = threading.Lock()
         self._flushed = False
+        #: The threads that wait for the end, which get the error of a query that fails.
+        self._waiting: set[int] = set()
         self._writer: Writer
         self.query: StreamingQuery
-        self.query, self._writer, self._ticker = job.start(trigger, end=end, ticks_alone=ticks_alone)
+        ended = None if kept is None else self._ended
+        self.query, self._writer, self._ticker = job.start(trigger, end=end, ticks_alone=ticks_alone, ended=ended)
+        if self._ticker is not None:
+            self._ticker.work.start()
 
     @property
     def restored(self) -> Restored | None:
@@ -231,6 +236,8 @@ class SparkQuery(Shown):
                 return
             if not failed:
                 self._flush()
+            elif self._kept is not None:
+                self._kept.leave()
         finally:
             self._job.release()
 
@@ -256,6 +263,14 @@ class SparkQuery(Shown):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait as `await_termination` does, without the export."""
+        waiting = threading.get_ident()
+        self._waiting.add(waiting)
+        try:
+            return self._wait(timeout)
+        finally:
+            self._waiting.discard(waiting)
+
+    def _wait(self, timeout: float | None) -> bool:
         waited = 0.0
         with noted_signals() as signals:
             try:
@@ -309,14 +324,32 @@ class SparkQuery(Shown):
                 if self._kept is not None:
                     self._kept.finish()
 
+    def _ended(self) -> None:
+        """Log the error of a query that has failed, unless the program waits for it, and release what it held."""
+        error = self.query.exception()
+        if error is None and self.status is not Status.FAILED:
+            return
+        if error is not None and not self._waiting:
+            try:
+                self._raise(error)
+            except KeyedError as failure:
+                _log.error("%s failed", self._job.title, exc_info=failure)
+        if self._kept is not None:
+            self._kept.leave()
+        self._job.release()
+
+    def _raise(self, error: Exception) -> NoReturn:
+        """Raise the error of the query, as a worker or a sink raised it."""
+        raise_translated(self._writer.error or error, f"{self._job.title}{self._writer.place}")
+
     def _has_ended(self) -> bool:
-        """Wait a moment for the end; raise what the query failed with, as a worker or a sink raised it."""
+        """Wait a moment for the end; raise the error of a query that has failed."""
         if self._ticker is not None:
             self._ticker.work.check()
         try:
             return bool(self.query.awaitTermination(_POLL))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - it is raised again, translated
-            raise_translated(self._writer.error or error, f"{self._job.title}{self._writer.place}")
+            self._raise(error)
 
     def _look(self) -> None:
         """Take note of the batches that were committed since the last look."""

@@ -126,8 +126,9 @@ class StreamJob(Job):
 
     def release(self) -> None:
         """Let other queries have the checkpoint, once this one has ended."""
-        while self._callbacks:
-            self._callbacks.pop().close()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -170,7 +171,12 @@ class StreamJob(Job):
         self._exports.flush()
 
     def start(
-        self, trigger: Mapping[str, Any], *, end: bool = False, ticks_alone: bool = False
+        self,
+        trigger: Mapping[str, Any],
+        *,
+        end: bool = False,
+        ticks_alone: bool = False,
+        ended: Callable[[], None] | None = None,
     ) -> tuple[StreamingQuery, Writer, Ticker | None]:
         """Start a query over the streaming source.
 
@@ -178,9 +184,10 @@ class StreamJob(Job):
             trigger: Arguments of Spark's ``trigger``.
             end: Whether the input ends with the query's first batch.
             ticks_alone: Whether the source is left out.
+            ended: Called when the query has ended, in a thread; ``None`` if the program waits for it.
 
         Returns:
-            The query, what writes its outputs, and what wakes it, if it goes on without rows.
+            The query, what writes its outputs, and what is to look after it, if the program does not wait for it.
         """
         ticks = None
         if self._last.ticks and not ticks_alone:
@@ -223,9 +230,8 @@ class StreamJob(Job):
                 raise_translated(error, self.title)
         self._exports.started(query, parallelism, [[stage.name for stage in line] for line in together])
         ticker = None
-        if ticks is not None and "processingTime" in trigger:
-            ticker = Ticker(query, ticks, self._exports, writer, tables)
-            ticker.work.start()
+        if ended is not None:
+            ticker = Ticker(query, ticks if "processingTime" in trigger else None, self._exports, writer, tables, ended)
         return query, writer, ticker
 
     def values(self, batches: Collection[int]) -> list[Any]:

@@ -1,9 +1,10 @@
-"""Looks after a running query: publishes its batches, writes ticks when something is due, and looks at its tables."""
+"""Looks after a running query: publishes its batches, writes ticks when something is due, reads its global tables."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyed.background import Background
@@ -24,6 +25,8 @@ _LASTING = (ChangelogDiverged, CorruptionError, DefinitionError)
 _POLL = 0.2
 #: The same between the end of a batch's writing and Spark's report that it is committed.
 _MOMENT = 0.02
+#: How often it looks at a query that has no ticks, in seconds.
+_RARELY = 1.0
 
 
 class Ticker:
@@ -33,29 +36,38 @@ class Ticker:
     in its changelogs: they get it with the next batch. There is never more than one tick that was not taken.
 
     Attributes:
-        work: The thread. What it failed with ends the query.
+        work: The thread. An error that it ends with ends the query.
 
     Args:
-        query: The query. It was started with a tick.
-        ticks: Its ticks.
+        query: The query. It was started with a tick, if it has ticks.
+        ticks: Its ticks; ``None`` if there is nothing to do but to report its end.
         exports: Its changelogs.
         writer: What writes its batches.
         tables: The global tables that it reads.
+        ended: Called when the query has ended, by itself or because of an error of the thread.
     """
 
     def __init__(
-        self, query: StreamingQuery, ticks: Ticks, exports: Exports, writer: Writer, tables: TableFiles
+        self,
+        query: StreamingQuery,
+        ticks: Ticks | None,
+        exports: Exports,
+        writer: Writer,
+        tables: TableFiles,
+        ended: Callable[[], None],
     ) -> None:
         self.work = Background(
             "what looks after the query's timers and changelogs",
             self._step,
             may_pass=lambda error: not isinstance(error, _LASTING),
+            at_end=self._failed,
         )
         self._query = query
         self._ticks = ticks
         self._exports = exports
         self._writer = writer
         self._tables = tables
+        self._ended = ended
         self._looked = 0.0
         self._batch = -1
         self._offset: str | None = None
@@ -73,8 +85,11 @@ class Ticker:
         self._looked = time.monotonic()
         try:
             if not self._query.isActive:
+                self._ended()
                 return None
-            self._look(self._query.lastProgress)
+            if self._ticks is None:
+                return _RARELY
+            self._look(self._query.lastProgress, self._ticks)
             self._tables.write_changed()
         except Exception as error:
             if is_gone(error):
@@ -82,7 +97,14 @@ class Ticker:
             raise
         return _MOMENT
 
-    def _look(self, report: Mapping[str, Any] | None) -> None:
+    def _failed(self, _: BaseException) -> None:
+        """Stop the query: its timers would not fire, and its changelogs would lack batches."""
+        # Otherwise the JVM has ended.
+        with suppress(Exception):
+            self._query.stop()
+            self._ended()
+
+    def _look(self, report: Mapping[str, Any] | None, ticks: Ticks) -> None:
         problem: Exception | None = None
         # Triggers without a batch are reported as well, under the id of the next one.
         if report is not None and report["batchId"] != self._batch and "addBatch" in report["durationMs"]:
@@ -90,7 +112,7 @@ class Ticker:
             source = len(report["sources"]) - 1
             offset = str(report["sources"][source]["endOffset"])
             if offset != self._offset:
-                self._ticks.taken(source, offset)
+                ticks.taken(source, offset)
                 self._offset, self._waits = offset, False
             try:
                 self._exports.publish(report)
@@ -99,7 +121,7 @@ class Ticker:
                 problem = error
             self._due = self._exports.next_work(report)
         if self._due is not None and not self._waits and self._due <= time.time() * 1000:
-            self._ticks.write()
+            ticks.write()
             self._waits = True
         if problem is not None:
             raise problem

@@ -9,6 +9,8 @@ import attrs
 import pytest
 
 import keyed
+from keyed.background import Status
+from tests.support.waiting import until
 
 
 @attrs.frozen
@@ -123,3 +125,45 @@ def test_a_folder_that_is_followed_is_refused_before_anything_runs(tmp_path):
     with keyed.tables.open_tables(log, tmp_path / "tables"), refused:
         sold(SALES).run(tables=tmp_path / "tables")
     assert not (tmp_path / "tables" / "Sold" / "changelog").exists()
+
+
+def test_a_query_that_fails_says_so_at_once_and_leaves_its_tables_to_the_next_one(tmp_path, caplog):
+    options: dict[str, Any] = {
+        "checkpoint": tmp_path / "checkpoint",
+        "tables": tmp_path / "tables",
+        "rows_per_batch": 1,
+    }
+    fails = [True]
+
+    def sales() -> Iterator[Any]:
+        yield from SALES
+        if fails:
+            raise OSError("no more sales")
+
+    query = sold(sales()).start(**options)
+    until(lambda: not query.is_active)
+    assert query.status is Status.FAILED
+    assert caplog.text.count("the query 'Sold' failed") == 1
+    assert "no more sales" in caplog.text
+    with query.tables as tables:
+        assert tables["sold"].get("Die Hard") == 2
+        # Nobody follows them, so another query may.
+        fails.clear()
+        again = sold(sales()).start(**options)
+        assert again.await_termination(300)
+        with again.tables as theirs:
+            assert theirs["sold"].get("Die Hard") == 5
+
+
+def test_an_error_that_someone_waits_for_is_raised_and_not_logged(caplog):
+    queries: list[Any] = []
+
+    def sales() -> Iterator[Any]:
+        while not queries or not queries[0]._waiting:
+            yield keyed.PAUSE
+        raise OSError("no more sales")
+
+    queries.append(sold(sales()).start(keyed.collect_sink()))
+    with pytest.raises(keyed.errors.QueryFailed, match="no more sales"):
+        queries[0].await_termination(300)
+    assert not caplog.text

@@ -1,12 +1,12 @@
-"""What looks after a query beside its batches: failures that pass are counted, others end the query."""
+"""What looks after a query beside its batches: failures that pass are counted, others end the query and are logged."""
 
 import pytest
 
 import keyed
 from keyed.background import Status
-from keyed.errors import ChangelogDiverged, ChangelogError
+from keyed.errors import ChangelogDiverged, ChangelogError, UserFunctionError
 from keyed.runtimes.spark.query.exports import Exports
-from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
+from tests.keyed.runtimes.spark.functions import POISON, count, files_source, parquet_rows, write_file
 from tests.support.waiting import until
 
 
@@ -43,8 +43,34 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
 
     failure = ChangelogDiverged("it was copied")
     write_file(tmp_path / "in", 5, [("a", 6, 1)])
+    until(lambda: not query.is_active)
+    assert query.query.exception() is None
+    assert "it was copied" in caplog.text
     with pytest.raises(ChangelogDiverged, match="it was copied"):
         query.await_termination(300)
     assert (query.status, query.is_active) == (Status.FAILED, False)
     assert query.metrics()["count"]["export_status"] == 2
     assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)
+
+
+@pytest.mark.parametrize("trigger", ["200 milliseconds", pytest.param({"availableNow": True}, marks=pytest.mark.long)])
+def test_the_error_of_a_query_that_nobody_waits_for_is_logged_and_its_tables_are_released(
+    spark, tmp_path, caplog, trigger
+):
+    options = {"checkpoint": tmp_path / "checkpoint", "tables": tmp_path / "tables"}
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    count(files_source(spark, tmp_path / "in"), parallelism=2).run(**options)
+    write_file(tmp_path / "in", 1, [("a", 2, POISON)])
+    query = count(files_source(spark, tmp_path / "in"), parallelism=2).start(trigger=trigger, **options)
+    until(lambda: not query._ticker.work.is_running)
+    assert query.status is Status.FAILED
+    assert caplog.text.count("the query 'count' failed") == 1
+    assert "ValueError: poison" in caplog.text
+    with query.tables as tables:
+        assert tables["seen"].get("a") == (1, 1)
+        again = count(files_source(spark, tmp_path / "in"), parallelism=2).start(trigger=trigger, **options)
+        with pytest.raises(UserFunctionError, match="poison"):
+            again.await_termination(300)
+        assert caplog.text.count("the query 'count' failed") == 1
+        assert again.tables["seen"].get("a") == (1, 1)
+        again.tables.close()
