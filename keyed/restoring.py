@@ -37,7 +37,7 @@ class RestorePoint:
 
     Attributes:
         changelog: The changelog of this operator in an earlier query.
-        until: Id of the batch to restore, as progress and sinks have it, or a time with a zone:
+        as_of: Id of the batch to restore, as progress and sinks have it, or a time with a zone:
             the state is that of the newest batch whose processing time is not after it. By default the newest batch
             that all key groups have.
         migrate: Changes of the states' declarations that are not compatible.
@@ -46,17 +46,17 @@ class RestorePoint:
     """
 
     changelog: Changelog
-    until: int | datetime | None = None
+    as_of: int | datetime | None = None
     migrate: StateMigration = attrs.field(factory=StateMigration)
     standby: str | None = attrs.field(default=None, converter=attrs.converters.optional(os.fspath))
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.changelog, Changelog):
             raise DefinitionError(f"restore_from={self.changelog!r} is not a changelog")
-        if isinstance(self.until, datetime):
-            if self.until.tzinfo is None:
-                raise DefinitionError(f"until={self.until!r} has no time zone; add one, for example tzinfo=UTC")
-        elif self.until is not None and (type(self.until) is not int or self.until < 0):
-            raise DefinitionError(f"until={self.until!r} must be the id of a batch, from 0, or a datetime")
+        if isinstance(self.as_of, datetime):
+            if self.as_of.tzinfo is None:
+                raise DefinitionError(f"as_of={self.as_of!r} has no time zone; add one, for example tzinfo=UTC")
+        elif self.as_of is not None and (type(self.as_of) is not int or self.as_of < 0):
+            raise DefinitionError(f"as_of={self.as_of!r} must be the id of a batch, from 0, or a datetime")
         if not isinstance(self.migrate, StateMigration):
             raise DefinitionError(f"migrate={self.migrate!r} must be a StateMigration")

@@ -90,7 +90,7 @@ class Commit:
         entries: Number of live entries after it: of states, timers and tables.
         hash: Order-independent hash of the live entries after it, as text (`keyed.content.entry_hash`).
         watermark: The group's watermark after it.
-        processing_time: The group's processing time after it. Retention and ``until=`` a time go by it.
+        processing_time: The group's processing time after it. Retention and ``as_of=`` a time go by it.
         ended: Whether the input has ended (drain).
         states: Descriptions of the states with their ids, by name (`GroupMeta.states`): what is needed to read the log.
         counters: Counters with which a restored job continues.

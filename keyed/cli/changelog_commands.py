@@ -92,15 +92,15 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
         help=f"the changelog of each operator, in their order: {CHANGELOG}",
     )
     parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; as it was by default")
-    parser.add_argument("--until", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")
+    parser.add_argument("--as-of", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")
     add_settings(parser)
 
 
 def _restore(arguments: argparse.Namespace) -> int:
     """Restore, and print what was restored."""
     check_place(arguments.checkpoint, FREE, "CHECKPOINT", "a new folder for the checkpoint")
-    until = batch_or_time(arguments.until, "--until")
-    points = [RestorePoint(changelog_of(text, arguments), until=until) for text in arguments.changelogs]
+    as_of = batch_or_time(arguments.as_of, "--as-of")
+    points = [RestorePoint(changelog_of(text, arguments), as_of=as_of) for text in arguments.changelogs]
 
     def shown(progress: RestoreProgress) -> None:
         print(f"{progress.operator}: {progress.groups_done}/{progress.groups} key groups, {progress.records} records")

@@ -54,7 +54,7 @@ class Cut:
     @property
     def is_past(self) -> bool:
         """Whether a past state was asked for, and not the newest."""
-        return any(restoration.point.until is not None for restoration in self.operators.values())
+        return any(restoration.point.as_of is not None for restoration in self.operators.values())
 
 
 def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _T:
@@ -65,14 +65,14 @@ def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _
         take: Reads the changelogs at a cut, from the beginning each time that it is called.
 
     Raises:
-        HistoryCompacted: The batch or time that ``until=`` names is older than what compaction left.
+        HistoryCompacted: The batch or time that ``as_of=`` names is older than what compaction left.
         ChangelogError: As `cut_of` has it.
     """
     for _ in range(_TRIES):
         try:
             return take(cut_of(points))
         except HistoryCompacted:
-            if any(point.until is not None for point in points.values()):
+            if any(point.as_of is not None for point in points.values()):
                 raise
     return take(cut_of(points))
 
@@ -91,8 +91,8 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
         DefinitionError: The operators are to be restored to different batches.
     """
     first, *others = points.values()
-    if any(point.until != first.until for point in others):
-        raise DefinitionError("the operators of a query have different until= in restore_from; give all of them one")
+    if any(point.as_of != first.as_of for point in others):
+        raise DefinitionError("the operators of a query have different as_of= in restore_from; give all of them one")
     headers = {}
     for operator, point in points.items():
         headers[operator] = header = header_of(point.changelog)
@@ -102,14 +102,14 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
                 f"give name={header.operator!r}, or another changelog"
             )
     sequence = min(_newest(point.changelog, headers[operator]) for operator, point in points.items())
-    if isinstance(first.until, datetime):
-        sequence = _batch_at(first.changelog, sequence, first.until)
-    elif first.until is not None:
-        if sequence_of(first.until) > sequence:
+    if isinstance(first.as_of, datetime):
+        sequence = _batch_at(first.changelog, sequence, first.as_of)
+    elif first.as_of is not None:
+        if sequence_of(first.as_of) > sequence:
             raise ChangelogError(
-                f"until={first.until}: the newest batch that all key groups have is {batch_id(sequence)}"
+                f"as_of={first.as_of}: the newest batch that all key groups have is {batch_id(sequence)}"
             )
-        sequence = sequence_of(first.until)
+        sequence = sequence_of(first.as_of)
     operators = {}
     for operator, point in points.items():
         groups = range(headers[operator].parallelism)
@@ -134,7 +134,7 @@ def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | N
             raise CorruptionError(
                 f"there is a position of the sources after batch {batch_id(before)} and none after batch "
                 f"{batch_id(sequence)}, which is to be restored: the sources would be read again over its state; "
-                f"restore the file of the position, or give until={batch_id(before)}",
+                f"restore the file of the position, or give as_of={batch_id(before)}",
                 where=str(point.changelog),
             )
     return None
@@ -207,5 +207,5 @@ def _batch_at(changelog: Changelog, newest: int, time: datetime) -> int:
             break
         found = commit.sequence
     if found is None:
-        raise HistoryCompacted(f"until={time.isoformat()}: the changelog has nothing that is so old")
+        raise HistoryCompacted(f"as_of={time.isoformat()}: the changelog has nothing that is so old")
     return found

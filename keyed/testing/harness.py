@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, Unpack
 
 import attrs
 
@@ -29,7 +29,7 @@ from keyed.engine.channels import ChannelId
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.keytypes import KeyTypes
 from keyed.engine.replica import Replica
-from keyed.errors import ChangelogError, DefinitionError, TimestampError
+from keyed.errors import DefinitionError, TimestampError
 from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
@@ -40,7 +40,7 @@ from keyed.functions import (
     takes_two,
 )
 from keyed.global_tables import GlobalTable
-from keyed.operators import OperatorSpec, Order, check_order, check_parallelism
+from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.loading import load
@@ -61,7 +61,6 @@ from keyed.watermarks import WatermarkStrategy, strategy_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Backend = Literal["memory", "rocksdb"]
 Key = Callable[[Any], Any] | str | Sequence[str] | None
 
 
@@ -77,13 +76,13 @@ class FunctionOptions(TypedDict, total=False):
 class HarnessOptions(FunctionOptions, total=False):
     """Further keywords of `KeyedTestHarness`."""
 
-    backend: Backend
+    store: Store
     parallelism: int
     order: Order
     ingestion_time: bool
 
 
-_shows = shows_options(HarnessOptions, broadcast=(), backend="memory", parallelism=1, order="event_time")
+_shows = shows_options(HarnessOptions, broadcast=(), store="memory", parallelism=1, order="event_time")
 _OPERATOR = "function"
 _PARALLELISM = "parallelism"
 #: An element, its timestamp and its side.
@@ -134,7 +133,7 @@ class KeyedTestHarness(Shown):
         key: Key of an element, as in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized
             function needs. By default the element itself.
         key2: The same for elements of the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
-        backend: Local store: ``"memory"`` or ``"rocksdb"``.
+        store: Local store: ``"memory"`` or ``"rocksdb"``.
         parallelism: Number of key groups.
         changelog: Where each call's changes go when it has committed them.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
@@ -158,7 +157,7 @@ class KeyedTestHarness(Shown):
         *,
         key: Key = None,
         key2: Key = None,
-        backend: Backend = "memory",
+        store: Store = "memory",
         parallelism: int = 1,
         changelog: Changelog | None = None,
         restore_from: Changelog | RestorePoint | None = None,
@@ -171,8 +170,8 @@ class KeyedTestHarness(Shown):
     ) -> None:
         check_function(function)
         check_order(order)
-        if backend not in ("memory", "rocksdb"):
-            raise DefinitionError(f"backend={backend!r} must be 'memory' or 'rocksdb'")
+        if store not in ("memory", "rocksdb"):
+            raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
         check_parallelism(parallelism)
         watermark = strategy_of(watermark)
         delay = 0 if ingestion_time else None
@@ -200,7 +199,7 @@ class KeyedTestHarness(Shown):
         )
         self._global_tables = list(global_tables)
         self._keys = [key_by(function, each) for each in (key, key2)]
-        self._backend = backend
+        self._store = store
         # A row without a timestamp leaves those of its batch as they came, so the engine is not told of an order.
         self._by_time = order == "event_time"
         self._folder: ScratchFolder | None = None
@@ -646,11 +645,7 @@ class KeyedTestHarness(Shown):
         """
         if isinstance(keys, str | bytes):
             raise DefinitionError(f"keys={keys!r}: give a list of keys")
-        try:
-            harness = cls(function, restore_from=RestorePoint(changelog, until=as_of), **options)
-        except (DefinitionError, ChangelogError) as error:
-            error.args = tuple(str(each).replace("until=", "as_of=", 1) for each in error.args)
-            raise
+        harness = cls(function, restore_from=RestorePoint(changelog, as_of=as_of), **options)
         if keys is not None:
             wanted = [*keys]
             harness._keep_only({encode_key(each) for each in wanted})
@@ -826,7 +821,7 @@ class KeyedTestHarness(Shown):
     def _start(self) -> None:
         for index in range(self._spec.parallelism):
             store: Any
-            if self._backend == "memory":
+            if self._store == "memory":
                 store = MemoryStore()
             else:
                 self._folder = self._folder or ScratchFolder("harness")

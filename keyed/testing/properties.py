@@ -230,9 +230,9 @@ def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]
     return list(choices)
 
 
-def _check_backend(backend: Any) -> None:
-    if backend not in ("memory", "rocksdb"):
-        raise DefinitionError(f"backends: {backend!r} must be 'memory' or 'rocksdb'")
+def _check_backend(store: Any) -> None:
+    if store not in ("memory", "rocksdb"):
+        raise DefinitionError(f"stores: {store!r} must be 'memory' or 'rocksdb'")
 
 
 def _compare(why: str, one: Script, other: Script, tally: Tally, seen: str = "") -> Outcome:
@@ -329,7 +329,7 @@ def assert_recovery_invisible(
     function: Function,
     rows: SearchStrategy[Any],
     *,
-    backends: Sequence[Any] = ("memory", "rocksdb"),
+    stores: Sequence[Any] = ("memory", "rocksdb"),
     **options: Unpack[PropertyOptions],
 ) -> str:
     """Show that a crash after any step changes nothing: outputs, states and timers are those of an undisturbed run.
@@ -337,7 +337,7 @@ def assert_recovery_invisible(
     Args:
         function: The function.
         rows: The streams.
-        backends: Local stores; the first is tried most.
+        stores: Local stores; the first is tried most.
         options: As all properties have them.
 
     Returns:
@@ -349,19 +349,19 @@ def assert_recovery_invisible(
     __tracebackhide__ = True
 
     def check(drawn: Any, tally: Tally) -> None:
-        done, backend = drawn
+        done, store = drawn
         tally.steps(done)
         # RocksDB takes long to open and has to do with crashes alone.
         _compare(
             f"a crash of {type(function).__name__} can be seen",
-            _script(function, [step for step in done if not isinstance(step, Crash)], options, backend=backends[0]),
-            _script(function, done, options, backend=backend, afresh=True),
+            _script(function, [step for step in done if not isinstance(step, Crash)], options, store=stores[0]),
+            _script(function, done, options, store=store, afresh=True),
             tally,
             "without a crash",
         )
 
-    backends = _choices(backends, "backends", _check_backend)
-    chosen_backend = st.sampled_from([*[backends[0]] * 12, *backends[1:]])
+    stores = _choices(stores, "stores", _check_backend)
+    chosen_backend = st.sampled_from([*[stores[0]] * 12, *stores[1:]])
     example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True, move=_DAY)), chosen_backend)
     proved = "crashes after any step change nothing"
     return _prove("crash", proved, function, example, check, options, "restarts", "left", "clock")

@@ -1,6 +1,6 @@
 """What the transcribed cases share: a function that is told by each element what to do, and a wrapper of the harness.
 
-The upstream suites drive a state backend or a timer service by hand. Here an element carries the call: `Harness.call`
+The upstream suites drive a state store or a timer service by hand. Here an element carries the call: `Harness.call`
 runs ``do(function, context)`` for a key inside ``process_element`` and gives back what it returned, so that a case
 reads as its original does, while everything goes through the public API, a commit and a real local store.
 """
@@ -15,10 +15,10 @@ import pytest
 from keyed import KeyedProcessFunction, TimeDomain
 from keyed.testing import KeyedTestHarness
 
-BACKENDS = ("memory", "rocksdb")
+STORES = ("memory", "rocksdb")
 EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
-both_backends = pytest.mark.parametrize("backend", BACKENDS)
+both_stores = pytest.mark.parametrize("store", STORES)
 
 
 class Told(KeyedProcessFunction):
@@ -63,6 +63,6 @@ class Harness(KeyedTestHarness):
         """The values of the main output since the last look."""
         return [record.value for record in self.take_output()]
 
-    def again(self, function, *, backend="memory", parallelism=1):
+    def again(self, function, *, store="memory", parallelism=1):
         """A harness restored from a snapshot of this one."""
-        return type(self).restore(function, self.snapshot(), key=key_of, backend=backend, parallelism=parallelism)
+        return type(self).restore(function, self.snapshot(), key=key_of, store=store, parallelism=parallelism)

@@ -8,7 +8,7 @@ import keyed
 from keyed import MAX_TIMESTAMP, AggregatingState, KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
 
 both_domains = pytest.mark.parametrize("domain", [EVENT, PROCESSING], ids=["event", "processing"])
 
@@ -29,11 +29,11 @@ def set_timers(service, domain, **timers):
         service.set_timer(name, at, domain)
 
 
-@both_backends
+@both_stores
 @both_domains
-def test_timers_can_be_reset(backend, domain):
+def test_timers_can_be_reset(store, domain):
     """ParDoTest.testEventTimeTimerCanBeReset and testProcessingTimeTimerCanBeReset: only the last time counts."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     for at in (10, 30, 20):
         harness.timers(lambda t, at=at: t.set_timer("t", at, domain))
     assert pending(harness) == [("k", "t", 20)]
@@ -45,11 +45,11 @@ def test_timers_can_be_reset(backend, domain):
     assert harness.values() == []
 
 
-@both_backends
+@both_stores
 @both_domains
-def test_timers_set_and_cleared_in_one_call(backend, domain):
+def test_timers_set_and_cleared_in_one_call(store, domain):
     """ParDoTest.testSetAndClearEventTimeTimer..., testSetEventTimeTimerAfterClear..., testClearUnsetEventTimeTimer."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.timers(lambda t: t.cancel_timer("never set", domain))
     harness.timers(lambda t: (set_timers(t, domain, a=10), t.cancel_timer("a", domain)))
     assert pending(harness) == []
@@ -62,12 +62,12 @@ def test_timers_set_and_cleared_in_one_call(backend, domain):
     assert harness.values() == [(11, "k", "a")]
 
 
-@both_backends
+@both_stores
 @both_domains
-def test_a_name_is_one_timer_per_key_and_domain(backend, domain):
+def test_a_name_is_one_timer_per_key_and_domain(store, domain):
     """ParDoTest.testTimerFamilyEventTime and testEventTimeTimerMultipleKeys."""
     other = PROCESSING if domain is EVENT else EVENT
-    harness = Harness(backend=backend, parallelism=2)
+    harness = Harness(store=store, parallelism=2)
     for key in ("a", "b"):
         harness.timers(lambda t: (set_timers(t, domain, x=10, y=20), t.set_timer("x", 99, other)), key=key)
     harness.timers(lambda t: t.cancel_timer("x", domain), key="a")
@@ -76,11 +76,11 @@ def test_a_name_is_one_timer_per_key_and_domain(backend, domain):
     assert [(t.key, t.name, t.domain) for t in harness.pending_timers()] == [("a", "x", other), ("b", "x", other)]
 
 
-@both_backends
+@both_stores
 @both_domains
-def test_timer_ordering(backend, domain):
+def test_timer_ordering(store, domain):
     """ParDoTest.testEventTimeTimerOrdering: by time, for timers of all names, whatever order they were set in."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     times = [30, 10, 50, 20, 40]
     for number, at in enumerate(times):
         harness.timers(lambda t, name=f"n{number}", at=at: t.set_timer(name, at, domain))
@@ -88,9 +88,9 @@ def test_timer_ordering(backend, domain):
     assert [value[0] for value in harness.values()] == sorted(times)
 
 
-@both_backends
+@both_stores
 @both_domains
-def test_two_timers_that_set_each_other(backend, domain):
+def test_two_timers_that_set_each_other(store, domain):
     """ParDoTest.testTwoTimersSettingEachOther: they take turns while one advance covers them both."""
 
     def timer(f, ctx, timestamp):
@@ -98,16 +98,16 @@ def test_two_timers_that_set_each_other(backend, domain):
         if timestamp < 16:
             ctx.timer_service().set_timer("b" if name == "a" else "a", timestamp + 1, domain)
 
-    harness = Harness(Told(timer), backend=backend)
+    harness = Harness(Told(timer), store=store)
     harness.timers(lambda t: t.set_timer("a", 10, domain))
     advance(harness, domain, 100)
     assert harness.values() == [(at, "k", "ab"[at % 2]) for at in range(10, 17)]
     assert pending(harness) == []
 
 
-@both_backends
+@both_stores
 @both_domains
-def test_a_timer_clears_or_moves_one_that_is_due_as_well(backend, domain):
+def test_a_timer_clears_or_moves_one_that_is_due_as_well(store, domain):
     """ParDoTest.testTimerSetWithinOnTimer: what a timer says of another one holds, though the advance reached both."""
 
     def timer(f, ctx, timestamp):
@@ -118,15 +118,15 @@ def test_a_timer_clears_or_moves_one_that_is_due_as_well(backend, domain):
             service.set_timer("beyond", 200, domain)
             service.set_timer("sooner", 5, domain)
 
-    harness = Harness(Told(timer), backend=backend)
+    harness = Harness(Told(timer), store=store)
     harness.timers(lambda t: set_timers(t, domain, first=10, gone=20, later=11, beyond=12, sooner=40))
     advance(harness, domain, 100)
     assert harness.values() == [(10, "k", "first"), (5, "k", "sooner"), (30, "k", "later")]
     assert pending(harness) == [("k", "beyond", 200)]
 
 
-@both_backends
-def test_event_time_timer_loop(backend):
+@both_stores
+def test_event_time_timer_loop(store):
     """ParDoTest.testEventTimeTimerLoop: a timer that sets itself again, five times."""
 
     class Loop(KeyedProcessFunction):
@@ -143,7 +143,7 @@ def test_event_time_timer_loop(backend):
                 ctx.timer_service().set_timer("loop", timestamp + 1)
 
     for steps in ([MAX_TIMESTAMP], range(1, 7)):
-        harness = KeyedTestHarness(Loop(), key=key_of, backend=backend)
+        harness = KeyedTestHarness(Loop(), key=key_of, store=store)
         harness.process(("k",), 0)
         for step in steps:
             harness.advance_watermark(step)
@@ -180,7 +180,7 @@ def test_names_of_many_types(name):
     """Any plain encodable value is a name, and comes back as it was, over a snapshot as well."""
     harness = Harness()
     harness.timers(lambda t: t.set_timer(name, 5))
-    again = harness.again(Told(), backend="rocksdb", parallelism=2)
+    again = harness.again(Told(), store="rocksdb", parallelism=2)
     assert [t.name for t in again.pending_timers()] == [name]
     again.advance_watermark(5)
     ((_, _, found),) = again.values()
@@ -241,10 +241,10 @@ class Buffer(KeyedProcessFunction):
         yield b"".join(sorted(self.buffer.get()))
 
 
-@both_backends
-def test_simple_stateful_function(backend):
+@both_stores
+def test_simple_stateful_function(store):
     """userstate_test.test_simple_stateful_dofn: an element after the timer sets it again, in the past."""
-    harness = KeyedTestHarness(Buffer(), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Buffer(), key=key_of, store=store)
     harness.advance_watermark(10)
     with harness.batch():
         harness.process(("mykey", 1))
@@ -257,8 +257,8 @@ def test_simple_stateful_function(backend):
     assert harness.take_output() == [Record(b"A1A2A3A4", 20)]
 
 
-@both_backends
-def test_clearing_bag_state(backend):
+@both_stores
+def test_clearing_bag_state(store):
     """userstate_test.test_clearing_bag_state: a timer clears what a later one reads, in one advance."""
 
     class Clearing(KeyedProcessFunction):
@@ -276,15 +276,15 @@ def test_clearing_bag_state(backend):
                 yield from self.bag
                 yield "extra"
 
-    harness = KeyedTestHarness(Clearing(), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Clearing(), key=key_of, store=store)
     harness.process(("key", "value"))
     harness.end_of_input()
     assert [r.value for r in harness.take_output()] == ["extra"]
     assert harness.state_entries() == 0
 
 
-@both_backends
-def test_set_state(backend):
+@both_stores
+def test_set_state(store):
     """userstate_test.test_simple_set_stateful_dofn and test_clearing_set_state: a map is the set."""
 
     class AsSet(KeyedProcessFunction):
@@ -301,15 +301,15 @@ def test_set_state(backend):
                 self.members.clear()
                 self.members["different"] = None
 
-    harness = KeyedTestHarness(AsSet(), key=key_of, backend=backend)
+    harness = KeyedTestHarness(AsSet(), key=key_of, store=store)
     for member in ("b", "a", "b"):
         harness.process(("key", member))
     harness.end_of_input()
     assert [r.value for r in harness.take_output()] == [["a", "b"], ["different"]]
 
 
-@both_backends
-def test_a_sequence_by_processing_time(backend):
+@both_stores
+def test_a_sequence_by_processing_time(store):
     """userstate_test.test_generate_sequence_with_realtime_timer: times that have come fire right after the call."""
 
     class Generate(KeyedProcessFunction):
@@ -327,7 +327,7 @@ def test_a_sequence_by_processing_time(backend):
             ctx.timer_service().set_timer("emit", count + 2, PROCESSING)
             yield "value"
 
-    harness = KeyedTestHarness(Generate(), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Generate(), key=key_of, store=store)
     harness.process(("key", 0))
     for step in (1, 2, 3):
         harness.advance_processing_time(step)
@@ -357,11 +357,11 @@ class Join(KeyedProcessFunction):
         yield b"Unmatched<%s>" % element
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("crash", [False, True])
-def test_hash_join(backend, crash):
+def test_hash_join(store, crash):
     """userstate_test.test_hash_join."""
-    harness = KeyedTestHarness(Join(), key=key_of, backend=backend, parallelism=2)
+    harness = KeyedTestHarness(Join(), key=key_of, store=store, parallelism=2)
     elements = [
         (b"Aa", b"Bb", 10), (b"Aaa", b"Cc", 10), (b"Aaaa", b"Bbb", 25), (b"Dd", b"Ddd", 25), (b"Dddd", b"Ddddd", 25),
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores
 
 
 def identity(value):
@@ -114,29 +114,29 @@ def test_timestamp_and_processing_time_querying():
     assert harness.take_output() == [Record("5TIME:17 TS:None", None), Record("6TIME:42 TS:None", None)]
 
 
-@both_backends
-def test_event_time_timers(backend):
+@both_stores
+def test_event_time_timers(store):
     """KeyedProcessOperatorTest.testEventTimeTimers: the output has the timer's timestamp."""
-    harness = harness_of(Triggering(EVENT), backend=backend)
+    harness = harness_of(Triggering(EVENT), store=store)
     harness.advance_watermark(0)
     harness.process(17, 42)
     harness.advance_watermark(5)
     assert harness.take_output() == [Record(17, 42), Record(1777, 5)]
 
 
-@both_backends
-def test_processing_time_timers(backend):
+@both_stores
+def test_processing_time_timers(store):
     """KeyedProcessOperatorTest.testProcessingTimeTimers: the output has no timestamp."""
-    harness = harness_of(Triggering(PROCESSING), backend=backend)
+    harness = harness_of(Triggering(PROCESSING), store=store)
     harness.process(17)
     harness.advance_processing_time(5)
     assert harness.take_output() == [Record(17, None), Record(1777, None)]
 
 
-@both_backends
-def test_event_time_timer_with_state(backend):
+@both_stores
+def test_event_time_timer_with_state(store):
     """KeyedProcessOperatorTest.testEventTimeTimerWithState: nothing leaks between keys."""
-    harness = harness_of(TriggeringStateful(EVENT), backend=backend)
+    harness = harness_of(TriggeringStateful(EVENT), store=store)
     harness.advance_watermark(1)
     harness.process(17, 0)
     harness.advance_watermark(2)
@@ -147,10 +147,10 @@ def test_event_time_timer_with_state(backend):
     assert harness.take_output() == [Record("STATE:42", 7)]
 
 
-@both_backends
-def test_processing_time_timer_with_state(backend):
+@both_stores
+def test_processing_time_timer_with_state(store):
     """KeyedProcessOperatorTest.testProcessingTimeTimerWithState."""
-    harness = harness_of(TriggeringStateful(PROCESSING), backend=backend)
+    harness = harness_of(TriggeringStateful(PROCESSING), store=store)
     harness.advance_processing_time(1)
     harness.process(17)
     harness.advance_processing_time(2)
@@ -160,14 +160,14 @@ def test_processing_time_timer_with_state(backend):
     assert [r.value for r in harness.take_output()] == ["INPUT:17", "INPUT:42", "STATE:17", "STATE:42"]
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_snapshot_and_restore(backend, parallelism):
+def test_snapshot_and_restore(store, parallelism):
     """KeyedProcessOperatorTest.testSnapshotAndRestore, also at another parallelism."""
     first = harness_of(BothTriggering())
     first.process(5, 12)
     harness = KeyedTestHarness.restore(
-        BothTriggering(), first.snapshot(), key=identity, backend=backend, parallelism=parallelism
+        BothTriggering(), first.snapshot(), key=identity, store=store, parallelism=parallelism
     )
     harness.advance_processing_time(5)
     harness.advance_watermark(6)
@@ -314,10 +314,10 @@ class Fragile(KeyedProcessFunction):
             raise KeyError("thirteen")
 
 
-@both_backends
-def test_a_user_exception_leaves_nothing_behind(backend):
+@both_stores
+def test_a_user_exception_leaves_nothing_behind(store):
     """StreamTask fails as a whole: no state, timer, output or side output of the failed call is there afterwards."""
-    harness = KeyedTestHarness(Fragile(), key=lambda v: v[0], backend=backend, parallelism=2)
+    harness = KeyedTestHarness(Fragile(), key=lambda v: v[0], store=store, parallelism=2)
     harness.process(("k", 20, None), 1)
     before = harness.state_entries(), harness.pending_timers(), harness.snapshot()
     harness.take_output()
@@ -339,10 +339,10 @@ def test_a_user_exception_leaves_nothing_behind(backend):
     assert harness.take_side_output("side") == []
 
 
-@both_backends
-def test_an_exception_in_a_timer_leaves_clock_and_timers_as_they_were(backend):
+@both_stores
+def test_an_exception_in_a_timer_leaves_clock_and_timers_as_they_were(store):
     """The failed advance can be tried again; timers that fired before the failure fire again."""
-    harness = KeyedTestHarness(Fragile(), key=lambda v: v[0], backend=backend)
+    harness = KeyedTestHarness(Fragile(), key=lambda v: v[0], store=store)
     harness.process(("a", 12, None), 1)
     harness.process(("b", 13, None), 1)
     harness.take_output()
@@ -420,7 +420,7 @@ def test_unusual_keys_stay_apart(keys):
     class Kept(Told):
         n = ValueState(object)
 
-    harness = Harness(Kept(), backend="rocksdb", parallelism=2)
+    harness = Harness(Kept(), store="rocksdb", parallelism=2)
     for key in keys:
         harness.call(lambda f, ctx: (f.n.update(ctx.get_current_key()), ctx.timer_service().set_timer("t", 5)), key=key)
     harness.crash_and_recover()

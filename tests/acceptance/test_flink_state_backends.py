@@ -17,7 +17,7 @@ import pytest
 
 from keyed import AggregatingState, ListState, MapState, ReducingState, StateTtl, ValueState
 from keyed.errors import EncodingError, StateDefinitionError, StateSchemaChanged, UserFunctionError
-from tests.acceptance.support import Harness, Told, both_backends
+from tests.acceptance.support import Harness, Told, both_stores
 
 
 def add(a, b):
@@ -56,14 +56,14 @@ class States(Told):
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def harness(request):
-    with Harness(States(), backend=request.param) as made:
+    with Harness(States(), store=request.param) as made:
         yield made
 
 
 def snapshots(harness):
     """The harness, and one restored from its snapshot at another parallelism, and one that has recovered."""
     yield harness
-    with harness.again(States(), backend="rocksdb", parallelism=3) as restored:
+    with harness.again(States(), store="rocksdb", parallelism=3) as restored:
         yield restored
     harness.crash_and_recover()
     yield harness
@@ -113,7 +113,7 @@ def test_copy_default_value(harness):
     class Defaults(Told):
         bag = ValueState(list[int], default=[1])
 
-    made = Harness(Defaults(), backend="memory")
+    made = Harness(Defaults(), store="memory")
     made.call(lambda f, _: f.bag.value().append(2), key="a")
     assert made.call(lambda f, _: f.bag.value(), key="b") == [1]
     assert made.call(lambda f, _: f.bag.value(), key="a") == [1]
@@ -297,11 +297,11 @@ def test_reducing_state_add_and_get(harness):
         harness.call(lambda f, _: f.total.add(None))
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("commits", ["one", "many"])
-def test_aggregating_state_add_and_get(backend, commits):
+def test_aggregating_state_add_and_get(store, commits):
     """StateBackendTestBase.testAggregatingStateAddAndGetWithMutableAccumulator."""
-    harness = Harness(States(), backend=backend)
+    harness = Harness(States(), store=store)
     values = {"abc": (17, 11), "g": (1, 2, 3, 2, 1)}
     for key, numbers in values.items():
         assert harness.call(lambda f, _: f.summed.get(), key=key) is None
@@ -563,7 +563,7 @@ def test_snapshot_of_states_that_were_not_accessed(harness):
     harness.call(lambda f, _: (f.value.update("a"), f.words.add("b"), f.table.put(1, "c"), f.total.add(5)))
     once = harness.again(States(), parallelism=2)
     once.call(lambda f, _: None)
-    twice = once.again(States(), backend="rocksdb", parallelism=1)
+    twice = once.again(States(), store="rocksdb", parallelism=1)
     read = twice.call(lambda f, _: (f.value.value(), f.words.get(), dict(f.table.items()), f.total.get()))
     assert read == ("a", ["b"], {1: "c"}, 5)
 
@@ -627,7 +627,7 @@ class Named(NamedTuple):
 AT = dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.UTC)
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize(
     ("type_", "value"),
     [
@@ -649,7 +649,7 @@ AT = dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.UTC)
         (int | str, "either"),
     ],
 )
-def test_values_of_many_types(backend, type_, value):
+def test_values_of_many_types(store, type_, value):
     """testPojo..., testKryo...: a value comes back equal and of its type, read in another commit from another store."""
 
     class Typed(Told):
@@ -665,9 +665,9 @@ def test_values_of_many_types(backend, type_, value):
     def read(f, _):
         return f.one.value(), f.many.get()[0], f.by_name.get("x"), f.by_name["x"]
 
-    harness = Harness(Typed(), backend=backend)
+    harness = Harness(Typed(), store=store)
     harness.call(write)
-    again = harness.again(Typed(), backend=backend)
+    again = harness.again(Typed(), store=store)
     for found in again.call(read):
         assert found == value
         assert type(found) is type(value)

@@ -23,7 +23,7 @@ from keyed import (
     ValueState,
 )
 from keyed.errors import DefinitionError, StateSchemaChanged
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
 
 TTL = 100
 WRITE, READ = UpdateType.ON_CREATE_AND_WRITE, UpdateType.ON_READ_AND_WRITE
@@ -168,13 +168,13 @@ both_domains = pytest.mark.parametrize("domain", [EVENT, PROCESSING], ids=["even
 class Ttl:
     """A harness with one state, driven by a clock as the Flink tests drive their time provider."""
 
-    def __init__(self, context, domain, update=WRITE, visibility=EXACT, ttl=TTL, backend="memory"):
+    def __init__(self, context, domain, update=WRITE, visibility=EXACT, ttl=TTL, store="memory"):
         self.context = context()
         self.domain = domain
         config = StateTtl(ttl, time_domain=domain, update=update, visibility=visibility)
         self.function = type("WithTtl", (Told,), {"state": self.context.declare(config)})()
-        self.backend = backend
-        self.harness = Harness(self.function, backend=backend)
+        self.store = store
+        self.harness = Harness(self.function, store=store)
         self.time(0)
 
     def time(self, now, harness=None):
@@ -186,7 +186,7 @@ class Ttl:
     def restore(self, parallelism=1):
         """As TtlStateTestBase.takeAndRestoreSnapshot."""
         self.harness = Harness.restore(
-            self.function, self.harness.snapshot(), key=key_of, backend=self.backend, parallelism=parallelism
+            self.function, self.harness.snapshot(), key=key_of, store=self.store, parallelism=parallelism
         )
 
     def update(self, number, key="defaultKey", namespace=None):
@@ -224,10 +224,10 @@ def test_value_set_null(domain):
 
 @every_context
 @both_domains
-@both_backends
-def test_exact_expiration_on_write(context, domain, backend):
+@both_stores
+def test_exact_expiration_on_write(context, domain, store):
     """TtlStateTestBase.testExactExpirationOnWrite, with a snapshot and another parallelism at each step."""
-    ttl = Ttl(context, domain, WRITE, EXACT, backend=backend)
+    ttl = Ttl(context, domain, WRITE, EXACT, store=store)
     ttl.update(0)
     ttl.restore(2)
     ttl.time(20)
@@ -430,10 +430,10 @@ def test_many_keys_are_cleaned_up_without_being_touched(context, domain):
 
 
 @both_domains
-@both_backends
-def test_each_list_element_has_its_own_time(domain, backend):
+@both_stores
+def test_each_list_element_has_its_own_time(domain, store):
     """TtlListStateTestContextBase: elements of several updates expire one after the other, also in the middle."""
-    ttl = Ttl(Lists, domain, backend=backend)
+    ttl = Ttl(Lists, domain, store=store)
     for now in (0, 10, 20):
         ttl.time(now)
         ttl.harness.call(lambda f, _, now=now: f.state.add_all([now, now + 1]), key="k")
@@ -457,11 +457,11 @@ def test_updating_a_list_gives_all_elements_a_new_time(domain):
 
 
 @both_domains
-@both_backends
+@both_stores
 @pytest.mark.parametrize("update", [WRITE, READ])
-def test_each_map_entry_has_its_own_time(domain, backend, update):
+def test_each_map_entry_has_its_own_time(domain, store, update):
     """TtlMapState: put and get touch one entry; what is expired is not contained, listed, or counted."""
-    ttl = Ttl(Maps, domain, update, backend=backend)
+    ttl = Ttl(Maps, domain, update, store=store)
     ttl.harness.call(lambda f, _: f.state.put_all({1: "a", 2: "b", 3: "c"}), key="k")
     ttl.time(60)
 

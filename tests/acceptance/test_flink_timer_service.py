@@ -13,7 +13,7 @@ import pytest
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, ValueState
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
 
 DOMAINS = pytest.mark.parametrize("domain", [EVENT, PROCESSING])
 KEYS = (1, 2)
@@ -51,10 +51,10 @@ def numbered(harness, domain, name=None):
     return sum(1 for timer in timers if name is None or timer.name == name)
 
 
-@both_backends
-def test_timer_assignment_to_key_groups(backend):
+@both_stores
+def test_timer_assignment_to_key_groups(store):
     """InternalTimerServiceImplTest.testTimerAssignmentToKeyGroups: a hundred keys over ten groups, in both domains."""
-    harness = Harness(backend=backend, parallelism=10)
+    harness = Harness(store=store, parallelism=10)
     with harness.batch():
         for key in range(100):
             harness.process(
@@ -75,11 +75,11 @@ def test_timer_assignment_to_key_groups(backend):
         assert numbered(harness, domain) == 50
 
 
-@both_backends
+@both_stores
 @DOMAINS
-def test_timers_fire_one_timestamp_after_the_other(backend, domain):
+def test_timers_fire_one_timestamp_after_the_other(store, domain):
     """InternalTimerServiceImplTest.testOnlySetsOnePhysicalProcessingTimeTimer: what is left after each step."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     for timestamp in (10, 20, 30):
         harness.timers(lambda t, at=timestamp: register(t, domain, at), key="ciao")
     for timestamp in (10, 20):
@@ -106,15 +106,15 @@ def test_a_timer_that_is_earlier_than_those_that_wait(domain):
     assert harness.values() == [(20, "k", None)]
 
 
-@both_backends
+@both_stores
 @DOMAINS
-def test_registering_a_timer_in_on_timer_does_not_leak(backend, domain):
+def test_registering_a_timer_in_on_timer_does_not_leak(store, domain):
     """InternalTimerServiceImplTest.testRegisteringProcessingTimeTimerInOnProcessingTimeDoesNotLeakPhysicalTimers."""
 
     def timer(_, ctx, timestamp):
         register(ctx.timer_service(), domain, timestamp + 10)
 
-    harness = Harness(Told(timer), backend=backend)
+    harness = Harness(Told(timer), store=store)
     harness.timers(lambda t: register(t, domain, 10))
     for now in (10, 20, 30):
         advance(harness, domain, now)
@@ -134,11 +134,11 @@ def test_the_clocks_start_and_move():
     assert (harness.current_watermark, harness.current_processing_time) == (42, 43)
 
 
-@both_backends
+@both_stores
 @DOMAINS
-def test_set_and_fire_timers(backend, domain):
+def test_set_and_fire_timers(store, domain):
     """InternalTimerServiceImplTest.testSetAndFireEventTimeTimers and testSetAndFireProcessingTimeTimers."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     for key in KEYS:
         harness.timers(lambda t: [t.set_timer(name, 10, domain) for name in NAMES], key=key)
     assert numbered(harness, domain) == 4
@@ -149,11 +149,11 @@ def test_set_and_fire_timers(backend, domain):
     assert numbered(harness, domain) == 0
 
 
-@both_backends
+@both_stores
 @DOMAINS
-def test_delete_timers(backend, domain):
+def test_delete_timers(store, domain):
     """InternalTimerServiceImplTest.testDeleteEventTimeTimers and testDeleteProcessingTimeTimers."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     for key in KEYS:
         harness.timers(lambda t: [t.set_timer(name, 10, domain) for name in NAMES], key=key)
     harness.timers(lambda t: t.cancel_timer("hello", domain), key=1)
@@ -164,12 +164,12 @@ def test_delete_timers(backend, domain):
     assert numbered(harness, domain) == 0
 
 
-@both_backends
+@both_stores
 @DOMAINS
-def test_deleting_is_for_the_own_key_domain_and_timestamp(backend, domain):
+def test_deleting_is_for_the_own_key_domain_and_timestamp(store, domain):
     """The unnamed form of testDeleteEventTimeTimers: every near miss leaves the timer where it is."""
     other = PROCESSING if domain is EVENT else EVENT
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.timers(lambda t: register(t, domain, 10), key="a")
     harness.timers(lambda t: delete(t, domain, 10), key="b")
     harness.timers(lambda t: (delete(t, other, 10), delete(t, domain, 9), t.cancel_timer("x", domain)), key="a")
@@ -180,12 +180,12 @@ def test_deleting_is_for_the_own_key_domain_and_timestamp(backend, domain):
     assert harness.values() == []
 
 
-@both_backends
+@both_stores
 @DOMAINS
 @pytest.mark.parametrize("one_commit", [True, False])
-def test_a_timer_is_one_per_key_domain_and_timestamp(backend, domain, one_commit):
+def test_a_timer_is_one_per_key_domain_and_timestamp(store, domain, one_commit):
     """KeyGroupedInternalPriorityQueue is a set: registering again changes nothing, deleting once is enough."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     if one_commit:
         harness.timers(lambda t: [register(t, domain, 10) for _ in range(3)])
     else:
@@ -199,10 +199,10 @@ def test_a_timer_is_one_per_key_domain_and_timestamp(backend, domain, one_commit
     assert pending(harness) == []
 
 
-@both_backends
-def test_for_each_timer(backend):
+@both_stores
+def test_for_each_timer(store):
     """InternalTimerServiceImplTest.testForEachEventTimeTimers and testForEachProcessingTimeTimers."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     for key in KEYS:
         for name in NAMES:
             harness.timers(lambda t, name=name: (t.set_timer(name, 10), t.set_timer(name, 11, PROCESSING)), key=key)
@@ -221,15 +221,15 @@ def test_for_each_timer(backend):
     )
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
-def test_snapshot_and_rebalancing_restore(backend, parallelism):
+def test_snapshot_and_rebalancing_restore(store, parallelism):
     """InternalTimerServiceImplTest.testSnapshotAndRestore and testSnapshotAndRebalancingRestore."""
     first = Harness(parallelism=3)
     first.timers(lambda t: (t.set_timer("ciao", 10, PROCESSING), t.set_timer("hello", 10)), key=1)
     first.timers(lambda t: (t.set_timer("ciao", 10), t.set_timer("hello", 10, PROCESSING)), key=2)
     first.timers(lambda t: (t.register_event_time_timer(9), t.register_processing_time_timer(9)), key=3)
-    harness = first.again(Told(), backend=backend, parallelism=parallelism)
+    harness = first.again(Told(), store=store, parallelism=parallelism)
     assert pending(harness) == pending(first)
     harness.advance_processing_time(10)
     assert sorted(harness.values()) == [(9, 3, None), (10, 1, "ciao"), (10, 2, "hello")]
@@ -249,16 +249,16 @@ def test_a_snapshot_is_of_its_moment():
     assert pending(first) == [("k", None, 20)]
 
 
-@both_backends
+@both_stores
 @DOMAINS
-def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(backend, domain):
+def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(store, domain):
     """TimerHeapInternalTimer.compareTo orders by timestamp; key and name make the rest of the order a fixed one."""
     timers = [(20, 1, "a"), (10, 2, None), (10, 2, "a"), (10, 2, "b"), (10, 3, None), (10, -5, "z"), (5, 9, "q")]
     expected = sorted(timers, key=lambda timer: (timer[0], timer[1], timer[2] or ""))
     for number, order in enumerate(permutations(timers)):
         if number % 1009:
             continue
-        harness = Harness(backend=backend)
+        harness = Harness(store=store)
         with harness.batch():
             for at, key, name in order:
                 harness.process(
@@ -275,11 +275,11 @@ def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(backend, domai
         assert harness.values() == expected
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("time", [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, -1, 0, 1, MAX_TIMESTAMP - 1, MAX_TIMESTAMP])
-def test_timers_at_the_limits_of_time(backend, time):
+def test_timers_at_the_limits_of_time(store, time):
     """Long.MIN_VALUE and Long.MAX_VALUE are timestamps like others; the first watermark is Long.MIN_VALUE."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.timers(lambda t: (t.register_event_time_timer(time), t.set_timer("n", time)))
     harness.crash_and_recover()
     assert pending(harness) == [("k", None, time), ("k", "n", time)]
@@ -291,10 +291,10 @@ def test_timers_at_the_limits_of_time(backend, time):
     assert pending(harness) == []
 
 
-@both_backends
-def test_processing_timers_at_the_limits_of_time(backend):
+@both_stores
+def test_processing_timers_at_the_limits_of_time(store):
     """A processing-time timer in the past fires right after the call that set it, however far in the past."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.timers(lambda t: t.register_processing_time_timer(MIN_TIMESTAMP))
     assert harness.values() == [(MIN_TIMESTAMP, "k", None)]
     harness.timers(lambda t: (t.register_processing_time_timer(0), t.register_processing_time_timer(MAX_TIMESTAMP)))
@@ -315,10 +315,10 @@ def test_timestamps_that_are_none(timestamp):
     assert pending(harness) == []
 
 
-@both_backends
-def test_event_timers_in_the_past_wait_for_the_next_advance(backend):
+@both_stores
+def test_event_timers_in_the_past_wait_for_the_next_advance(store):
     """InternalTimerServiceImpl.registerEventTimeTimer only enqueues; advanceWatermark fires."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.advance_watermark(100)
     harness.timers(lambda t: (t.register_event_time_timer(50), t.register_event_time_timer(100)), timestamp=200)
     harness.process(("k", lambda _, ctx: None), 300)
@@ -358,8 +358,8 @@ class Script(KeyedProcessFunction):
                 getattr(service, call)(*arguments)
 
 
-def run_script(backend, watermark=None, processing_time=None, **plan):
-    harness = KeyedTestHarness(Script(), key=key_of, backend=backend)
+def run_script(store, watermark=None, processing_time=None, **plan):
+    harness = KeyedTestHarness(Script(), key=key_of, store=store)
     harness.process(("k", plan))
     if watermark is not None:
         harness.advance_watermark(watermark)
@@ -368,11 +368,11 @@ def run_script(backend, watermark=None, processing_time=None, **plan):
     return [r.value for r in harness.take_output()], [(t.domain.name[0], t.timestamp) for t in harness.pending_timers()]
 
 
-@both_backends
-def test_on_timer_registers_in_its_own_domain(backend):
+@both_stores
+def test_on_timer_registers_in_its_own_domain(store):
     """What is due fires in the same advance: at the same time again, earlier, later; what is not waits."""
     fired, left = run_script(
-        backend,
+        store,
         watermark=20,
         start=[("E", 10), ("E", 15)],
         E10=[("E", 5), ("E", 12), ("E", 15), ("E", 20), ("E", 21)],
@@ -382,11 +382,11 @@ def test_on_timer_registers_in_its_own_domain(backend):
     assert left == [("E", 21)]
 
 
-@both_backends
-def test_on_timer_registers_in_the_other_domain(backend):
+@both_stores
+def test_on_timer_registers_in_the_other_domain(store):
     """A processing-time timer that is due fires right after the call; an event-time one waits for an advance."""
     fired, left = run_script(
-        backend,
+        store,
         processing_time=10,
         watermark=20,
         start=[("E", 10), ("E", 11)],
@@ -399,12 +399,12 @@ def test_on_timer_registers_in_the_other_domain(backend):
     assert left == [("E", 20), ("E", 99)]
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("domain", ["E", "P"])
-def test_a_timer_deletes_another_one_that_is_due_too(backend, domain):
+def test_a_timer_deletes_another_one_that_is_due_too(store, domain):
     """A timer deleted by one that fires before it in the same advance does not fire."""
     fired, left = run_script(
-        backend,
+        store,
         watermark=50,
         processing_time=50,
         start=[(domain, 10), (domain, 20), (domain, 30), ("set_timer", "n", 25), ("set_p", "p", 5)],
@@ -417,11 +417,11 @@ def test_a_timer_deletes_another_one_that_is_due_too(backend, domain):
     assert left == []
 
 
-@both_backends
-def test_a_timer_deletes_itself_and_registers_itself(backend):
+@both_stores
+def test_a_timer_deletes_itself_and_registers_itself(store):
     """The timer is removed before its handler: deleting it there is nothing, registering it there is a new one."""
     fired, left = run_script(
-        backend,
+        store,
         watermark=50,
         start=[("E", 10)],
         E10=[("-E", 10), ("set_timer", "once", 10)],
@@ -431,10 +431,10 @@ def test_a_timer_deletes_itself_and_registers_itself(backend):
     assert left == [("E", 60)]
 
 
-@both_backends
-def test_delete_and_register_in_one_call(backend):
+@both_stores
+def test_delete_and_register_in_one_call(store):
     """The last call counts, for timers that are stored and for those that are not."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.timers(lambda t: (t.register_event_time_timer(10), t.delete_event_time_timer(10)))
     assert pending(harness) == []
     harness.timers(lambda t: (t.delete_event_time_timer(10), t.register_event_time_timer(10)))
@@ -462,11 +462,11 @@ class Looping(KeyedProcessFunction):
             ctx.timer_service().register_event_time_timer(timestamp + 10)
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("steps", [[1000], [10, 20, 25, 33, 1000], [MAX_TIMESTAMP]])
-def test_looping_timers(backend, steps):
+def test_looping_timers(store, steps):
     """A timer that sets the next one: the loops of two keys interleave by time, however the watermark moves."""
-    harness = KeyedTestHarness(Looping(), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Looping(), key=key_of, store=store)
     harness.process(("a", 3), 4)
     harness.process(("b", 2), 13)
     for step in steps:
@@ -483,7 +483,7 @@ def test_looping_timers(backend, steps):
 
 def test_many_timers_of_one_key():
     """A key with ten thousand timers: each fires once, in order, over several commits and a crash."""
-    harness = Harness(backend="rocksdb")
+    harness = Harness(store="rocksdb")
     times = [(7919 * i) % 10_007 for i in range(1_000)]
     harness.timers(lambda t: [t.register_event_time_timer(time) for time in times])
     harness.crash_and_recover()
@@ -492,8 +492,8 @@ def test_many_timers_of_one_key():
     assert [value[0] for value in harness.values()] == sorted(times)
 
 
-@both_backends
-def test_timers_are_listed_as_they_stand_within_the_call(backend):
+@both_stores
+def test_timers_are_listed_as_they_stand_within_the_call(store):
     """timers() sees what the same call set and deleted, and not the timer that fires."""
 
     def timer(_, ctx, timestamp):
@@ -501,7 +501,7 @@ def test_timers_are_listed_as_they_stand_within_the_call(backend):
         service.register_event_time_timer(40)
         return [[(t.timestamp, t.name) for t in service.timers()]]
 
-    harness = Harness(Told(timer), backend=backend)
+    harness = Harness(Told(timer), store=store)
     harness.timers(lambda t: (t.register_event_time_timer(10), t.set_timer("n", 30)))
 
     def change(service):

@@ -11,7 +11,7 @@ from keyed import ListState, MapState, ReducingState, RestorePoint, ValueState
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from keyed.windows import Count, EventTimeSessionWindows, WindowOperator
-from tests.acceptance.support import Told, both_backends, key_of
+from tests.acceptance.support import Told, both_stores, key_of
 
 
 class Stores(Told):
@@ -42,19 +42,19 @@ CALLS: list[tuple[Any, list[Any]]] = [
 ]
 
 
-def exported(backend="memory"):
+def exported(store="memory"):
     """A changelog of a harness that made each of the calls in a commit of its own, and the harness."""
     log = MemoryChangelog()
-    harness = KeyedTestHarness(Stores(), key=key_of, backend=backend, parallelism=2, changelog=log)
+    harness = KeyedTestHarness(Stores(), key=key_of, store=store, parallelism=2, changelog=log)
     for call, _ in CALLS:
         harness.process(("k", lambda f, _, call=call: call(f) and None))
     return log, harness
 
 
-@both_backends
-def test_what_is_logged(backend):
+@both_stores
+def test_what_is_logged(store):
     """ChangeLoggingKeyValueBytesStoreTest: shouldLogChangeOnPut, shouldLogChangesOnPutAll, shouldLogKeyNullOnDelete."""
-    log, _ = exported(backend)
+    log, _ = exported(store)
     found: dict[int, list] = {number: [] for number in range(1, len(CALLS) + 1)}
     for change in keyed.recovery.read_changelog(log):
         entry = change.entry[1] if change.state == "items" else change.entry
@@ -75,7 +75,7 @@ def test_a_store_is_restored_as_it_was_after_each_commit(parallelism):
             if change.commit.sequence == number:
                 folded[change.state, change.entry] = change.value
         live = {name: value for name, value in folded.items() if value is not None}
-        point = RestorePoint(log, until=number - 1)
+        point = RestorePoint(log, as_of=number - 1)
         with KeyedTestHarness(Stores(), key=key_of, parallelism=parallelism, restore_from=point) as restored:
             assert restored.state_entries() == len(live)
             seen: list = []

@@ -10,7 +10,7 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, MapState, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_backends, key_of
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
 
 
 class Punctuated(KeyedProcessFunction):
@@ -39,11 +39,11 @@ class Punctuated(KeyedProcessFunction):
             ctx.timer_service().set_timer("punctuate", timestamp + self.interval, self.domain)
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("domain", [EVENT, PROCESSING], ids=["stream time", "wall clock"])
-def test_punctuation_interval(backend, domain):
+def test_punctuation_interval(store, domain):
     """PunctuationQueueTest.testPunctuationInterval: at 0, 100, 200, ... however the clock jumps."""
-    harness = KeyedTestHarness(Punctuated(100, domain), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Punctuated(100, domain), key=key_of, store=store)
     harness.process(("node", "schedule", 99), 0)
     move = harness.advance_watermark if domain is EVENT else harness.advance_processing_time
     seen = [[r.value for r in harness.take_output()]]
@@ -55,10 +55,10 @@ def test_punctuation_interval(backend, domain):
     assert seen == [*first, [], [100], [], [], [200], [300], list(range(400, 1001, 100)), []]
 
 
-@both_backends
-def test_punctuation_cancelled(backend):
+@both_stores
+def test_punctuation_cancelled(store):
     """PunctuationQueueTest.testPunctuationIntervalCancelFromPunctuator, and Cancellable.cancel by a record."""
-    harness = KeyedTestHarness(Punctuated(100, EVENT), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Punctuated(100, EVENT), key=key_of, store=store)
     harness.process(("self", "schedule", 2), 0)
     harness.process(("other", "schedule", 99), 0)
     harness.advance_watermark(150)
@@ -68,10 +68,10 @@ def test_punctuation_cancelled(backend):
     assert harness.pending_timers() == []
 
 
-@both_backends
-def test_both_kinds_of_punctuation(backend):
+@both_stores
+def test_both_kinds_of_punctuation(store):
     """StreamTaskTest.shouldPunctuateOnceStreamTimeAfterGap and shouldPunctuateOnceSystemTimeAfterGap: apart."""
-    harness = Harness(backend=backend)
+    harness = Harness(store=store)
     harness.timers(lambda t: (t.set_timer("p", 20), t.set_timer("p", 20, PROCESSING)))
     harness.advance_watermark(142)
     assert harness.take_output() == [Record((20, "k", "p"), 20)]
@@ -107,11 +107,11 @@ class Suppressed(KeyedProcessFunction):
         count.clear()
 
 
-@both_backends
+@both_stores
 @pytest.mark.parametrize("grace", [0, 1])
-def test_suppress_until_window_closes(backend, grace):
+def test_suppress_until_window_closes(store, grace):
     """SuppressScenarioTest.shouldSupportFinalResultsForTimeWindows."""
-    harness = KeyedTestHarness(Suppressed(2, grace), key=key_of, backend=backend)
+    harness = KeyedTestHarness(Suppressed(2, grace), key=key_of, store=store)
     for key, timestamp in (("k1", 0), ("k1", 1), ("k1", 2), ("k1", 1), ("k1", 0), ("k1", 5), ("k1", 0)):
         harness.process((key, timestamp), timestamp)
         harness.advance_watermark(timestamp - 1)
@@ -150,10 +150,10 @@ def fetch(first, last):
     return lambda f, _: [(start, value) for start, value in f.store.items() if first <= start <= last]
 
 
-@both_backends
-def test_window_store_fetch_and_retention(backend):
+@both_stores
+def test_window_store_fetch_and_retention(store):
     """AbstractWindowBytesStoreTest.testRangeAndSinglePointFetch and testRolling: old windows leave with stream time."""
-    harness = Harness(WindowStore(), backend=backend)
+    harness = Harness(WindowStore(), store=store)
     harness.advance_watermark(-1)
     for number in range(0, 60, 10):
         harness.call(lambda f, _, n=number: f.store.put(n, str(n)), timestamp=number)
@@ -179,8 +179,8 @@ def test_window_store_puts_and_deletes_of_null():
     assert harness.call(fetch(0, 9)) == [(1, None)]
 
 
-@both_backends
-def test_store_iterators_see_deletes(backend):
+@both_stores
+def test_store_iterators_see_deletes(store):
     """AbstractKeyValueStoreTest: iterating a store that changes throws nothing, and gives no key that was deleted."""
 
     class Store(Told):
@@ -195,14 +195,14 @@ def test_store_iterators_see_deletes(backend):
                 f.store.put("0", 0)
         return left
 
-    harness = Harness(Store(), backend=backend)
+    harness = Harness(Store(), store=store)
     harness.call(lambda f, _: f.store.put_all(dict(zip("abcd", range(4), strict=True))))
     assert harness.call(do) == ["a", "b", "d"]
     assert harness.call(lambda f, _: list(f.store)) == ["0", "a", "b", "d"]
 
 
-@both_backends
-def test_put_if_absent_and_delete(backend):
+@both_stores
+def test_put_if_absent_and_delete(store):
     """AbstractKeyValueStoreTest.testPutIfAbsent, testPutGetRange, testSize, by a map of one key."""
 
     class Store(Told):
@@ -217,7 +217,7 @@ def test_put_if_absent_and_delete(backend):
 
         return do
 
-    harness = Harness(Store(), backend=backend)
+    harness = Harness(Store(), store=store)
     puts = [(0, "zero", None), (1, "one", None), (1, "uno", "one"), (4, "four", None), (4, "quatro", "four")]
     for key, value, before in puts:
         assert harness.call(put_if_absent(key, value)) == before
@@ -233,7 +233,7 @@ def test_restored_from_the_changelog():
     class Store(Told):
         store = MapState(int, str)
 
-    harness = Harness(Store(), backend="rocksdb", parallelism=2)
+    harness = Harness(Store(), store="rocksdb", parallelism=2)
     for key in ("x", "y"):
         for number in range(30):
             harness.call(lambda f, _, n=number: f.store.put(n % 7, str(n)), key=key)

@@ -35,7 +35,7 @@ class Store:
 
     def __init__(self, backend: str, restored: bool, function: type[Told] = Versions) -> None:
         self._function, self._backend, self._restored = function, backend, restored
-        self.harness = Harness(function(), backend=backend)
+        self.harness = Harness(function(), store=backend)
         self._time = -1
 
     def put(self, key, value, timestamp, valid_to=...):
@@ -72,7 +72,7 @@ class Store:
 
     def restore(self):
         old = self.harness
-        self.harness = old.again(self._function(), backend=self._backend, parallelism=2)
+        self.harness = old.again(self._function(), store=self._backend, parallelism=2)
         old.close()
 
     def _look(self, key, look):

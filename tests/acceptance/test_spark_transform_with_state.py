@@ -12,7 +12,7 @@ import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, ValueState
 from keyed.errors import EncodingError, StateAccessError, StateSchemaChanged, UserFunctionError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import PROCESSING, Harness, Told, both_backends, key_of
+from tests.acceptance.support import PROCESSING, Harness, Told, both_stores, key_of
 
 MINUTE = StateTtl(minutes=1)
 
@@ -89,9 +89,9 @@ class WithMultipleTimers(KeyedProcessFunction):
 class Clocked:
     """testStream with a manual clock: rows come, then the clock moves and the batch runs; streams stop and start."""
 
-    def __init__(self, function, backend):
-        self.function, self.backend = function, backend
-        self.harness = KeyedTestHarness(function, key=identity, backend=backend)
+    def __init__(self, function, store):
+        self.function, self.store = function, store
+        self.harness = KeyedTestHarness(function, key=identity, store=store)
         self.now = 0
 
     def step(self, seconds, *rows):
@@ -108,10 +108,10 @@ class Clocked:
         self.harness.crash_and_recover()
 
 
-@both_backends
-def test_streaming_with_restarts(backend):
+@both_stores
+def test_streaming_with_restarts(store):
     """TransformWithStateSuite: "streaming with rocksdb should succeed"."""
-    stream = Clocked(RunningCount(), backend)
+    stream = Clocked(RunningCount(), store)
     assert stream.step(1, "a") == [("a", "1")]
     assert stream.step(1, "a", "b") == [("a", "2"), ("b", "1")]
     stream.restart()
@@ -120,10 +120,10 @@ def test_streaming_with_restarts(backend):
     assert stream.step(1, "a", "c") == [("a", "1"), ("c", "1")]
 
 
-@both_backends
-def test_processing_time_timer(backend):
+@both_stores
+def test_processing_time_timer(store):
     """TransformWithStateSuite: "... and processing time timer should succeed"."""
-    stream = Clocked(WithTimer(), backend)
+    stream = Clocked(WithTimer(), store)
     assert stream.step(1, "a") == [("a", "1")]
     assert stream.step(1, "b") == [("b", "1")]
     assert stream.step(10, "b") == [("a", "-1"), ("b", "2")]
@@ -133,10 +133,10 @@ def test_processing_time_timer(backend):
     assert stream.harness.state_entries() == 1
 
 
-@both_backends
-def test_processing_time_timer_that_is_updated(backend):
+@both_stores
+def test_processing_time_timer_that_is_updated(store):
     """TransformWithStateSuite: "... and updating timers should succeed": deleting and registering replaces."""
-    stream = Clocked(WithTimerUpdates(), backend)
+    stream = Clocked(WithTimerUpdates(), store)
     assert stream.step(1, "a") == [("a", 1)]
     assert stream.step(2, "a") == [("a", 2)]
     assert [t.timestamp for t in stream.harness.pending_timers()] == [10_500]
@@ -144,10 +144,10 @@ def test_processing_time_timer_that_is_updated(backend):
     assert stream.step(10, "d") == [("a", -1), ("d", 1)]
 
 
-@both_backends
-def test_multiple_timers(backend):
+@both_stores
+def test_multiple_timers(store):
     """TransformWithStateSuite: "... and multiple timers should succeed": a due timer runs before the batch's rows."""
-    stream = Clocked(WithMultipleTimers(), backend)
+    stream = Clocked(WithMultipleTimers(), store)
     assert stream.step(1, "a") == []
     # In Spark the rows of a batch come before its expired timers, so it counts one more at each step.
     assert stream.step(6, "a") == [("a", 1)]
@@ -180,10 +180,10 @@ class MaxEventTime(KeyedProcessFunction):
         yield ctx.get_current_key(), -1
 
 
-@both_backends
-def test_event_time_timer(backend):
+@both_stores
+def test_event_time_timer(store):
     """TransformWithStateSuite: "streaming with rocksdb and event time based timer", by the harness."""
-    harness = KeyedTestHarness(MaxEventTime(), key=key_of, backend=backend)
+    harness = KeyedTestHarness(MaxEventTime(), key=key_of, store=store)
 
     def batch(*rows, watermark):
         with harness.batch():
@@ -246,10 +246,10 @@ class Variables(Told):
     flag = ValueState(bool, name="testValueState")
 
 
-@both_backends
-def test_list_state_correctness(backend):
+@both_stores
+def test_list_state_correctness(store):
     """TransformWithListStateSuite: "test list state correctness"."""
-    harness = Harness(Variables(), backend=backend)
+    harness = Harness(Variables(), store=store)
 
     def emit_all(f, _):
         taken = f.values.get()
@@ -299,8 +299,8 @@ def test_empty_lists():
     assert harness.call(lambda f, _: f.values.get()) == []
 
 
-@both_backends
-def test_value_and_list_state_in_one_function(backend):
+@both_stores
+def test_value_and_list_state_in_one_function(store):
     """TransformWithListStateSuite: "test ValueState And ListState in Processor"."""
 
     class Toggle(KeyedProcessFunction):
@@ -318,16 +318,16 @@ def test_value_and_list_state_in_one_function(backend):
                 yield value
                 yield from stored
 
-    stream = Clocked(Toggle(), backend)
+    stream = Clocked(Toggle(), store)
     assert stream.step(1, "k1", "k2") == []
     assert stream.step(1, "k1", "k2") == ["k1", "k1", "k2", "k2"]
     assert stream.harness.state_entries() == 0
 
 
-@both_backends
-def test_map_state_correctness(backend):
+@both_stores
+def test_map_state_correctness(store):
     """TransformWithMapStateSuite: "Test map state correctness", "Test retrieving value with non-existing user key"."""
-    harness = Harness(Variables(), backend=backend)
+    harness = Harness(Variables(), store=store)
     assert harness.call(lambda f, _: f.session.get("v1"), key="k1") is None
     harness.call(lambda f, _: f.session.put("v1", "10"), key="k1")
     assert harness.call(lambda f, _: not f.session.is_empty(), key="k1")
@@ -388,8 +388,8 @@ def read(kind):
 
 
 class ExpiringStream:
-    def __init__(self, backend):
-        self.harness = Harness(Expiring(), backend=backend, parallelism=2)
+    def __init__(self, store):
+        self.harness = Harness(Expiring(), store=store, parallelism=2)
         self.now = 0
 
     def at(self, seconds, do, key="k1"):
@@ -400,11 +400,11 @@ class ExpiringStream:
 every_kind = pytest.mark.parametrize("kind", ["value", "list", "map"])
 
 
-@both_backends
+@both_stores
 @every_kind
-def test_state_is_evicted_at_ttl_expiry(backend, kind):
+def test_state_is_evicted_at_ttl_expiry(store, kind):
     """TransformWithStateTTLTest: "validate state is evicted at ttl expiry", with a restart at each step."""
-    stream = ExpiringStream(backend)
+    stream = ExpiringStream(store)
     stream.at(1, put(kind, 1))
     stream.harness.crash_and_recover()
     assert stream.at(2, read(kind)) == [1]
@@ -418,11 +418,11 @@ def test_state_is_evicted_at_ttl_expiry(backend, kind):
     assert stream.at(62, read(kind)) == []
 
 
-@both_backends
+@both_stores
 @every_kind
-def test_an_update_updates_the_expiration(backend, kind):
+def test_an_update_updates_the_expiration(store, kind):
     """TransformWithStateTTLTest: "validate state update updates the expiration timestamp"."""
-    stream = ExpiringStream(backend)
+    stream = ExpiringStream(store)
     stream.at(1, put(kind, 1))
     assert stream.at(2, read(kind)) == [1]
     stream.at(35, put(kind, 1))
@@ -432,11 +432,11 @@ def test_an_update_updates_the_expiration(backend, kind):
     assert stream.harness.state_entries() == 0
 
 
-@both_backends
+@both_stores
 @every_kind
-def test_only_expired_keys_are_removed(backend, kind):
+def test_only_expired_keys_are_removed(store, kind):
     """TransformWithStateTTLTest: "validate only expired keys are removed from the state"."""
-    stream = ExpiringStream(backend)
+    stream = ExpiringStream(store)
     stream.at(1, put(kind, 1), key="k1")
     stream.at(32, put(kind, 2), key="k2")
     assert stream.at(63, read(kind), key="k1") == []
@@ -461,7 +461,7 @@ def expiring_list(seconds):
 
 def test_expired_elements_at_the_beginning_of_a_list():
     """TransformWithListStateTTLSuite: "verify iterator works with expired values in beginning of list"."""
-    harness = Harness(expiring_list(60), backend="rocksdb")
+    harness = Harness(expiring_list(60), store="rocksdb")
     for second, elements in ((1, [1]), (2, [2, 3]), (49, [4, 5, 6])):
         harness.advance_processing_time(second * 1000)
         harness.call(lambda f, _, elements=elements: f.elements.add_all(elements))
@@ -526,7 +526,7 @@ def test_timers_of_many_keys_in_one_batch():
             yield ctx.get_current_key(), self.first.value(), timestamp
             self.first.clear()
 
-    harness = KeyedTestHarness(Each(), key=key_of, parallelism=4, backend="rocksdb")
+    harness = KeyedTestHarness(Each(), key=key_of, parallelism=4, store="rocksdb")
     with harness.batch():
         for number in range(1, 101):
             harness.process((f"k{number}", number))

@@ -85,10 +85,10 @@ def nothing_left(harness):
 
 
 @pytest.mark.parametrize("keeps", KEEPS)
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_sliding_event_time_windows(keeps, backend):
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_sliding_event_time_windows(keeps, store):
     """Flink: testSlidingEventTimeWindows (size 3 s, slide 1 s)."""
-    with harness_of(operator(HoppingEventTimeWindows.of(3000, 1000), keeps), backend=backend) as h:
+    with harness_of(operator(HoppingEventTimeWindows.of(3000, 1000), keeps), store=store) as h:
         for key, time in (
             ("key2", 3999),
             ("key2", 3000),

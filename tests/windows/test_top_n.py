@@ -32,7 +32,7 @@ def taken(h):
 
 
 def test_rows_are_ranked_when_their_window_has_ended():
-    with harness(2, backend="rocksdb") as h:
+    with harness(2, store="rocksdb") as h:
         h.process_batch(rows(("b", 3), ("a", 3), ("c", 1)), "at")
         h.process_batch(rows(("d", 2), start=10), "at")
         h.process_batch(rows(("e", 7)), "at")

@@ -305,7 +305,7 @@ class LocalQuery(Shown):
                 drained = "state that was restored" if position.restored else f"checkpoint {self._checkpoint}"
                 raise CheckpointFinished(
                     f"the {drained} was drained, its watermark is at +inf, and new rows came; start from a new "
-                    "checkpoint, or restore a batch before the last one: keyed.RestorePoint(changelog, until=...)"
+                    "checkpoint, or restore a batch before the last one: keyed.RestorePoint(changelog, as_of=...)"
                 )
             now = self._now() if again is None else again.processing_time
             again = None

@@ -90,12 +90,12 @@ def test_flush(tmp_path, capsys):
     assert "give OPERATOR=CHANGELOG" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [[], ["--parallelism", "1"], ["--parallelism", "5"], ["--until", "3"]])
+@pytest.mark.parametrize("options", [[], ["--parallelism", "1"], ["--parallelism", "5"], ["--as-of", "3"]])
 def test_restore(log, tmp_path, capsys, options):
     restored = str(tmp_path / "restored")
     assert main(["restore", restored, log.path, *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    batch = 3 if "--until" in options else 9
+    batch = 3 if "--as-of" in options else 9
     assert lines[0].startswith("Count: 1/2 key groups, ")
     assert lines[-1] == f"restored batch {batch}"
     parallelism = int(options[1]) if "--parallelism" in options else 2
@@ -138,10 +138,10 @@ def test_restore_at_no_parallelism(log, tmp_path, capsys, parallelism):
 
 
 def test_restore_at_a_time(log, tmp_path, capsys):
-    assert main(["restore", str(tmp_path / "a"), log.path, "--until", "1970-01-01T00:00:03.5Z"]) == 0
+    assert main(["restore", str(tmp_path / "a"), log.path, "--as-of", "1970-01-01T00:00:03.5Z"]) == 0
     assert "restored batch 3" in capsys.readouterr().out
     for wrong in ("soon", "1970-01-01T00:00:03"):
-        assert main(["restore", str(tmp_path / "b"), log.path, "--until", wrong]) == 1
+        assert main(["restore", str(tmp_path / "b"), log.path, "--as-of", wrong]) == 1
         assert "until" in capsys.readouterr().err
 
 

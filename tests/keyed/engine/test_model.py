@@ -190,10 +190,10 @@ def of_key(element: Any) -> Any:
 class Subject:
     """A harness that is driven by steps."""
 
-    def __init__(self, scripts: list[list[Any]], backend: Any, parallelism: int) -> None:
+    def __init__(self, scripts: list[list[Any]], store: Any, parallelism: int) -> None:
         self.function = Program(scripts)
-        self.backend = backend
-        self.harness = KeyedTestHarness(self.function, key=of_key, backend=backend, parallelism=parallelism)
+        self.store = store
+        self.harness = KeyedTestHarness(self.function, key=of_key, store=store, parallelism=parallelism)
 
     def step(self, what: str, *arguments: Any) -> None:
         harness = self.harness
@@ -216,7 +216,7 @@ class Subject:
             output = harness._output
             harness.close()
             self.harness = KeyedTestHarness.restore(
-                self.function, snapshot, key=of_key, backend=self.backend, parallelism=arguments[0]
+                self.function, snapshot, key=of_key, store=self.store, parallelism=arguments[0]
             )
             self.harness._output = output
         else:

@@ -342,11 +342,11 @@ class Owned(KeyedProcessFunction):
         yield x
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_what_is_changed_in_place_is_stored_and_nothing_else(size: int, backend: Any) -> None:
+def test_what_is_changed_in_place_is_stored_and_nothing_else(size: int, store: Any) -> None:
     for function, expected in ((Unstored(), [[]] * 4), (Owned(), [[1], [1, 1], [1, 1, 1], [1, 1, 1, 1]])):
-        with KeyedTestHarness(function, backend=backend) as harness:
+        with KeyedTestHarness(function, store=store) as harness:
             for _ in range(4 // size):
                 with harness.batch():
                     for _ in range(size):

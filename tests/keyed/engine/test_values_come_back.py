@@ -110,8 +110,8 @@ def program(type_: Any) -> KeyedProcessFunction:
     return Program()
 
 
-def shown(function: Any, values: list[Any], size: int, backend: Any = "memory") -> list[str]:
-    with KeyedTestHarness(function, key=lambda _: 1, backend=backend) as harness:
+def shown(function: Any, values: list[Any], size: int, store: Any = "memory") -> list[str]:
+    with KeyedTestHarness(function, key=lambda _: 1, store=store) as harness:
         for start in range(0, len(values), size):
             with harness.batch():
                 for value in values[start : start + size]:
@@ -141,8 +141,8 @@ def test_what_is_read_does_not_depend_on_where_batches_are_cut(chosen: tuple[Any
     assert run_locally(PROGRAMS[type_], values, 2) == expected
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_an_int_is_a_float_and_a_time_is_in_utc_as_soon_as_they_are_stored(backend: Any) -> None:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_an_int_is_a_float_and_a_time_is_in_utc_as_soon_as_they_are_stored(store: Any) -> None:
     local = dt.datetime(2024, 7, 1, 12, tzinfo=BERLIN)
     for type_, value, text in (
         (float, 1, "1.0"),
@@ -150,7 +150,7 @@ def test_an_int_is_a_float_and_a_time_is_in_utc_as_soon_as_they_are_stored(backe
         (object, local, "datetime.datetime(2024, 7, 1, 10, 0, tzinfo=datetime.timezone.utc)"),
         (tuple[float, int], (1, 1), "(1.0, 1)"),
     ):
-        outputs = shown(PROGRAMS.get(type_) or program(type_), [value, value], 2, backend)
+        outputs = shown(PROGRAMS.get(type_) or program(type_), [value, value], 2, store)
         assert outputs[1].startswith(f"[{text}, {text}, [{text}], [('x', {text})], {text}, {text}]")
 
 

@@ -91,14 +91,12 @@ programs = st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.lists(rows, m
 
 @settings(deadline=None)
 @given(programs, st.sampled_from(["memory", "rocksdb"]))
-def test_agrees_with_a_dictionary_that_forgets_nothing(program, backend):
+def test_agrees_with_a_dictionary_that_forgets_nothing(program, store):
     models = {(key, namespace): Model() for key in "ab" for namespace in (None, 1)}
     clock = MIN_TIMESTAMP
     expected: list[Any] = []
     log = MemoryChangelog()
-    with KeyedTestHarness(
-        Program(), key=lambda value: value[0], backend=backend, parallelism=2, changelog=log
-    ) as harness:
+    with KeyedTestHarness(Program(), key=lambda value: value[0], store=store, parallelism=2, changelog=log) as harness:
         for step, crash, batch in program:
             with harness.batch():
                 for key, namespace, (call, arguments) in batch:

@@ -19,8 +19,8 @@ from tests.keyed.engine.test_model import Long, Subject, of_key, programs, run
 class ChangelogSubject(Subject):
     """A harness with a changelog."""
 
-    def __init__(self, scripts: list[list[Any]], backend: Any, parallelism: int) -> None:
-        super().__init__(scripts, backend, parallelism)
+    def __init__(self, scripts: list[list[Any]], store: Any, parallelism: int) -> None:
+        super().__init__(scripts, store, parallelism)
         self.changelogs = [MemoryChangelog()]
         self.harness = self.made(parallelism)
 
@@ -28,7 +28,7 @@ class ChangelogSubject(Subject):
         return KeyedTestHarness(
             self.function,
             key=of_key,
-            backend=self.backend,
+            store=self.store,
             parallelism=parallelism,
             changelog=self.changelogs[-1],
             **options,
@@ -51,8 +51,8 @@ class ChangelogSubject(Subject):
                 assert [found.problem for found in verify(changelog) if found.problem] == []
 
 
-def check(program: Any, backend: str, parallelism: int) -> None:
-    subject = ChangelogSubject(program[0], backend, parallelism)
+def check(program: Any, store: str, parallelism: int) -> None:
+    subject = ChangelogSubject(program[0], store, parallelism)
     run(program, [subject])
     subject.check()
 

@@ -150,9 +150,9 @@ def test_a_position_that_is_lost_is_not_taken_for_none(tmp_path):
     log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     run_count(range(100), log)
     (tmp_path / "log" / "positions" / f"{10:020d}.position").unlink()
-    with pytest.raises(CorruptionError, match=r"after batch 8 and none after batch 9.*give until=8"):
+    with pytest.raises(CorruptionError, match=r"after batch 8 and none after batch 9.*give as_of=8"):
         run_count(range(100), restore_from=log, checkpoint=tmp_path / "checkpoint")
-    result = run_count(range(100), restore_from=RestorePoint(log, until=8), checkpoint=tmp_path / "checkpoint")
+    result = run_count(range(100), restore_from=RestorePoint(log, as_of=8), checkpoint=tmp_path / "checkpoint")
     assert [value for _, value in result.values] == [10] * 10
 
 
@@ -178,7 +178,7 @@ def test_compaction_beside_a_restore_moves_its_cut(tmp_path):
     went_on.clear()
     rows.append(160)
     with pytest.raises(HistoryCompacted):
-        run_count(range(140), restore_from=RestorePoint(running, until=12))
+        run_count(range(140), restore_from=RestorePoint(running, as_of=12))
 
 
 class Count(KeyedProcessFunction):
@@ -274,7 +274,7 @@ class TestPastStates:
 
     @pytest.mark.parametrize("until", [0, 3, 9])
     def test_after_a_batch(self, log, until):
-        result = run_count(range(110), restore_from=RestorePoint(log, until=until))
+        result = run_count(range(110), restore_from=RestorePoint(log, as_of=until))
         assert result.restored == keyed.Restored(until, with_position=True)
         assert result.batches == 10 - until
         assert result.metrics["Count"]["rows_in"] == 110
@@ -283,14 +283,14 @@ class TestPastStates:
         # The batches have the processing times 0, 1, 2, ... seconds.
         for seconds, batch in ((0.0, 0), (3.5, 3), (100.0, 9)):
             until = datetime.fromtimestamp(seconds, UTC)
-            result = run_count(range(100), restore_from=RestorePoint(log, until=until))
+            result = run_count(range(100), restore_from=RestorePoint(log, as_of=until))
             assert result.restored == keyed.Restored(batch, with_position=True)
 
     def test_that_are_not_there(self, log, tmp_path):
-        with pytest.raises(ChangelogError, match="until=10: the newest batch that all key groups have is 9"):
-            run_count(range(100), restore_from=RestorePoint(log, until=10))
+        with pytest.raises(ChangelogError, match="as_of=10: the newest batch that all key groups have is 9"):
+            run_count(range(100), restore_from=RestorePoint(log, as_of=10))
         with pytest.raises(HistoryCompacted, match="nothing that is so old"):
-            run_count(range(100), restore_from=RestorePoint(log, until=datetime.fromtimestamp(-1, UTC)))
+            run_count(range(100), restore_from=RestorePoint(log, as_of=datetime.fromtimestamp(-1, UTC)))
 
     def test_that_are_compacted(self, tmp_path):
         log = DirectoryChangelog(tmp_path / "log", compaction_lag=0, auto_compact=False)
@@ -299,7 +299,7 @@ class TestPastStates:
         assert run_count(range(100), restore_from=log).batches == 0
         for until in (2, datetime.fromtimestamp(2, UTC)):
             with pytest.raises(HistoryCompacted):
-                run_count(range(100), restore_from=RestorePoint(log, until=until))
+                run_count(range(100), restore_from=RestorePoint(log, as_of=until))
 
 
 def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
@@ -382,14 +382,14 @@ class TestRefusals:
 
     @pytest.mark.parametrize("until", [-1, -2, True, 1.5, datetime(2026, 1, 1)])
     def test_no_batch_and_no_time(self, until):
-        with pytest.raises(DefinitionError, match="until="):
-            RestorePoint(MemoryChangelog(), until=until)
+        with pytest.raises(DefinitionError, match="as_of="):
+            RestorePoint(MemoryChangelog(), as_of=until)
 
     def test_operators_at_different_batches(self):
         logs = [MemoryChangelog(), MemoryChangelog()]
         run_two(logs, [None, None])
-        points = [RestorePoint(log, until=until) for log, until in zip(logs, (1, 2), strict=True)]
-        with pytest.raises(DefinitionError, match="different until="):
+        points = [RestorePoint(log, as_of=until) for log, until in zip(logs, (1, 2), strict=True)]
+        with pytest.raises(DefinitionError, match="different as_of="):
             run_two([None, None], points)
 
     def test_a_changed_state(self):

@@ -89,7 +89,7 @@ def test_a_past_state_is_taken_from_a_copy_that_still_has_it(tmp_path, log, hist
     run_count(range(60), log, parallelism=2)
     with open_tables(log, tmp_path / "standby", history=history) as standby:
         standby.poll()
-    point = keyed.RestorePoint(log, until=1, standby=tmp_path / "standby")
+    point = keyed.RestorePoint(log, as_of=1, standby=tmp_path / "standby")
     result = run_count(range(60), restore_from=point, parallelism=3)
     assert (result.batches, result.metrics["Count"]["records_restored"]) == (4, read)
     assert sorted(value for _, value in result.values[-10:]) == [6] * 10

@@ -152,7 +152,7 @@ def test_a_restored_query_goes_on_in_the_folder_and_the_earlier_one_is_refused_t
 def test_a_query_restored_to_a_past_batch_is_another_one(tmp_path):
     out, changelog = tmp_path / "out", DirectoryChangelog(tmp_path / "log")
     counts(elements(4), changelog=changelog).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
-    past = counts(elements(4), restore_from=RestorePoint(changelog, until=1))
+    past = counts(elements(4), restore_from=RestorePoint(changelog, as_of=1))
     with pytest.raises(SinkError, match="was written by the query"):
         past.run(out, checkpoint=tmp_path / "second")
     past.run(tmp_path / "other", checkpoint=tmp_path / "second")

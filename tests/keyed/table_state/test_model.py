@@ -37,9 +37,9 @@ CALL = st.one_of(
 STEP = st.tuples(st.lists(CALL, max_size=5), st.sampled_from(["", "", "", "fails", "crashes", "crashes"]))
 
 
-def run(backend: Any, steps: list[tuple[list[tuple[Any, ...]], str]]) -> None:
+def run(store: Any, steps: list[tuple[list[tuple[Any, ...]], str]]) -> None:
     function, model = Program(), Model()
-    with KeyedTestHarness(function, key="k", backend=backend) as harness:
+    with KeyedTestHarness(function, key="k", store=store) as harness:
         rows = pa.table({"k": ["any"]})
         for calls, then in [*steps, ([("scan", None, False), ("num_rows",)], "")]:
             function.script[:] = [*calls, ("fail",)] if then == "fails" else calls
@@ -73,11 +73,11 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("size")
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_a_table_is_a_dictionary(backend: str) -> None:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_a_table_is_a_dictionary(store: str) -> None:
     @settings(max_examples=settings().max_examples // 2)
     @given(st.lists(STEP, max_size=12))
     def check(steps: list[Any]) -> None:
-        run(backend, steps)
+        run(store, steps)
 
     check()

@@ -417,10 +417,10 @@ def test_an_expired_row_is_as_if_it_were_not_there() -> None:
 # Durability -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_the_log_stays_in_proportion_to_the_table(backend: Any) -> None:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_the_log_stays_in_proportion_to_the_table(store: Any) -> None:
     function = Calls("k bigint, n bigint")
-    with harness(function, backend=backend) as tests:
+    with harness(function, store=store) as tests:
         numbers = random.Random(5)
         expected: dict[int, int] = {}
         for _ in range(60):
@@ -473,8 +473,8 @@ def test_a_batch_without_changes_leaves_no_row() -> None:
         assert tests.metrics()["log_rows"] == 1
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_state_moves_to_another_parallelism(backend: Any) -> None:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_state_moves_to_another_parallelism(store: Any) -> None:
     function = Calls("k bigint, w bigint, n bigint", key=("k", "w"))
     rows = pa.table({"k": list(range(500)) * 2, "w": [0] * 500 + [1] * 500, "n": range(1000)})
     with harness(function) as tests:
@@ -482,7 +482,7 @@ def test_state_moves_to_another_parallelism(backend: Any) -> None:
         tests.process_batch(rows)
         snapshot = tests.snapshot()
     counted = Counting()
-    restored = KeyedTestHarness.restore(counted, snapshot, key="k", parallelism=3, backend=backend)
+    restored = KeyedTestHarness.restore(counted, snapshot, key="k", parallelism=3, store=store)
     with restored:
         restored.process_batch(pa.table({"k": range(500)}))
         numbers: list[Any] = restored.take_table().column("n").to_pylist()
@@ -512,10 +512,10 @@ def reopened(first: Calls, then: Calls, **options: Any) -> Any:
         return contents(again, then)
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_an_added_column_is_null_and_columns_may_move(backend: Any) -> None:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_an_added_column_is_null_and_columns_may_move(store: Any) -> None:
     first = Calls("k string, n bigint")
-    assert reopened(first, Calls("added array<string>, n bigint, k string"), backend=backend) == [
+    assert reopened(first, Calls("added array<string>, n bigint, k string"), store=store) == [
         {"added": None, "n": 1, "k": "a"}
     ]
 
@@ -575,14 +575,14 @@ VALUES: list[tuple[Any, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
 @pytest.mark.parametrize(("type_", "values"), KEY_VALUES + VALUES, ids=[str(type_) for type_, _ in KEY_VALUES + VALUES])
-def test_values_of_every_type_are_kept(type_: Any, values: list[Any], backend: Any) -> None:
+def test_values_of_every_type_are_kept(type_: Any, values: list[Any], store: Any) -> None:
     is_key = not pa.types.is_nested(type_)
     fields: list[Any] = [("k", pa.string()), ("v", type_), ("n", pa.int64())]
     function = Calls(pa.schema(fields), key=("k", "v") if is_key else "k")
     rows = pa.table({"k": ["a", "b", "c"], "v": pa.array([*values, None], type_), "n": [1, 2, 3]})
-    with harness(function, backend=backend) as tests:
+    with harness(function, store=store) as tests:
         call(tests, function, do("upsert", rows))
         tests.crash_and_recover()
         assert contents(tests, function) == rows.to_pylist()

@@ -53,7 +53,7 @@ class Job:
 
     def begin(self, until: int | None, parallelism: int) -> None:
         """Begin a life, from the changelog of the one before if there is one."""
-        self.point = keyed.RestorePoint(self.log, until=until) if self.lives else None
+        self.point = keyed.RestorePoint(self.log, as_of=until) if self.lives else None
         self.parallelism = parallelism
         self.lives += 1
 

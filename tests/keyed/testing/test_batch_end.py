@@ -23,9 +23,9 @@ class Count(KeyedProcessFunction):
         yield ctx.get_current_key(), self.seen.value()
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_called_once_a_key_and_batch_that_had_elements(backend):
-    with KeyedTestHarness(Count(), key=lambda value: value, backend=backend) as harness:
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_called_once_a_key_and_batch_that_had_elements(store):
+    with KeyedTestHarness(Count(), key=lambda value: value, store=store) as harness:
         with harness.batch():
             for key in "abba":
                 harness.process(key, 5)

@@ -43,9 +43,9 @@ def harness_of(function, *descriptors, **options):
     return KeyedTestHarness(function, **{"key": first, "broadcast": descriptors or [RULES], **options})
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_broadcast_elements_of_a_batch_run_before_its_other_elements(backend):
-    harness = harness_of(Rules(), parallelism=3, backend=backend)
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+def test_broadcast_elements_of_a_batch_run_before_its_other_elements(store):
+    harness = harness_of(Rules(), parallelism=3, store=store)
     with harness.batch():
         harness.process(("a", "x"), 5)
         harness.process_broadcast_element(("x", 1), 9)
@@ -185,10 +185,10 @@ class Applying(KeyedBroadcastProcessFunction):
         ctx.apply_to_keyed_state(self.count, apply)
 
 
-@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_function_is_applied_to_the_state_of_every_key_that_has_some(backend, parallelism):
-    harness = harness_of(Applying(), key=str, backend=backend, parallelism=parallelism)
+def test_a_function_is_applied_to_the_state_of_every_key_that_has_some(store, parallelism):
+    harness = harness_of(Applying(), key=str, store=store, parallelism=parallelism)
     harness.process_broadcast_element(5)
     for value in "abca":
         harness.process(value)
@@ -323,7 +323,7 @@ def test_global_tables_are_read_at_once_and_when_they_are_told_to():
             yield {name: row["limit"] for name, row in ctx.get_broadcast_state(limits).items()}
 
     table = keyed.global_table(lambda: tables[0], limits, key="name")
-    with KeyedTestHarness(Reads(), key=str, global_tables=[table], parallelism=2, backend="rocksdb") as harness:
+    with KeyedTestHarness(Reads(), key=str, global_tables=[table], parallelism=2, store="rocksdb") as harness:
         harness.process("a")
         tables[0] = pa.table({"name": ["y"], "limit": [3]})
         harness.process("a")

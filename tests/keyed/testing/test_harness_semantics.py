@@ -32,7 +32,7 @@ from keyed.errors import (
 )
 from keyed.testing import KeyedTestHarness, Record
 
-BACKENDS = ("memory", "rocksdb")
+STORES = ("memory", "rocksdb")
 
 
 class Count(KeyedProcessFunction):
@@ -43,9 +43,9 @@ class Count(KeyedProcessFunction):
         yield ctx.get_current_key(), self.seen.value()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_value_state_is_per_key_and_survives_a_crash(backend):
-    with KeyedTestHarness(Count(), key=lambda v: v[0], backend=backend) as harness:
+@pytest.mark.parametrize("store", STORES)
+def test_value_state_is_per_key_and_survives_a_crash(store):
+    with KeyedTestHarness(Count(), key=lambda v: v[0], store=store) as harness:
         harness.process("a", 1)
         harness.process("b", 2)
         harness.crash_and_recover()
@@ -90,9 +90,9 @@ def timers(**kwargs):
     return KeyedTestHarness(Timers(), key=lambda v: v[0], **kwargs)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_event_timers_fire_by_timestamp_then_key_when_the_watermark_reaches_them(backend):
-    harness = timers(backend=backend)
+@pytest.mark.parametrize("store", STORES)
+def test_event_timers_fire_by_timestamp_then_key_when_the_watermark_reaches_them(store):
+    harness = timers(store=store)
     for key, time in (("b", 5), ("a", 5), ("a", 3), ("c", 9), ("a", 5)):
         harness.process((key, "register_event_time_timer", time))
     harness.take_output()
@@ -234,9 +234,9 @@ class Lists(KeyedProcessFunction):
         yield self.items.get(), list(self.items)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_list_state_keeps_the_order_over_batches_and_rejects_null(backend):
-    harness = KeyedTestHarness(Lists(), key=lambda v: v[0], backend=backend)
+@pytest.mark.parametrize("store", STORES)
+def test_list_state_keeps_the_order_over_batches_and_rejects_null(store):
+    harness = KeyedTestHarness(Lists(), key=lambda v: v[0], store=store)
     harness.process(("a", "add", 3))
     harness.process(("a", "add_all", [1, 2]))
     harness.crash_and_recover()
@@ -273,9 +273,9 @@ class Maps(KeyedProcessFunction):
         counts["0"] = 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_map_state_is_a_mapping_in_key_order_with_null_values(backend):
-    harness = KeyedTestHarness(Maps(), key=lambda v: v, backend=backend)
+@pytest.mark.parametrize("store", STORES)
+def test_map_state_is_a_mapping_in_key_order_with_null_values(store):
+    harness = KeyedTestHarness(Maps(), key=lambda v: v, store=store)
     harness.process("x")
     harness.process("x")
     first, second = (r.value for r in harness.take_output())
@@ -330,9 +330,9 @@ class Namespaces(KeyedProcessFunction):
         yield self.total.value(), state.value(), self.items.namespace(window).get(), self.items.get()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_namespaces_are_apart_from_each_other_and_from_the_state_itself(backend):
-    harness = KeyedTestHarness(Namespaces(), key=lambda v: "k", backend=backend)
+@pytest.mark.parametrize("store", STORES)
+def test_namespaces_are_apart_from_each_other_and_from_the_state_itself(store):
+    harness = KeyedTestHarness(Namespaces(), key=lambda v: "k", store=store)
     harness.process(((0, 10), 1))
     harness.process(((10, 20), 2))
     harness.process(((0, 10), 3))

@@ -38,7 +38,7 @@ def test_progress_sinks_tables_changes_and_restore_points_name_a_batch_alike(liv
             point = keyed.RestorePoint(job.log(number))
         until = data.draw(st.integers(since, len(job.after) - 1))
         seen = []
-        past = keyed.RestorePoint(job.log(job.number), until=until)
+        past = keyed.RestorePoint(job.log(job.number), as_of=until)
         job.number += 1
         again = job.output(keyed.stream([{"k": key} for key in [*words, "a"]]), 2, past).run(
             drain=False, on_progress=lambda progress: seen.append(progress.batch_id)

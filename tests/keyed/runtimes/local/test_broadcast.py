@@ -89,11 +89,11 @@ STEPS = strategies.two_streams(ELEMENTS, ELEMENTS).flatmap(
 )
 
 
-@pytest.mark.parametrize("backend", ["memory", pytest.param("rocksdb", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("store", ["memory", pytest.param("rocksdb", marks=pytest.mark.slow)])
 @given(STEPS, st.integers(1, 3))
-def test_it_is_as_a_plain_model_whatever_happens(backend, steps, parallelism):
+def test_it_is_as_a_plain_model_whatever_happens(store, steps, parallelism):
     rules, seen = dict[str, int](), dict[str, int]()
-    with KeyedTestHarness(Limits(), key="k", broadcast=[RULES], backend=backend, parallelism=parallelism) as harness:
+    with KeyedTestHarness(Limits(), key="k", broadcast=[RULES], store=store, parallelism=parallelism) as harness:
         for step in steps:
             step.do(harness, harness.function)
             if isinstance(step, Rows):

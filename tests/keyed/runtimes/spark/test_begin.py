@@ -118,7 +118,7 @@ def test_a_restored_query_goes_on_where_the_earlier_one_was(folder, ticks):
 
 def test_a_restore_that_begins_anew_at_a_newer_cut_is_the_same_query(folder):
     changelog = changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)})
-    first, _ = begun(folder, {"op": RestorePoint(changelog, until=41)})
+    first, _ = begun(folder, {"op": RestorePoint(changelog, as_of=41)})
     second, _ = begun(folder, points(op=changelog))
     assert (first.sequence, second.sequence) == (42, 43)
     assert first.queries[-1] == second.queries[-1]
@@ -214,5 +214,5 @@ def test_a_record_of_version_1_gets_an_id_once(folder):
 
 def test_a_query_from_a_past_batch_is_another_one(folder):
     changelog = changelog_at(43, {42: encode_position(POSITION), 43: encode_position(POSITION)})
-    record, _ = begun(folder, {"op": RestorePoint(changelog, until=41)})
+    record, _ = begun(folder, {"op": RestorePoint(changelog, as_of=41)})
     assert "earlier" not in record.queries

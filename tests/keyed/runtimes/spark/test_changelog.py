@@ -220,7 +220,7 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
     caplog.clear()
     checkpoint = tmp_path / "ck3"
     with caplog.at_level(logging.WARNING):
-        by_hand(restore_from=RestorePoint(changelog, until=1))
+        by_hand(restore_from=RestorePoint(changelog, as_of=1))
     assert "the position of ['count'] is not restored with the DataFrame" in caplog.text
     found = DirectoryChangelog(tmp_path / "of-ck3")
     keyed.recovery.flush(checkpoint, {"count": found}, session=spark)
@@ -266,7 +266,7 @@ def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_pat
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, range(3))
     count(files_source(spark, tmp_path / "in"), changelog=changelog).run(tmp_path / "a", checkpoint=tmp_path / "ck")
-    past = RestorePoint(changelog, until=1)
+    past = RestorePoint(changelog, as_of=1)
     new = DirectoryChangelog(tmp_path / "new")
     again = count(files_source(spark, tmp_path / "in"), changelog=new, restore_from=past, parallelism=1)
     seen: list[keyed.Progress] = []
