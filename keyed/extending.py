@@ -10,6 +10,8 @@ Programs that only declare and run functions do not need it.
 - Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
   columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
 - Explanations: a function that is `Explained` says in `keyed.Output.explain` how it is computed.
+- States: `inner_state` declares the parts of an operator's states that its users do not need: in-place changes, and
+  how state tables show the states as the one table of the operator.
 - Seams: `Changelog` is the protocol for your own changelog.
 """
 
@@ -24,6 +26,7 @@ from keyed.explanation import Explained
 from keyed.options import OperatorOptions
 from keyed.outputs import Schema, schema_of
 from keyed.shown import shows_options
+from keyed.state import inner_state
 
 if TYPE_CHECKING:
     from keyed.arrow.read import table_rows
@@ -42,6 +45,7 @@ __all__ = [
     "as_stored",
     "check_path",
     "choose_path",
+    "inner_state",
     "kind_of",
     "milliseconds_of",
     "plain_type",

@@ -86,19 +86,6 @@ class StateOptions(NameOptions, total=False):
     ttl: StateTtl | timedelta | None
 
 
-class ListOptions(StateOptions, total=False):
-    """Keywords of a `ListState`."""
-
-    named_by: str | None
-
-
-class ValueOptions(ListOptions, total=False):
-    """Keywords of a `ValueState`."""
-
-    in_place: bool
-    rows: Mapping[str, Any] | None
-
-
 ROW_CALLS = "process_element, on_timer or what they call"
 BATCH_CALLS = "process_batch, on_watermark or what they call"
 
@@ -144,6 +131,11 @@ class State(NoValue):
     reading, writing = ".get()", ".update(...)"
     _lifetime = "ttl"
     _calls = f"{ROW_CALLS}, and call namespace() there too"
+    #: Set by `inner_state`.
+    in_place: bool = False
+    rows: Mapping[str, Any] | None = None
+    named_by: str | None = None
+    shown_as: Mapping[str, Any] | None = None
 
     def __init__(self, name: str | None = None, ttl: StateTtl | timedelta | None = None) -> None:
         self.ttl = ttl_of(ttl)
@@ -236,7 +228,7 @@ class State(NoValue):
 
 #: Where states are declared, and what they have for the library.
 _DECLARING = ("keyed.state", "keyed.table_declaration")
-_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake")
+_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "rows", "named_by", "shown_as")
 
 
 def _refusing(sign: str) -> Callable[..., NoReturn]:
@@ -248,6 +240,54 @@ def _refusing(sign: str) -> Callable[..., NoReturn]:
 
 for _method, _sign in _OPERATORS.items():
     setattr(State, _method, _refusing(_sign))
+
+
+S = TypeVar("S", bound=State)
+
+
+def inner_state(
+    state: S,
+    *,
+    in_place: bool = False,
+    rows: Mapping[str, Any] | None = None,
+    named_by: str | None = None,
+    table: Mapping[str, Any] | None = None,
+    is_shown: bool = True,
+) -> S:
+    """Return a state of a library's operator, with what its users need not know of it.
+
+    Args:
+        state: The state. It is changed.
+        in_place: Of a `ValueState`: `ValueState.value` returns the stored object itself, to be changed in place, and
+            not a copy; for accumulators that grow with each row. Changes to it are stored, with or without ``update``,
+            and ``update`` takes the object over. Emit it, but keep no reference to it after the call.
+        rows: Of a `ValueState` of a plain list that holds rows one after the other, each as so many items: names and
+            types of the columns. State tables show each row as an entry, which the first column names.
+        named_by: Of a `ValueState` or `ListState`: name of another `ValueState` of the function whose value, of the
+            same key without a namespace, is a list of pairs (name, namespace). State tables show the entries under a
+            namespace under its name: for windows that merge, whose contents stay where they are.
+        table: How state tables show the state as the one table of the operator, under the operator's name: data for the
+            class that ``table["view"]`` names, which is one of keyed's own.
+        is_shown: Whether state tables show the state by itself, where there is no ``table``.
+
+    Raises:
+        StateDefinitionError: A part does not fit the state.
+    """
+    kind = type(state).__name__
+    if in_place and (not isinstance(state, ValueState) or state.default is not None):
+        default = getattr(state, "default", None)
+        raise StateDefinitionError(
+            f"in_place=True of a {kind} with default={default!r}: changes of a default would be lost; give a "
+            "ValueState without a default, and update() with a new value where value() is None"
+        )
+    if rows is not None and (not isinstance(state, ValueState) or state.type is not list or len(rows) < 2):
+        raise StateDefinitionError(
+            f"rows={rows!r} of {state!r}: a plain list has rows, inner_state(ValueState(list), rows=...), "
+            "and have at least two columns: the one that names a row, and what it holds"
+        )
+    state.in_place, state.rows, state.named_by = in_place, rows, named_by
+    state.shown_as = table if is_shown else {"view": ""}
+    return state
 
 
 class KeyedState(State):
@@ -275,55 +315,24 @@ class ValueState(KeyedState, Generic[T]):
     Args:
         type: Type of the value; `object` takes any plain encodable value.
         default: Returned by `value` if nothing is stored.
-        in_place: `value` returns the stored object itself instead of a copy, for accumulators that grow with each row.
-        Changes to it are stored, with or without `update`, and `update` takes ownership of its argument. Emit it, but
-        keep no reference to it after the call. Excludes a default.
-        rows: Names and types of columns, where the value is a plain `list` that holds rows one after the other, each as
-            so many items: state tables show each row as an entry, which the first column names. What is stored is the
-            list.
-        named_by: Name of another `ValueState` of the function whose value, of the same key without a namespace, is a
-            list of pairs (name, namespace): state tables show what this state has under a namespace under its name. For
-            windows that merge, whose contents stay where they are.
     """
 
     kind = "value"
     reading, writing = ".value()", ".update(value)"
 
     @overload
-    def __init__(self: ValueState[Any], type: None = None, **options: Unpack[ValueOptions]) -> None: ...
+    def __init__(self: ValueState[Any], type: None = None, **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: ValueState[D | None], type: type[D], **options: Unpack[ValueOptions]) -> None: ...
+    def __init__(self: ValueState[D | None], type: type[D], **options: Unpack[StateOptions]) -> None: ...
     @overload
     def __init__(self: ValueState[D], type: type[D], default: D, **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: ValueState[Any], type: Any, default: Any = None, **options: Unpack[ValueOptions]) -> None: ...
+    def __init__(self: ValueState[Any], type: Any, default: Any = None, **options: Unpack[StateOptions]) -> None: ...
     @shows_options(StateOptions)
-    def __init__(
-        self,
-        type: Any = None,
-        default: Any = None,
-        *,
-        in_place: bool = False,
-        rows: Mapping[str, Any] | None = None,
-        named_by: str | None = None,
-        **options: Unpack[StateOptions],
-    ) -> None:
+    def __init__(self, type: Any = None, default: Any = None, **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
-        if in_place and default is not None:
-            raise StateDefinitionError(
-                f"default={default!r} with in_place=True: changes of a default would be lost; leave the default out, "
-                "and update() with a new value where value() is None"
-            )
-        if rows is not None and (type is not list or len(rows) < 2):
-            raise StateDefinitionError(
-                f"rows={rows!r} of a state of {named(type)}: a plain list has rows, ValueState(list, rows=...), "
-                "and have at least two columns: the one that names a row, and what it holds"
-            )
         self.type: Any = _type(type)
         self.default: Any = default
-        self.in_place = in_place
-        self.rows = rows
-        self.named_by = named_by
 
     def _types(self) -> tuple[Any, ...]:
         return (self.type,)
@@ -331,7 +340,7 @@ class ValueState(KeyedState, Generic[T]):
     def value(self) -> T:
         """Return a copy of the stored value, or of the default: changing it does not change the state.
 
-        Store a changed list with `update`. With ``in_place=True`` it is the stored object itself.
+        Store a changed list with `update`.
         """
         self._unbound()
 
@@ -347,23 +356,21 @@ class ListState(KeyedState, Generic[T]):
 
     Args:
         type: Type of the elements.
-        named_by: Of a `ValueState` that has names of namespaces, as there.
     """
 
     kind = "list"
     writing = ".update(values) or .add(value)"
 
     @overload
-    def __init__(self: ListState[Any], type: None = None, **options: Unpack[ListOptions]) -> None: ...
+    def __init__(self: ListState[Any], type: None = None, **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: ListState[D], type: type[D], **options: Unpack[ListOptions]) -> None: ...
+    def __init__(self: ListState[D], type: type[D], **options: Unpack[StateOptions]) -> None: ...
     @overload
-    def __init__(self: ListState[Any], type: Any, **options: Unpack[ListOptions]) -> None: ...
+    def __init__(self: ListState[Any], type: Any, **options: Unpack[StateOptions]) -> None: ...
     @shows_options(StateOptions)
-    def __init__(self, type: Any = None, *, named_by: str | None = None, **options: Unpack[StateOptions]) -> None:
+    def __init__(self, type: Any = None, **options: Unpack[StateOptions]) -> None:
         super().__init__(**options)
         self.type: Any = _type(type)
-        self.named_by = named_by
 
     def _types(self) -> tuple[Any, ...]:
         return (self.type,)

@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "engine": {*API, "arrow", "content", "changelog", "table_state"},
     "stores": {*API, "content", "engine", "table_state"},
     "recovery": {*API, "content", "table_state", "engine", "stores", "changelog"},
-    "tables": {*API, "content", "stores", "changelog", "recovery"},
+    "tables": {*API, "arrow", "content", "stores", "changelog", "recovery"},
     "runtimes": {
         *BASE,
         *TYPES,
@@ -93,6 +93,7 @@ IMPORTS_BY_NAME = {
     "keyed.extending": "keyed.arrow.",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.streams": "keyed.runtimes.",
+    "keyed.tables.operator_table": "keyed.windows.",
     "keyed.testing": "keyed.testing.",
     "keyed.windows.clone_name": "keyed.",
 }

@@ -19,6 +19,7 @@ from keyed.extending import (
     Schema,
     check_path,
     choose_path,
+    inner_state,
     plain_type,
     schema_of,
     shown_path,
@@ -108,7 +109,9 @@ class ContinuousRows(KeyedProcessFunction):
         self._reason = reason
         types: Any = tuple(aggregate.accumulator_type or object for aggregate in self._aggregates)
         self._results = ValueState(dict[str, object], name=name)
-        self._accumulators: ValueState[Any] = ValueState(tuple[types], name=ACCUMULATORS, in_place=True)
+        self._accumulators: ValueState[Any] = inner_state(
+            ValueState(tuple[types], name=ACCUMULATORS), in_place=True, is_shown=False
+        )
 
     def open(self, context: OpenContext) -> None:
         self._make = row_maker((*self._keys, *self._names))
@@ -168,7 +171,8 @@ class ContinuousColumns(VectorizedFunction):
 
         parts = fold_of(self._aggregates, self._columns).columns
         key_types = tuple(results.columns[: len(keys)])
-        self._accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
+        accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
+        self._accumulators = inner_state(accumulators, is_shown=False)
 
     def _made(self) -> Any:
         """Return the logic; created where it runs, since it imports pyarrow."""

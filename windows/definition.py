@@ -31,7 +31,7 @@ from keyed import (
 )
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.extending import Schema, milliseconds_of
-from keyed.windows.aggregates import Aggregate, AnyAggregate, Count, Functions
+from keyed.windows.aggregates import Aggregate, AnyAggregate, Functions
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import Evictor
 from keyed.windows.process_function import ProcessWindowFunction
@@ -51,6 +51,7 @@ class Definition:
         plain_rows: Rows are plain tuples in the order of the columns, which cost less than named ones.
         layout_reason: The reason why windows are kept one by one; ``None`` if they are not.
         row_reason: The reason why they are computed row by row, if whole columns were considered.
+        columns: Types of the input's columns, where they are known.
     """
 
     assigner: AnyAssigner
@@ -68,6 +69,7 @@ class Definition:
     layout_reason: str | None = None
     row_reason: str | None = None
     plain_rows: bool = False
+    columns: Mapping[str, str | None] | None = None
 
     @property
     def known_side_outputs(self) -> tuple[str, ...] | None:
@@ -104,14 +106,6 @@ class Definition:
     def named(self) -> dict[str, AnyAggregate]:
         """The aggregates by name; empty if they have no names."""
         return dict(zip(self.names or (), self.aggregates, strict=True)) if self.names else {}
-
-    def rows(self, *bounds: str) -> dict[str, type]:
-        """Return the columns of windows in a list: bounds and accumulators, as `keyed.ValueState` takes rows."""
-        columns: dict[str, type] = dict.fromkeys(bounds, int)
-        for name, aggregate in zip(self.names or ("accumulator",), self.aggregates, strict=True):
-            free = f"value_{name}" if name in columns else name
-            columns[free] = int if type(aggregate) is Count else object
-        return columns
 
     @property
     def lateness_ms(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, ListState, OnTimerContext, OpenContext, OutputTag, TimeDomain, ValueState
 from keyed.errors import DefinitionError
+from keyed.extending import inner_state
 from keyed.windows.assigning import SessionWindows
 from keyed.windows.cells import Cells
 from keyed.windows.definition import Definition
@@ -23,6 +24,7 @@ from keyed.windows.evictors import TimestampedValue
 from keyed.windows.merge_plan import Merge, plan_merge
 from keyed.windows.process_function import ProcessWindowFunction
 from keyed.windows.window_context import TimerContext, WindowContext
+from keyed.windows.window_table import describe
 
 _IDLE, _MERGING = "idle", "merging_windows"
 
@@ -45,7 +47,7 @@ class GeneralWindows:
         merging = hasattr(self._assigner, "merge_windows")
         self._merging: Any = None
         if merging:
-            self._merging = context.get_state(ValueState(name=_MERGING, in_place=True))
+            self._merging = context.get_state(inner_state(ValueState(name=_MERGING), in_place=True, is_shown=False))
         named_by = _MERGING if merging else None
         self._contents: Any
         self._keeps_elements = self._evictor is not None or self._cells is None
@@ -53,13 +55,14 @@ class GeneralWindows:
         if self._keeps_elements:
             if self._evictor is not None and type_ is not object:
                 type_ = tuple[type_, int | None]
-            self._contents = context.get_list_state(ListState(type_, name="window_contents", named_by=named_by))
+            table = describe(definition, "elements", timed=self._evictor is not None)
+            elements: ListState[Any] = ListState(type_, name="window_contents")
+            self._contents = context.get_list_state(inner_state(elements, named_by=named_by, table=table))
         else:
             self._single = definition.aggregates[0].accumulator_type if len(definition.aggregates) == 1 else None
-            name = f"window_contents_{len(definition.aggregates)}"
-            self._contents = context.get_state(
-                ValueState(self._single or object, name=name, in_place=True, named_by=named_by)
-            )
+            table = describe(definition, "windows", single=self._single is not None)
+            cells = ValueState(self._single or object, name=f"window_contents_{len(definition.aggregates)}")
+            self._contents = context.get_state(inner_state(cells, in_place=True, named_by=named_by, table=table))
         self._triggering = TimerContext(definition, context)
         timers = self._triggering
         if self._event_time:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
+from keyed.extending import inner_state
 from keyed.windows.assigning import SessionWindows
 from keyed.windows.cells import Cells
 from keyed.windows.definition import Definition
 from keyed.windows.emission import Emission
 from keyed.windows.general import divert, no_timestamp
 from keyed.windows.window_context import WindowContext
+from keyed.windows.window_table import describe
 
 _START, _END, _TIMER, _CELLS = 0, 1, 2, 3
 
@@ -40,9 +42,8 @@ class PackedSessions:
         self._late_tag = definition.late_tag
         self._cells = Cells(definition.aggregates)
         self._stride = _CELLS + self._cells.width
-        name = f"sessions_{self._cells.width}"
-        rows = definition.rows("window.start", "window.end", "window.timer")
-        self._state: Any = context.get_state(ValueState(list, name=name, in_place=True, rows=rows))
+        state = ValueState(list, name=f"sessions_{self._cells.width}")
+        self._state: Any = context.get_state(inner_state(state, in_place=True, table=describe(definition, "sessions")))
         self._context = WindowContext(definition, context, merging=True)
         self._emission = Emission(definition, self._cells, self._context)
         self.process_element = self._quick_process()

@@ -14,12 +14,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from keyed import MAX_TIMESTAMP, Context, OnTimerContext, OpenContext, ValueState
+from keyed.extending import inner_state
 from keyed.windows.assigning import HoppingWindows
 from keyed.windows.cells import Cells
 from keyed.windows.definition import Definition, hopping_slice
 from keyed.windows.emission import Emission
 from keyed.windows.general import divert, no_timestamp
 from keyed.windows.window_context import WindowContext
+from keyed.windows.window_table import describe
 
 
 class PaneWindows:
@@ -43,9 +45,8 @@ class PaneWindows:
         self._cells = Cells(definition.aggregates)
         self._add = self._cells.add
         self._stride = 1 + self._cells.width
-        start = "window.start" if self._step >= self._size else "slice.start"
-        name = f"panes_{self._cells.width}"
-        self._state: Any = context.get_state(ValueState(list, name=name, in_place=True, rows=definition.rows(start)))
+        state = ValueState(list, name=f"panes_{self._cells.width}")
+        self._state: Any = context.get_state(inner_state(state, in_place=True, table=describe(definition, "slices")))
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)
         self._has_process = definition.process is not None

@@ -275,7 +275,7 @@ class WindowedStream:
             if has_rows and schema is not None:
                 plain = stream.on_spark and schema.names == definition.row_names
                 definition = attrs.evolve(definition, timestamps=row_timestamps(schema), plain_rows=plain)
-            operator = WindowOperator.of(attrs.evolve(definition, row_reason=reason))
+            operator = WindowOperator.of(attrs.evolve(definition, row_reason=reason, columns=columns))
         # The same name on both paths, so that a checkpoint knows the operator.
         return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from keyed import Context, ListState, OpenContext, OutputTag, ReducingState, TimeDomain, TimerService
 from keyed.errors import DefinitionError, StateAccessError
+from keyed.extending import inner_state
 from keyed.windows.definition import Definition, declared_states, trigger_states
 
 _GETTERS = {
@@ -26,10 +27,12 @@ _GETTERS = {
 }
 
 
-def bind_state(context: OpenContext, descriptor: Any, name: str) -> Any:
-    """Return a declared state bound to the operator under ``name``."""
+def bind_state(context: OpenContext, descriptor: Any, name: str, *, is_shown: bool) -> Any:
+    """Return a declared state bound to the operator under ``name``, as a table of its own or as none."""
     renamed = copy.copy(descriptor)
     renamed.name = name
+    if not is_shown:
+        inner_state(renamed, is_shown=False)
     return getattr(context, _GETTERS[descriptor.kind])(renamed)
 
 
@@ -78,7 +81,7 @@ class WindowContext(_Context):
         self._merging = merging
         if definition.process is not None:
             for name, descriptor in declared_states(definition.process).items():
-                self._states[id(descriptor)] = bind_state(context, descriptor, f"process_{name}")
+                self._states[id(descriptor)] = bind_state(context, descriptor, f"process_{name}", is_shown=True)
 
     def window(self) -> Any:
         return self.current
@@ -113,7 +116,7 @@ class TimerContext(_Context):
     def __init__(self, definition: Definition, context: OpenContext) -> None:
         super().__init__()
         for name, descriptor in trigger_states(definition.trigger).items():
-            self._states[id(descriptor)] = bind_state(context, descriptor, name)
+            self._states[id(descriptor)] = bind_state(context, descriptor, name, is_shown=False)
         #: The windows that are being merged into the current one.
         self.merged: Sequence[Any] = ()
 

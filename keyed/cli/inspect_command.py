@@ -16,7 +16,8 @@ from keyed.cli.command import Command, check_checkpoint, session_for
 from keyed.cli.shown_rows import clock_text, print_rows
 from keyed.content.addresses import key_of, namespace_of, state_id_of
 from keyed.content.contents import content_blocks
-from keyed.content.table_entries import entries_of, tables_of
+from keyed.content.table_entries import entries_of
+from keyed.content.table_entries import tables_of as converters_of
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
@@ -25,6 +26,7 @@ from keyed.runtimes.recovering import operators_of
 from keyed.tables.entries import EntryReader
 from keyed.tables.json_values import as_json
 from keyed.tables.json_values import key_of as key_of_text
+from keyed.tables.operator_table import OperatorTableReader, is_shown_as_another, tables_of
 from keyed.tables.state_table import timer_of
 from keyed.tables.stored_entries import Names
 
@@ -72,22 +74,29 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     """
     where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
     readers = {int(state["id"]): EntryReader(state) for state in meta.states.values()}
-    states: dict[str, dict[str, Any]] = {
-        reader.schema.name: {"kind": reader.schema.kind, "types": reader.types, "entries": 0, "bytes": 0}
-        for reader in readers.values()
-    }
+    tables = tables_of(meta.states, meta.operator)
+    by_name = {reader.schema.name: reader for reader in readers.values()}
+    whole: OperatorTableReader | None = None
+    states: dict[str, dict[str, Any]] = {}
+    for name, state in tables.items():
+        shown = by_name[state]
+        if is_shown_as_another(meta.states[state]):
+            shown = whole = OperatorTableReader(meta.operator, meta.states[state])
+        states[name] = {"kind": shown.schema.kind, "types": shown.types, "entries": 0, "bytes": 0}
+    names_of = {state: name for name, state in tables.items()}
     states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
     wanted: Any = None
     found: list[dict[str, Any]] = []
     stored: list[tuple[EntryReader, bytes, bytes, bytes]] = []
-    tables = tables_of(meta.states, where)
+    converters = converters_of(meta.states, where)
     for block in content_blocks(committed(log, meta, where), meta.states):
-        for prefix, sub, value in entries_of(block, tables, where):
+        for prefix, sub, value in entries_of(block, converters, where):
             assert value is not None
             state_id = state_id_of(prefix)
             reader = None if state_id is None else readers[state_id]
-            name = _TIMERS if reader is None else reader.schema.name
-            states[name]["entries"] += 1
+            name = _TIMERS if reader is None else names_of.get(reader.schema.name, meta.operator)
+            # What is beside a table belongs to it.
+            states[name]["entries"] += reader is None or reader.schema.name in names_of
             states[name]["bytes"] += len(prefix) + len(sub) + len(value)
             here = key_of(prefix)
             if key is None or here is None:
@@ -106,12 +115,23 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         for reader, prefix, _, value in stored
         if reader.schema.name in naming and namespace_of(prefix) is None
     }
+    of_table: list[tuple[bytes, bytes, bytes]] = []
     for reader, prefix, sub, value in stored:
         head = reader.head_of(prefix)
         names = pairs.get(reader.schema.named_by or "", Names())
+        named = head + names.shown(prefix[len(head) :])
+        if whole is not None and whole.inner.schema.name == reader.schema.name:
+            of_table.append((named, sub, value))
+        elif reader.schema.name in names_of:
+            found += [
+                {"state": reader.schema.name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
+                for entry in reader.entries(named, sub, value)
+            ]
+    if whole is not None:
+        rows = whole.rows_by_sub(sorted(of_table), (meta.watermark, meta.processing_time))
         found += [
-            {"state": reader.schema.name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
-            for entry in reader.entries(head + names.shown(prefix[len(head) :]), sub, value)
+            {"state": meta.operator, "entry": whole.decode_sub(sub), "value": whole.value(value), "about": None}
+            for sub, value in rows.items()
         ]
     return Inspected(
         operator=meta.operator,
@@ -217,7 +237,10 @@ def _run(arguments: argparse.Namespace) -> int:
         print_rows([{"state": state, **about} for state, about in operator.states.items()])
         print("counters: " + ", ".join(f"{counter} {count}" for counter, count in operator.counters.items() if count))
         if arguments.key is not None:
-            print_rows(operator.entries)
+            timers = {"state": _TIMERS}.items()
+            print_rows(
+                row | {"value": clock_text(row["value"])} if timers <= row.items() else row for row in operator.entries
+            )
     return int(arguments.key is not None and not any(operator.entries for operator in found.values()))
 
 

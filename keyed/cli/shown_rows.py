@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_of
@@ -38,5 +39,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else as_json(value).decode()
+    if isinstance(value, datetime):
+        text = text.strip('"')
     # Keys and values are anybody's: none may move the cursor or break a line.
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -19,7 +19,8 @@ from keyed.cli.stdout import check_reader
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables import StateTable, StateTables, open_tables, read_tables
-from keyed.tables.json_values import as_json, batch_or_time, bounds_of, key_of, namespace_of
+from keyed.tables.entries import Entry
+from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of
 from keyed.tables.state_table import NOT_GIVEN, Version
 
 
@@ -40,7 +41,9 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key", metavar="KEY", help="the key: text, or JSON if keys are not text; null in broadcast states"
     )
-    parser.add_argument("--entry", help="which entry: the map key, or the other key columns of a table as JSON")
+    parser.add_argument(
+        "--entry", help="which entry: the map key, the start of a window, or the other key columns of a table as JSON"
+    )
     parser.add_argument("--namespace", help="the namespace beside the key, such as a window: JSON or text")
 
 
@@ -77,7 +80,9 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, 
     """Return the key, entry and namespace that the command line names."""
     first = table.first()
     key = key_of(arguments.key, first and first.key, "KEY")
-    entry = NOT_GIVEN if arguments.entry is None else key_of(arguments.entry, first and first.entry, "--entry")
+    entry: Any = NOT_GIVEN
+    if arguments.entry is not None:
+        entry = entry_of(arguments.entry, first and first.entry, table.schema, "--entry")
     # Beside the state itself, whose namespace is none, there may be others of this key.
     named = arguments.namespace is not None
     example = (
@@ -132,8 +137,22 @@ def _scan(arguments: argparse.Namespace) -> int:
         first = table.first()
         bounds = bounds_of(vars(arguments), first and first.key, "--")
         scan = table.scan(**bounds, limit=arguments.limit, as_of=batch_or_time(arguments.as_of, "--as-of"))
-        _print(arguments, (attrs.asdict(entry, recurse=False) for entry in scan))
+        _print(arguments, map(_row_maker(table), scan))
     return 0
+
+
+def _row_maker(table: StateTable) -> Callable[[Entry], dict[str, Any]]:
+    """Return what makes a row for people and programs of an entry: of windows with columns of their own."""
+    schema, names = table.schema, table.key_columns
+    if schema.kind != "window":
+        return lambda entry: attrs.asdict(entry, recurse=False)
+
+    def row(entry: Entry) -> dict[str, Any]:
+        keys = entry.key if isinstance(entry.key, tuple) and len(names) > 1 else (entry.key,)
+        columns = (*(names or ("key",)), *schema.key, *entry.value)
+        return dict(zip(columns, (*keys, *(entry.entry or ()), *entry.value.values()), strict=True))
+
+    return row
 
 
 def _history(arguments: argparse.Namespace) -> int:
@@ -297,7 +316,7 @@ COMMANDS: Sequence[Command] = (
         _get,
         "job-log sold 'Die Hard'",
         "job-log sold 'Die Hard' --as-of 2026-01-31T12:00:00Z",
-        "job-log panes 'Die Hard' --namespace '[1769860800000, 1769864400000]'",
+        "job-log hourly 'Die Hard' --entry 2026-01-31T12:00:00Z",
     ),
     _command("scan", "Print the entries of a range of keys.", _add_scan, _scan, "job-log sold --prefix D --limit 10"),
     _command("history", "Print what became of an entry.", _add_place, _history, "job-log sold 'Die Hard'"),

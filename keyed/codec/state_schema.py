@@ -31,6 +31,8 @@ class StateSchema:
         rows: Of a value that is a list with rows one after the other the [name, fingerprint] of each column, of which
             the first says which row; None of others.
         named_by: Name of the state that says by which names namespaces of this one go; None where they have none.
+        shown_as: How the state is shown as the one table of its operator: data for the class that ``view`` names, which
+            is empty where the state is no table. None where it is a table of its own.
     """
 
     name: str
@@ -40,6 +42,7 @@ class StateSchema:
     ttl: dict[str, Any] | None = None
     rows: list[list[Any]] | None = None
     named_by: str | None = None
+    shown_as: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
@@ -49,8 +52,10 @@ class StateSchema:
         key: Any,
         value: Any,
         ttl: Any = None,
+        *,
         rows: Mapping[str, Any] | None = None,
         named_by: str | None = None,
+        shown_as: Mapping[str, Any] | None = None,
     ) -> Self:
         """Describe a declaration.
 
@@ -60,8 +65,9 @@ class StateSchema:
             key: The type of the keys of a map or broadcast state; ignored of others.
             value: The type of the values.
             ttl: None or a `keyed.state.StateTtl`.
-            rows: The columns of `keyed.ValueState`'s rows, if it has them.
+            rows: The columns of rows, if it has them (`keyed.extending.inner_state`).
             named_by: The state that names its namespaces, if there is one.
+            shown_as: How it is shown, if not as it is.
 
         Raises:
             EncodingError: A type cannot be encoded.
@@ -69,17 +75,19 @@ class StateSchema:
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
         map_key = describe_type(key) if kind in MAPS else None
         columns = [[column, describe_type(type_)] for column, type_ in rows.items()] if rows else None
-        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns, named_by)
+        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns, named_by, shown_as)
 
     @classmethod
-    def of_table(cls, name: str, key: list[str], columns: Any, ttl: Any = None) -> Self:
+    def of_table(
+        cls, name: str, key: list[str], columns: Any, ttl: Any = None, shown_as: Mapping[str, Any] | None = None
+    ) -> Self:
         """Describe a table: its key columns, and the fingerprint of its columns (`keyed.table_state.layout.Layout`)."""
-        return cls(name, "table", key, columns, _describe_ttl(ttl))
+        return cls(name, "table", key, columns, _describe_ttl(ttl), shown_as=shown_as)
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
         described = {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
-        extra = {"rows": self.rows, "named_by": self.named_by}
+        extra = {"rows": self.rows, "named_by": self.named_by, "shown_as": self.shown_as}
         return described | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
@@ -90,10 +98,11 @@ class StateSchema:
             CorruptionError: It is something else.
         """
         try:
-            extra = data.get("rows"), data.get("named_by")
+            extra = data.get("rows"), data.get("named_by"), data.get("shown_as")
             schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"], *extra)
             assert schema.kind in KINDS
             assert schema.named_by is None or isinstance(schema.named_by, str)
+            assert schema.shown_as is None or isinstance(schema.shown_as["view"], str)
             assert isinstance(schema.name, str)
             str(schema)
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:

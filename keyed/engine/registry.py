@@ -188,16 +188,24 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
     """
     state = bound.declaration
     if isinstance(bound, BoundTableState):
-        return StateSchema.of_table(state.name, list(state.key), bound.layout.fingerprint(stream_keys), state.ttl)
+        columns = bound.layout.fingerprint(stream_keys)
+        return StateSchema.of_table(state.name, list(state.key), columns, state.ttl, state.shown_as)
     if isinstance(state, MapState):
         key, value = state.key_type, state.value_type
     elif isinstance(state, AggregatingState):
         key, value = None, state.accumulator_type
     else:
         key, value = None, state.type
-    rows = state.rows if isinstance(state, ValueState) else None
-    named_by = state.named_by if isinstance(state, ValueState | ListState) else None
-    return StateSchema.of(state.name, bound.kind, key, value, state.ttl, rows, named_by)
+    return StateSchema.of(
+        state.name,
+        bound.kind,
+        key,
+        value,
+        state.ttl,
+        rows=state.rows,
+        named_by=state.named_by,
+        shown_as=state.shown_as,
+    )
 
 
 def _expect(descriptor: Any, kind: type[State]) -> State:

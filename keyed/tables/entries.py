@@ -53,8 +53,8 @@ class Entry:
         key: The key, as it was given to ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
-            version, the other key columns of a table as a tuple, the first column of rows likewise; ``None`` where
-            there is but one.
+            version, the other key columns of a table as a tuple, start and end of a window as datetimes (milliseconds
+            beyond the years 1 to 9999), the first column of rows as a tuple; ``None`` where there is but one.
         value: The value, element, map value, accumulator or aggregate's result; of a table and of rows a dict of the
             other columns; ``None`` of a version that is a deletion.
         expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.

@@ -18,6 +18,7 @@ import msgspec
 from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
+    from keyed.codec.state_schema import StateSchema
     from keyed.tables.operator_view import Position
 
 _NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -143,6 +144,32 @@ def windows_of(text: str) -> tuple[Any, Any]:
     raise DefinitionError(
         f"windows={text!r:.100}: give FROM/TO, each milliseconds or a time such as 2026-01-31T12:00:00Z"
     )
+
+
+def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> Any:
+    """Return the entry that a request names.
+
+    Args:
+        text: As in `key_of`; of windows their start, or a JSON list of start and end: each a time such as
+            2026-01-31T12:00:00Z, or milliseconds.
+        example: An entry of the table, as in `key_of`.
+        schema: The table.
+        parameter: Where the text was, for messages.
+
+    Raises:
+        DefinitionError: It is no entry of this table.
+    """
+    if schema.kind != "window":
+        return key_of(text, example, parameter)
+    given = _given(text, parameter)
+    try:
+        parts = given if isinstance(given, tuple) else (given,)
+        return tuple(part if type(part) is int else _time(part) for part in parts)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(
+            f"{parameter}={text!r:.100} is no window: give its start, or [start, end], each a time such as "
+            "2026-01-31T12:00:00Z or milliseconds"
+        ) from error
 
 
 def _time(text: str) -> Any:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,11 +19,18 @@ from keyed.content.addresses import decode_time, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from keyed.durations import MAX_TIMESTAMP, instant_ms, instant_of
 from keyed.errors import ChangelogError, HistoryCompacted, LocalStoreError, TableNotFound
+from keyed.functions import Function
 from keyed.state import VersionedRecord
 from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.follower import FolderReader, Follower
+from keyed.tables.operator_table import (
+    OperatorTableEntries,
+    OperatorTableReader,
+    is_shown_as_another,
+    tables_of,
+)
 from keyed.tables.stored_entries import NamedEntries, StoredEntries
 
 AsOf = int | datetime | None
@@ -64,6 +72,7 @@ class Operator:
         self.source = source
         self.types = types
         self._readers: dict[tuple[str, bool], tuple[Any, EntryReader]] = {}
+        self._table_reader: tuple[Any, OperatorTableReader] | None = None
         self.changes = RecentChanges(_CHANGES_BYTES)
 
     @property
@@ -157,7 +166,16 @@ class Operator:
         described, type_ = states[state], None if as_stored else self.types.get(state)
         known = self._readers.get((state, as_stored))
         if known is None or known[0] != described:
+            type_ = None if isinstance(type_, Function) else type_
             known = self._readers[state, as_stored] = (described, EntryReader(described, type_))
+        return known[1]
+
+    def table_reader(self, described: dict[str, Any]) -> EntryReader:
+        """Return what reads the one table of the operator, which shows a state."""
+        known = self._table_reader
+        if known is None or known[0] != described:
+            known = described, OperatorTableReader(self.name, described, self.types.get(self.name))
+            self._table_reader = known
         return known[1]
 
 
@@ -256,20 +274,23 @@ class View:
             hash_text(total),
         )
 
-    def reader(self, state: str, *, as_stored: bool = False) -> EntryReader:
-        """Return what reads a state.
+    def reader(self, table: str, *, as_stored: bool = False) -> EntryReader:
+        """Return what reads a table.
 
         Args:
-            state: Its name.
+            table: Its name: that of a state, or of the operator if it has one table.
             as_stored: Whether values are given as they are stored, and not in the user's types.
         """
         states = self.at.states
-        if state not in states:
+        tables = tables_of(states, self.operator.name)
+        if table not in tables:
             raise TableNotFound(
-                f"there is no state {state!r} in batch {batch_id(self.at.batch)} of operator {self.operator.name!r}; "
-                f"there are: {', '.join(states) or 'none'}"
+                f"there is no table {table!r} in batch {batch_id(self.at.batch)} of operator {self.operator.name!r}; "
+                f"there are: {', '.join(tables) or 'none'}"
             )
-        return self.operator.reader(state, states, as_stored=as_stored)
+        if is_shown_as_another(states[tables[table]]):
+            return self.operator.table_reader(states[tables[table]])
+        return self.operator.reader(table, states, as_stored=as_stored)
 
     def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
         """Return a stored value, unless it has expired by the clocks of the batch."""
@@ -281,10 +302,15 @@ class View:
 
     def stored_entries(self, reader: EntryReader) -> StoredEntries:
         """Return what is stored of a state, by the addresses under which it is shown."""
+        if isinstance(reader, OperatorTableReader):
+            return OperatorTableEntries(self.store, self.at, reader, partial(self._stored_at, reader.inner))
+        return self._stored_at(reader, self.at)
+
+    def _stored_at(self, reader: EntryReader, at: VersionedBatch) -> StoredEntries:
         names = reader.schema.named_by
-        if names is None or names not in self.at.states:
-            return StoredEntries(self.store, self.at.commit, reader)
-        return NamedEntries(self.store, self.at.commit, reader, self.reader(names, as_stored=True))
+        if names is None or names not in at.states:
+            return StoredEntries(self.store, at.commit, reader)
+        return NamedEntries(self.store, at.commit, reader, self.operator.reader(names, at.states, as_stored=True))
 
     def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the stored value of an entry that is live."""

@@ -11,6 +11,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Generator, Iterator
 from decimal import Decimal
+from functools import partial
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,10 +22,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset
 
+from keyed.arrow.write import arrow_type
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
 from keyed.tables.entries import Entry, EntryReader
+from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.predicates import Bound, bounds_of
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from keyed.tables.operator_view import View, Viewing
 
 _ROWS = 8192
+#: Rows of windows that are looked at for the types of columns that are not known.
+_LOOKED_AT = 100
 _UTC_MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 _LEAVES: dict[str, pa.DataType] = {
@@ -203,6 +208,8 @@ class _Columns:
             for name in stored.names:
                 if name not in schema.key and name != "__keyed_due":
                     add(name, stored.field(name).type, _column(name))
+        elif isinstance(reader, OperatorTableReader):
+            self._add_window(view, reader, add)
         else:
             if schema.kind != "broadcast":
                 add("namespace", pa.string(), _namespace)
@@ -230,6 +237,27 @@ class _Columns:
             if has_key and name not in taken:
                 add(name, type_, make)
         self.schema = pa.schema(fields)
+
+    def _add_window(
+        self, view: View, reader: OperatorTableReader, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]
+    ) -> None:
+        """Add the columns of a window and of the results; of types that are not known those of what is there."""
+        of = reader.rows_of
+        for number, name in enumerate(of.bounds):
+            part = _entry_part(number)
+            if of.has_times:
+                add(name, _UTC_MILLISECONDS, part)
+            else:
+                add(name, pa.string(), partial(_json_of, part))
+        unknown = any(type_ is None for _, type_ in of.columns)
+        first = list(islice(view.scan(reader, *reader.range), _LOOKED_AT if unknown else 0))
+        rows = [reader.value(value) for _, _, value in first]
+        for name, ddl in of.columns:
+            type_ = _type_of([row[name] for row in rows]) if ddl is None else arrow_type(ddl)
+            as_text = (
+                ddl is None and type_ == pa.string() and not all(isinstance(row[name], str | None) for row in rows)
+            )
+            add(name, type_, _converted(name, _as_json if as_text else partial(_plain, type_=type_)))
 
     def _add_value(self, fingerprint: Any, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]) -> None:
         """Add the columns of the value: the fields of a class, or one column."""
@@ -312,6 +340,14 @@ def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
             yield attrs.evolve(entry, entry=(entry.entry, valid_to))
 
 
+def _type_of(values: list[Any]) -> pa.DataType:
+    """Return the type of a column that has these values; text where they are of none, or of several."""
+    classes = {type(value) for value in values if value is not None}
+    if classes == {int, float}:
+        return pa.float64()
+    return _OF_KEYS.get(classes.pop(), pa.string()) if len(classes) == 1 else pa.string()
+
+
 def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.DataType]]:
     """Return names and types of the key columns, as the first key that there is has them."""
     schema = reader.schema
@@ -321,6 +357,9 @@ def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.Data
         return names, [stored.field(name).type for name in names]
     if schema.kind == "broadcast":
         return [], []
+    if isinstance(reader, OperatorTableReader) and None not in reader.rows_of.key_types:
+        types = [arrow_type(type_) for type_ in reader.rows_of.key_types]
+        return [f"key_{number}" for number in range(1, len(types) + 1)] if len(types) > 1 else ["key"], types
     parts = key if isinstance(key, tuple) else (key,)
     names = [f"key_{number}" for number in range(1, len(parts) + 1)] if isinstance(key, tuple) else ["key"]
     return names, [_OF_KEYS.get(type(part), pa.string()) for part in parts]
@@ -329,6 +368,8 @@ def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.Data
 def _names_beside(reader: EntryReader) -> list[str]:
     """Return the names of the columns of a state, but for a table's, beside those of its key."""
     schema = reader.schema
+    if isinstance(reader, OperatorTableReader):
+        return [*reader.rows_of.bounds, *(name for name, _ in reader.rows_of.columns)]
     names = ["namespace"] if schema.kind != "broadcast" else []
     if schema.kind in ("list", *MAPS):
         names.append("entry")
@@ -352,6 +393,10 @@ def _key_part(number: int) -> Callable[[Entry], Any]:
 
 def _entry_part(number: int) -> Callable[[Entry], Any]:
     return lambda entry: entry.entry[number]
+
+
+def _json_of(part: Callable[[Entry], Any], entry: Entry) -> str | None:
+    return _as_json(part(entry))
 
 
 def _column(name: str) -> Callable[[Entry], Any]:

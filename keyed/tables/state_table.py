@@ -136,15 +136,15 @@ class StateTable:
         Args:
             key: The key, as it was given to ``key_by``: one value, or a tuple of several.
             entry: Which entry: the map key of a map, the other key columns of a table as a tuple, the time as of which
-                a version is asked for.
-            namespace: The namespace, for example a window as ``(start, end)``.
+                a version is asked for, of windows the start or ``(start, end)``, as datetimes or milliseconds.
+            namespace: The namespace, for example a window that a function of yours keeps, as ``(start, end)``.
             as_of: Id of a batch, as progress and sinks have it, or a time: the newest batch whose processing time is
                 not after it.
 
         Returns:
             The value, or ``None`` if there is none. Without ``entry`` a list state's elements, and a dict of all
-            entries of a map, or of a table with further key columns. Of a versioned state the `VersionedRecord` that
-            its ``get`` would give.
+            entries of a map, of windows, or of a table with further key columns. Of a versioned state the
+            `VersionedRecord` that its ``get`` would give.
 
         Raises:
             KeyTypeError: The keys of the state have another type.
@@ -230,8 +230,9 @@ class StateTable:
             from_: The least key; of keys that are tuples also their first parts.
             to: The key before which the range ends.
             windows: Of windowed state, only windows that start at the first time or later, and before the second:
-                milliseconds, or datetimes with a zone. The window is the namespace; in a table or map its start is the
-                first further key column or the map key, and in rows the first column. With ``key`` only these are read.
+                milliseconds, or datetimes with a zone. Of state that is windowed otherwise than by `keyed.windows`
+                the window is the namespace; in a table or map its start is the first further key column or the map
+                key. With ``key`` only these are read.
             limit: The greatest number of entries to give.
             after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
             as_of: As in `get`.
@@ -364,6 +365,12 @@ class StateTable:
         """The types of the values, and of the keys of a map, as text."""
         with self._view(None) as view:
             return view.reader(self.name).types
+
+    @property
+    def key_columns(self) -> list[str]:
+        """Names of the key's columns in ``key_by``; none where it has a function, or they were not recorded."""
+        with self._view(None) as view:
+            return list(view.at.key_columns or ())
 
     def first(self) -> Entry | None:
         """Return the entry with the least key; ``None`` if the table is empty."""

@@ -25,6 +25,7 @@ from keyed.restoring import RestorePoint
 from keyed.stores.database import is_locked
 from keyed.stores.version_store import Extent
 from keyed.tables.follower import FolderReader, Follower, Lag
+from keyed.tables.operator_table import tables_of
 from keyed.tables.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.tables.state_table import StateTable, TimersTable
 from keyed.tables.subscription import Feed
@@ -65,8 +66,8 @@ class _Tables(Mapping[str, StateTable]):
             operator.source.held.check_open()
             store = operator.source.held.store
             if store.extent is not None:
-                for state in store.batch(store.extent.newest).states:
-                    found.setdefault(state, []).append((operator, state))
+                for table in tables_of(store.batch(store.extent.newest).states, operator.name):
+                    found.setdefault(table, []).append((operator, table))
         return {
             name if len(places) == 1 else f"{operator.name}.{name}": (operator, name)
             for name, places in found.items()
@@ -319,13 +320,13 @@ class StateTables(_Tables):
             name: None
             for operator, store in stores.items()
             if store.extent is not None
-            for state in store.batch(store.extent.newest).states
+            for state in tables_of(store.batch(store.extent.newest).states, operator)
             for name in (state, f"{operator}.{state}")
         }
         for name in self._types:
             if name not in known:
                 there = ", ".join(state for state in known if "." not in state) or "none"
-                raise DefinitionError(f"types: there is no state {name!r}; the states are: {there}")
+                raise DefinitionError(f"types: there is no table {name!r}; the tables are: {there}")
         self._types = {}
 
     def _extents(self) -> list[Extent | None]:
@@ -488,7 +489,8 @@ def open_tables(
             their jobs were started once.
         path: Folder for the stores; created if missing.
         types: Types of values by name of the state, ``operator.state`` where names meet, or the function that declares
-            the states. See `EntryReader`.
+            the states. By name of a window operator the operator, its aggregates by column, or its only aggregate,
+            where the results of a class of yours are wanted. See `EntryReader`.
         history: How far back, in processing time from the newest batch, past states are kept: `int` milliseconds or
             `timedelta`. It begins with what the changelog still has when it is first followed.
 
@@ -629,9 +631,11 @@ def _types(types: Types, operator: str) -> Mapping[str, Any]:
         raise DefinitionError(
             f"types={types!r:.100}: give a dict of types by state, or the function that declares them"
         )
+    # The one table of an operator is read by the function itself.
+    whole = {operator: types} if isinstance(types, Function) else {}
     if isinstance(types, VectorizedFunction):
-        return {}
-    return {name: state for name, (_, state) in declared_states(types).items()}
+        return whole
+    return whole | {name: state for name, (_, state) in declared_states(types).items()}
 
 
 def _named_types(types: Types) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, ReducingState, ValueState
 from keyed.errors import StateAccessError, StateDefinitionError
+from keyed.extending import inner_state
 from keyed.pyflink import MapStateDescriptor, Types, ValueStateDescriptor
 from keyed.testing import KeyedTestHarness
 
@@ -327,7 +328,7 @@ class Keeps(KeyedProcessFunction):
     pages = MapState(str, list)
     recent = ListState(list)
     last: Any = ValueState(dict)
-    own: Any = ValueState(list, in_place=True)
+    own: Any = inner_state(ValueState(list), in_place=True)
     plain: dict
 
     def process_element(self, value, ctx):

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from keyed import MAX_TIMESTAMP, OutputTag, TaskContext
 from keyed.errors import DefinitionError
-from keyed.extending import plain_type, shown_path
+from keyed.extending import inner_state, plain_type, shown_path
 from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.definition import Definition, define, hopping_slice
 from keyed.windows.paths import row_reason
+from keyed.windows.window_table import describe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +107,9 @@ class WindowBatchOperator(VectorizedFunction):
         columns = [(key, plain_type(self._columns[key])) for key in keys]
         columns += [(time, "bigint") for time in times] + fold_of(self.definition.named, self._columns).columns
         ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in columns)
-        return TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
+        layout = "slice_rows" if isinstance(assigner, HoppingWindows) else "session_rows"
+        state = TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
+        return inner_state(state, table=describe(self.definition, layout, self._columns))
 
     def _made(self) -> Any:
         """Create the logic where it runs, since it imports pyarrow."""

@@ -63,6 +63,7 @@ from keyed.tables.json_values import (
     batch_or_time,
     bounds_of,
     decoded,
+    entry_of,
     key_of,
     namespace_of,
     shown_position,
@@ -289,6 +290,7 @@ class _Server:
                             "operator": table.operator,
                             "kind": schema.kind,
                             "key": first and type(first.key).__name__,
+                            "key_columns": table.key_columns,
                             "types": table.types,
                             "entry": _entry_names(schema),
                             "clock": schema.ttl and schema.ttl["time_domain"],
@@ -692,7 +694,9 @@ def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _entry_names(schema: StateSchema) -> list[str]:
-    """Return the names of the parts of an entry, where it has names: further key columns, or the first one of rows."""
+    """Return the names of the parts of an entry: of a window, further key columns, the first one of rows."""
+    if schema.kind == "window":
+        return list(schema.key)
     if schema.kind == "table":
         return list(schema.key[schema.value["stream_keys"] :])
     return [] if schema.rows is None else [schema.rows[0][0]]
@@ -702,7 +706,7 @@ def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[
     """Return the key, entry and namespace that a request names."""
     first = table.first()
     key = key_of(request.path_params["key"], first and first.key, "key")
-    entry = key_of(query["entry"], first and first.entry, "entry") if "entry" in query else NOT_GIVEN
+    entry = entry_of(query["entry"], first and first.entry, table.schema, "entry") if "entry" in query else NOT_GIVEN
     return key, entry, namespace_of(query.get("namespace"), None, "namespace")
 
 
@@ -710,6 +714,6 @@ def _many(schema: StateSchema) -> str | None:
     """Return whether a key has a list or a map of entries; ``None`` if it has one value."""
     if schema.kind == "list":
         return "list"
-    if schema.rows is not None or schema.kind in MAPS:
+    if schema.rows is not None or schema.kind in MAPS or (schema.kind == "window" and schema.key):
         return "map"
     return "map" if schema.kind == "table" and len(schema.key) > schema.value["stream_keys"] else None

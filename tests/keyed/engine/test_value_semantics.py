@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import keyed
 from keyed import AggregatingState, KeyedProcessFunction, ListState, MapState, ReducingState, StateTtl, ValueState
 from keyed.errors import EncodingError, StateDefinitionError
+from keyed.extending import inner_state
 from keyed.rows import row
 from keyed.testing import KeyedTestHarness
 
@@ -331,7 +332,7 @@ class Unstored(KeyedProcessFunction):
 class Owned(KeyedProcessFunction):
     """Changes its value in place; the first time it stores it."""
 
-    last = ValueState(list, in_place=True)
+    last = inner_state(ValueState(list), in_place=True)
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
         x = self.last.value()
@@ -407,5 +408,5 @@ def test_an_output_that_cannot_be_copied_is_refused() -> None:
 
 
 def test_a_value_in_place_has_no_default() -> None:
-    with pytest.raises(StateDefinitionError, match=r"default=\[\] with in_place=True.*leave the default out"):
-        ValueState(list, [], in_place=True)
+    with pytest.raises(StateDefinitionError, match=r"in_place=True of a ValueState with default=\[\]"):
+        inner_state(ValueState(list, []), in_place=True)

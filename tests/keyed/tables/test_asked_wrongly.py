@@ -106,7 +106,7 @@ def test_types_of_states_that_there_are_none_of_are_refused_once_all_are_known(t
         with KeyedTestHarness(Kinds(), key=lambda key: key, changelog=log) as harness:
             harness.process("a")
         for _ in range(2):
-            with pytest.raises(keyed.errors.DefinitionError, match="no state 'vaule'; the states are: value, by_name"):
+            with pytest.raises(keyed.errors.DefinitionError, match="no table 'vaule'; the tables are: value, by_name"):
                 wrong.poll()
     with pytest.raises(keyed.errors.DefinitionError, match="no state 'vaule'"):
         read_tables(tmp_path / "tables", types={"vaule": int})

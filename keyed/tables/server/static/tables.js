@@ -55,7 +55,7 @@ function showTable(root, table, context) {
   });
   root.replaceChildren(
     h("section", { class: "panel stack" },
-      h("div", {}, h("h2", {}, table.name), h("p", { class: "quiet" }, `${table.kind} state of ${table.operator}: ${table.types}`)),
+      h("div", {}, h("h2", {}, table.name), h("p", { class: "quiet" }, `${table.kind} ${table.kind === "window" ? "table" : "state"} of ${table.operator}: ${table.types}`)),
       form, found, changes, entries));
   followed(changes, live, table, params, signal);
 
@@ -113,10 +113,16 @@ function entriesTable(entries, table, context, eachRow = () => {}) {
   const types = typesOf(table);
   const fields = fieldsOf(entries);
   const named = table.entry?.length > 0;
-  const heads = ["Key", ...(spaces ? ["Namespace"] : []), ...(inner ? (named ? table.entry : ["Entry"]) : []), ...(fields ?? ["Value"])];
+  const keys = table.key_columns.length ? table.key_columns : ["Key"];
+  const heads = [...keys, ...(spaces ? ["Namespace"] : []), ...(inner ? (named ? table.entry : ["Entry"]) : []), ...(fields ?? ["Value"])];
   const entryCells = (entry) => (named ? table.entry.map((name, at) => cellOf(entry?.[at], undefined, name)) : [cellOf(entry, types.entry)]);
+  const keyCells = (key) => {
+    const [first, ...rest] = keys.length > 1 && Array.isArray(key) ? key : [key];
+    const href = context.link({ view: "tables", table: table.name, key: placeOf(key), as_of: context.params.as_of });
+    return [h("a", { href }, shown(first, keys.length > 1 ? undefined : types.key, keys[0])), ...rest.map((part, at) => cellOf(part, undefined, keys[at + 1]))];
+  };
   const made = tableOf(heads, entries.map((entry) => [
-    h("a", { href: context.link({ view: "tables", table: table.name, key: placeOf(entry.key), as_of: context.params.as_of }) }, shown(entry.key, types.key)),
+    ...keyCells(entry.key),
     ...(spaces ? [cellOf(entry.namespace)] : []), ...(inner ? entryCells(entry.entry) : []),
     ...(fields ? fields.map((name) => cellOf(entry.value[name], types.fields[name], name)) : [cellOf(entry.value, types.value, table.name)]),
   ]), `Entries of ${table.name}`);
@@ -190,7 +196,7 @@ async function keyPanel(table, params, past, signal) {
 /** How many entries a key has; null where the table holds one value for each. */
 function entryCount(table, value) {
   if (Array.isArray(value) && table.kind === "list") return value.length;
-  if (["map", "broadcast", "table"].includes(table.kind) && value !== null && typeof value === "object") return Object.keys(value).length;
+  if (["map", "broadcast", "table", "window"].includes(table.kind) && value !== null && typeof value === "object") return Object.keys(value).length;
   return null;
 }
 
@@ -249,7 +255,7 @@ function followed(root, button, table, params, signal) {
         if (kind === "snapshot" && !resumed) return;
         resumed = true;
         if (!begins(change.key)) return;
-        const cells = [String(change.batch), shown(change.key, types.key), shown(change.entry ?? change.namespace, change.entry === null ? undefined : types.entry),
+        const cells = [String(change.batch), shown(change.key, types.key, table.key_columns.length === 1 ? table.key_columns[0] : undefined), shown(change.entry ?? change.namespace, change.entry === null ? undefined : types.entry),
           shown(change.old, types.value, table.name), change.removed ? "removed" : shown(change.new, types.value, table.name)];
         body.prepend(h("tr", { class: "changed" }, cells.map((cell) => h("td", {}, cell))));
         while (body.children.length > FOLLOWED) body.lastChild.remove();

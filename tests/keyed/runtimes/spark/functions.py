@@ -28,6 +28,7 @@ from keyed import (
     ValueState,
 )
 from keyed.changelog import DirectoryChangelog
+from keyed.extending import inner_state
 from keyed.vectorized import TIMESTAMP_COLUMN, TableState, VectorizedCoFunction, VectorizedFunction
 
 BIG = OutputTag("big")
@@ -464,7 +465,7 @@ class Changes(KeyedProcessFunction):
 class Gathered(KeyedProcessFunction):
     """Keeps the lists that it gets, and changes them."""
 
-    lists = ValueState(in_place=True)
+    lists = inner_state(ValueState(), in_place=True)
 
     def process_element(self, value, ctx):
         lists = self.lists.value()

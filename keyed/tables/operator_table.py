@@ -1,0 +1,314 @@
+"""The one table of a library's operator: rows made out of what its state holds, under addresses of their own.
+
+A state whose description has ``shown_as`` (`keyed.extending.inner_state`) is shown under the operator's name, by a
+class that ``view`` names: `keyed.windows.window_table.WindowTable`. A row has the address of its key, without a
+namespace, and the encoded tuple of its bounds; its value is what the class made of the entries that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from importlib import import_module
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from keyed.codec.keys import decode_key, decode_key_at, encode_key
+from keyed.codec.state_schema import StateSchema
+from keyed.codec.values import value_codec
+from keyed.durations import instant_ms, instant_of
+from keyed.errors import CorruptionError, DefinitionError
+from keyed.stores.database import successor
+from keyed.tables.entries import EntryReader
+from keyed.tables.stored_entries import StoredEntries
+
+if TYPE_CHECKING:
+    from keyed.stores.version_store import VersionedBatch, VersionStore
+
+_NONE, _TUPLE = encode_key(None), encode_key(())[:1]
+_Change = tuple[bytes, bytes, bytes | None, bytes | None]
+_Stored = tuple[bytes, bytes, bytes]
+
+
+def is_shown_as_another(described: Mapping[str, Any]) -> bool:
+    """Tell whether a state is no table by itself."""
+    return "shown_as" in described["schema"]
+
+
+def tables_of(states: Mapping[str, Any], operator: str) -> dict[str, str]:
+    """Return the states that an operator's tables show, by the names of the tables."""
+    found = {}
+    for state, described in states.items():
+        if not is_shown_as_another(described):
+            found[state] = state
+        elif described["schema"]["shown_as"]["view"]:
+            found[operator] = state
+    return found
+
+
+class OperatorTableReader(EntryReader):
+    """Knows where the rows of an operator's table are, and what they say.
+
+    Args:
+        operator: Name of the operator, and of the table.
+        described: The description of the state that is shown, with its id.
+        function: The operator or its aggregates, where the reader of the tables gave them.
+
+    Attributes:
+        inner: Reads the state that is shown.
+        rows_of: The class that makes rows.
+
+    Raises:
+        CorruptionError: There is no such class.
+    """
+
+    def __init__(self, operator: str, described: dict[str, Any], function: Any = None) -> None:
+        super().__init__(described)
+        self.inner = EntryReader(described)
+        shown_as = described["schema"]["shown_as"]
+        if shown_as["view"] != "windows":
+            raise CorruptionError(f"operator {operator!r} has a table of an unknown kind, {shown_as['view']!r:.100}")
+        codec = value_codec(list)
+        make: Any = import_module("keyed.windows.window_table").WindowTable
+        try:
+            self.rows_of = make(shown_as, self.inner.value, codec.encode, codec.decode, function)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"the table of operator {operator!r} is malformed ({error!r}): {shown_as!r:.200}"
+            ) from error
+        time = "timestamp" if self.rows_of.has_times else "object"
+        columns = [*((bound, time) for bound in self.rows_of.bounds), *self.rows_of.columns]
+        fields = {column: {"type": type_ or "object", "required": True} for column, type_ in columns}
+        value = {"kind": "fields", "name": operator, "fields": fields}
+        self.schema = StateSchema(operator, "window", self.rows_of.bounds, value)
+        self.has_entries = bool(self.rows_of.bounds)
+
+    @property
+    def types(self) -> str:
+        """The columns beside the key's, as text."""
+        return ", ".join(f"{name}: {field['type']}" for name, field in self.schema.value["fields"].items())
+
+    def sub(self, entry: Any) -> bytes:
+        """Return the sub of a window: its start and end, or its start alone, in milliseconds or as datetimes."""
+        parts = entry if isinstance(entry, tuple) else (entry,)
+        return encode_key(self.rows_of.window_of(tuple(map(_milliseconds, parts))))
+
+    def decode_sub(self, sub: bytes) -> Any:
+        """Return the start and end of a window as times; ``None`` where there is one window."""
+        if not self.has_entries:
+            return None
+        window = decode_key(sub)
+        return tuple(map(shown_time, window)) if self.rows_of.has_times else window
+
+    def value(self, value: bytes) -> Any:
+        """Return the results of a row by column."""
+        return self.rows_of.results(value)
+
+    def values(self, values: list[bytes | None]) -> list[Any]:
+        """Return the results of rows; ``None`` where there is none."""
+        return [None if value is None else self.value(value) for value in values]
+
+    def window_bounds(self, example: Any, from_: int, to: int) -> tuple[bytes, bytes]:
+        """Return the addresses between which windows of a key are that start at a time or later, and before another."""
+        head = self.key_head(example.key) + _NONE
+        return head + encode_key((from_,))[:-1], head + encode_key((to,))[:-1]
+
+    def address(self, head: bytes, window: tuple[Any, ...]) -> tuple[bytes, bytes]:
+        """Return the prefix and sub of a key's window."""
+        return head + _NONE, encode_key(tuple(window)) if self.has_entries else b""
+
+    def rows_by_sub(self, entries: list[_Stored], clocks: tuple[int, int]) -> dict[bytes, bytes]:
+        """Return the rows of a key by their subs, in their order, out of what is stored of it."""
+        decode = self.inner.decode_sub
+
+        def stored() -> Iterator[tuple[Any, Any, bytes]]:
+            for prefix, sub, value in entries:
+                yield decode_key_at(prefix, decode_key_at(prefix, 3)[1])[0], decode(sub), value
+
+        rows = self.rows_of.rows(stored(), clocks)
+        return dict(sorted((self.address(b"", window)[1], value) for window, value in rows.items()))
+
+    def range_of(self, head: bytes, first: bytes, end: bytes) -> tuple[bytes, bytes]:
+        """Return the addresses between which is stored what makes the rows of a key within a range."""
+        start, stop = (_start_of(address[len(head) + len(_NONE) :]) for address in (first, end))
+        where = None if start is None or stop is None else self.rows_of.range_of(start, stop)
+        if where is None:
+            return head, successor(head)
+        in_namespaces, low, high = where
+        inside = head if in_namespaces else head + _NONE
+        return inside + encode_key((low,))[:-1], inside + encode_key((high,))[:-1]
+
+
+class OperatorTableEntries(StoredEntries):
+    """The rows of an operator's table as a commit left them.
+
+    Args:
+        store: Where they are.
+        at: The commit.
+        reader: What reads the table.
+        source: Returns what is stored of the state as a commit left it.
+    """
+
+    _reader: OperatorTableReader
+
+    def __init__(
+        self,
+        store: VersionStore,
+        at: VersionedBatch,
+        reader: OperatorTableReader,
+        source: Callable[[VersionedBatch], StoredEntries],
+    ) -> None:
+        super().__init__(store, at.commit, reader)
+        self._at = at
+        self._source_at = source
+        self._source = source(self._at)
+
+    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
+        """Return the value of a row."""
+        return self._row_at(self._at, prefix, sub)
+
+    def get_many(self, prefixes: list[bytes]) -> list[bytes | None]:
+        """Return the values of the only rows of keys."""
+        return [self.get(prefix, b"") for prefix in prefixes]
+
+    def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield the (prefix, sub, value) of a range of addresses."""
+        low, high = self._reader.head_of(first), self._reader.head_of(end)
+        bounds = (low, end if high == end else successor(high))
+        if low == high and len(low) < min(len(first), len(end)):
+            bounds = self._reader.range_of(low, first, end)
+        stored = self._source.scan(*bounds, reverse=reverse)
+        one_by_one = ((self._reader.head_of(entry[0]), [entry]) for entry in stored)
+        # What makes rows of its own is not read ahead.
+        for head, entries in one_by_one if self._reader.rows_of.is_apart else self._by_key(stored):
+            prefix = head + _NONE
+            rows = self._rows(self._at, entries[::-1] if reverse else entries).items()
+            for sub, value in reversed(rows) if reverse else rows:
+                if first <= prefix + sub < end:
+                    yield prefix, sub, value
+
+    def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the (commit, value) of a row's versions, the newest first, as `VersionStore.history` does."""
+        extent = self._store.extent
+        if extent is None:
+            return
+        numbers = sorted({max(number, extent.oldest) for number in self._changes_of(prefix, sub)}, reverse=True)
+        values = [*(self._row_at(self._store.batch(number), prefix, sub) for number in numbers), None]
+        for at, number in enumerate(numbers):
+            if values[at] != values[at + 1]:
+                yield number, values[at]
+
+    def changes(self) -> Iterator[_Change]:
+        """Yield the (prefix, sub, value before, value after) of the rows that the commit changed, by address."""
+        changed: dict[bytes, list[_Change]] = {}
+        for change in self._source.changes():
+            changed.setdefault(self._reader.head_of(change[0]), []).append(change)
+        before = self._store.batch(self._commit - 1)
+        heads: set[bytes] = {*changed}
+        if self._reader.rows_of.removes(_clocks(before), _clocks(self._at)):
+            heads |= {head for head, _ in self._by_key(self._source.scan(*self._reader.range, reverse=False))}
+        for head in sorted(heads):
+            after: dict[tuple[bytes, bytes], bytes | None] = {}
+            if head not in changed or not self._reader.rows_of.is_apart:
+                stored = self._source.scan(head, successor(head), reverse=False)
+                after = {(prefix, sub): value for prefix, sub, value in stored}
+            older = dict(after)
+            for prefix, sub, old, new in changed.get(head, ()):
+                older[prefix, sub], after[prefix, sub] = old, new
+            was, now = (
+                self._rows(at, sorted((*place, value) for place, value in entries.items() if value is not None))
+                for at, entries in ((before, older), (self._at, after))
+            )
+            for sub in sorted(was.keys() | now.keys()):
+                if was.get(sub) != now.get(sub):
+                    yield head + _NONE, sub, was.get(sub), now.get(sub)
+
+    def _rows(self, at: VersionedBatch, entries: list[_Stored]) -> dict[bytes, bytes]:
+        return self._reader.rows_by_sub(entries, _clocks(at))
+
+    def _by_key(self, stored: Iterator[_Stored]) -> Iterator[tuple[bytes, list[_Stored]]]:
+        """Yield what is stored of each key."""
+        groups = groupby(stored, lambda entry: self._reader.head_of(entry[0]))
+        return ((head, list(entries)) for head, entries in groups)
+
+    def _row_at(self, at: VersionedBatch, prefix: bytes, sub: bytes) -> bytes | None:
+        """Return the value of a row as a batch left it; of a window without its end, of the first with the start."""
+        head = self._reader.head_of(prefix)
+        if prefix != head + _NONE:
+            return None
+        source = self._source if at is self._at else self._source_at(at)
+        start = _start_of(sub)
+        end = prefix if start is None else prefix + encode_key((start + 1,))
+        bounds = self._reader.range_of(head, prefix + sub, end)
+        rows = self._rows(at, list(source.scan(*bounds, reverse=False)))
+        found = rows.get(sub)
+        if found is None and sub:
+            return next((value for each, value in rows.items() if each.startswith(sub[:-1])), None)
+        return found
+
+    def _changes_of(self, prefix: bytes, sub: bytes) -> Iterator[int]:
+        """Yield the commits that may have changed a row, in no order."""
+        extent = self._store.extent
+        assert extent is not None
+        head = self._reader.head_of(prefix)
+        window = decode_key(sub) if sub else ()
+        places = self._reader.rows_of.places(window)
+        if places is None:
+            is_named = self._reader.inner.schema.named_by is not None
+            for commit in range(extent.oldest, extent.newest + 1):
+                if commit == extent.oldest or is_named or self._store.changed(commit, head, successor(head)):
+                    yield commit
+            return
+        for namespace, entry in places:
+            address = b"" if entry is None else self._reader.inner.sub(entry)
+            yield from (number for number, _ in self._source.history(head + encode_key(namespace), address))
+        gone = self._reader.rows_of.removed_at(window)
+        if gone is not None:
+            yield from self._commits_at(gone)
+
+    def _commits_at(self, time: int) -> Iterator[int]:
+        """Yield the first commits at which the clock of the windows is at a time or later, and where a job went on."""
+        extent = self._store.extent
+        assert extent is not None
+        ends = [*(era.commit - 1 for era in extent.eras[1:]), extent.newest]
+        for era, high in zip(extent.eras, ends, strict=True):
+            low = max(era.commit, extent.oldest)
+            if low > high:
+                continue
+            yield low
+            while low < high:
+                middle = (low + high) // 2
+                if self._reader.rows_of.clock_of(_clocks(self._store.batch(middle))) >= time:
+                    high = middle
+                else:
+                    low = middle + 1
+            yield low
+
+
+def _clocks(at: VersionedBatch) -> tuple[int, int]:
+    return at.watermark, at.processing_time
+
+
+def _start_of(encoded: bytes) -> int | None:
+    """Return the first number of a tuple, or of the beginning of one; ``None`` where there is none."""
+    try:
+        start = decode_key_at(encoded, 1)[0] if encoded[:1] == _TUPLE else None
+    except CorruptionError:
+        return None
+    return start if type(start) is int else None
+
+
+def _milliseconds(part: Any) -> Any:
+    if isinstance(part, datetime):
+        if part.tzinfo is None:
+            raise DefinitionError(f"entry={part!r} has no time zone; give an aware datetime, or milliseconds")
+        return instant_ms(part)
+    return part
+
+
+def shown_time(milliseconds: Any) -> Any:
+    """Return a time as a datetime; one that no datetime has as it is."""
+    try:
+        return instant_of(milliseconds) if type(milliseconds) is int else milliseconds
+    except OverflowError:
+        return milliseconds

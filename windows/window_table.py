@@ -1,0 +1,427 @@
+"""A window operator as one table: a row for each key and window, with the aggregates' results, whatever the path keeps.
+
+What a path keeps is told as data beside its state, the *description*, and travels with the state into changelogs and
+checkpoints (`keyed.extending.inner_state`). `WindowTable` reads what is stored by it:
+
+===============  =====================================================================================================
+``layout``       what is stored
+===============  =====================================================================================================
+``slices``       of a key one list: start of a slice, accumulators, start of the next slice, ...
+``sessions``     of a key one list: start, end, time of its timer, accumulators, start of the next session, ...
+``windows``      under each window as namespace its accumulators
+``elements``     under each window as namespace its elements
+``slice_rows``   rows of a table: key, start of a slice, parts of accumulators
+``session_rows`` rows of a table: key, start, end, parts of accumulators
+===============  =====================================================================================================
+
+Results come from the built-in aggregates, which the description names. Those of other classes are not in it, because
+what is stored is data and runs no code: a reader that is given the function has them, others get the accumulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from keyed import MAX_TIMESTAMP
+from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.extending import snapshot
+from keyed.windows.aggregates import (
+    Aggregate,
+    AnyAggregate,
+    ColumnAggregate,
+    Count,
+    Max,
+    Mean,
+    Min,
+    Reduce,
+    Stddev,
+    Sum,
+    Variance,
+)
+from keyed.windows.assigning import HoppingWindows
+from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
+from keyed.windows.definition import Definition, hopping_slice, named_aggregates
+from keyed.windows.frequent import ApproxMostFrequent, MostFrequent
+from keyed.windows.sketches import ApproxCountDistinct
+
+_BUILT_IN: dict[str, type[ColumnAggregate]] = {
+    cls.__name__: cls
+    for cls in (
+        *(ApproxCountDistinct, ApproxMostFrequent, ArgMax, ArgMin, CollectList, CollectSet, Count, CountDistinct),
+        *(First, Latest, Max, Mean, Min, MostFrequent, Stddev, Sum, TopK, Variance),
+    )
+}
+#: Their parameters beside the column.
+_OPTIONS = ("k", "by", "by_time", "sample", "precision", "capacity", "type")
+_ELEMENTS = "elements"
+
+Clocks = tuple[int, int]
+"""The watermark and the processing time of a batch."""
+Stored = tuple[Any, Any, bytes]
+"""What is stored of a key: namespace, which entry of the state, and the value."""
+
+
+def describe(
+    definition: Definition, layout: str, columns: Mapping[str, str | None] | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return the description of an operator's table.
+
+    Args:
+        definition: The operator.
+        layout: What is stored: see the module.
+        columns: Types of the input's columns, as far as they are known.
+        more: What else the layout needs.
+    """
+    known = {name: type_ for name, type_ in (columns or definition.columns or {}).items() if type_ is not None}
+    assigner = definition.assigner
+    described: dict[str, Any] = {
+        "view": "windows",
+        "layout": layout,
+        "bounds": _bounds(assigner.window_type),
+        "event_time": assigner.event_time,
+        "keys": [known.get(name) for name in definition.key_names],
+        "results": [
+            [name, _type_of(aggregate, known), _described(aggregate)] for name, aggregate in _named(definition).items()
+        ]
+        or [[_ELEMENTS, None, None]],
+        **more,
+    }
+    if isinstance(assigner, HoppingWindows) and type(assigner).assign_windows is HoppingWindows.assign_windows:
+        described |= {
+            "size": assigner.size_ms,
+            "slide": assigner.slide_ms,
+            "offset": assigner.offset_ms,
+            "step": hopping_slice(assigner),
+            "lateness": definition.lateness_ms,
+        }
+    return described
+
+
+def _named(definition: Definition) -> dict[str, AnyAggregate]:
+    """Return the aggregates by column; the only one that has no name is the result."""
+    return definition.named or dict(zip(("result",), definition.aggregates, strict=False))
+
+
+def _bounds(window_type: Any) -> list[str]:
+    """Return the columns of a window."""
+    fields = getattr(window_type, "_fields", ("bounds",))
+    return [f"window_{field}" for field in fields]
+
+
+def _type_of(aggregate: AnyAggregate, columns: Mapping[str, str]) -> str | None:
+    try:
+        return aggregate.output_type(columns)
+    except OutputDefinitionError:
+        return None
+
+
+def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
+    """Return an aggregate as data; ``None`` where it is not known what its accumulators and results are."""
+    name = type(aggregate).__name__
+    if _BUILT_IN.get(name) is not type(aggregate):
+        get_result = getattr(aggregate.get_result, "__func__", None)
+        return {"name": ""} if isinstance(aggregate, Reduce) or get_result is Aggregate.get_result else None
+    assert isinstance(aggregate, ColumnAggregate)
+    options = {option: getattr(aggregate, option) for option in _OPTIONS if hasattr(aggregate, option)}
+    by = options.get("by")
+    if "by" in options:
+        # Merging asks only whether it is the value itself.
+        same = by is aggregate.column or by == aggregate.column
+        options["by"] = by if isinstance(by, str) else None if same else "by"
+    options = {option: value for option, value in options.items() if value is not None}
+    column = aggregate.column
+    return {"name": name, "options": options} | ({} if callable(column) else {"column": column})
+
+
+def _aggregate(described: Any) -> AnyAggregate | None:
+    """Return the aggregate that is described; ``None`` where it is not."""
+    cls = _BUILT_IN.get(described["name"]) if described else None
+    if cls is None:
+        return Aggregate() if described else None
+    options = dict(described["options"])
+    if issubclass(cls, ArgMax | TopK):
+        options.setdefault("by", described.get("column"))
+    # Results need no function of the element in place of a column.
+    return cls(column=described.get("column"), **options)
+
+
+class WindowTable:
+    """Makes the rows of windows of a key out of what is stored of it.
+
+    Args:
+        described: The description.
+        decode: Decodes a stored value.
+        encode: Encodes a list of plain data; `decode_list` is its inverse.
+        decode_list: Decodes such a list.
+        function: The operator, its aggregates by column, or its only aggregate, where the reader has them.
+
+    Attributes:
+        bounds: Names of the columns of a window.
+        has_times: Whether these are a start and an end.
+        columns: Name and column type of each result; ``None`` where that is not known.
+        key_types: Column types of the key, likewise.
+        is_apart: Whether each stored value makes rows of its own.
+    """
+
+    def __init__(
+        self,
+        described: Mapping[str, Any],
+        decode: Callable[[bytes], Any],
+        encode: Callable[[Any], bytes],
+        decode_list: Callable[[bytes], Any],
+        function: Any = None,
+    ) -> None:
+        self._layout: str = described["layout"]
+        self._decode, self._encode, self._decode_list = decode, encode, decode_list
+        self.bounds: list[str] = described["bounds"]
+        self.has_times = self.bounds == ["window_start", "window_end"]
+        self.columns: list[tuple[str, str | None]] = [(name, type_) for name, type_, _ in described["results"]]
+        self.key_types: list[str | None] = described["keys"]
+        self._names = [name for name, _ in self.columns]
+        self._width = len(self._names)
+        self._is_single: bool = described.get("single", False)
+        self._is_timed: bool = described.get("timed", False)
+        self._event_time: bool = described["event_time"]
+        self._size: int | None = described.get("size")
+        self._slide: int = described.get("slide", 0)
+        self._offset: int = described.get("offset", 0)
+        self._step: int = described.get("step", 0)
+        self._lateness: int = described.get("lateness", 0)
+        self._is_sliced = self._layout in ("slices", "slice_rows")
+        self._hops = self._is_sliced and self._step < (self._size or 0)
+        self.is_apart = not self._hops and self._layout != "elements"
+        self._aggregates = _aggregates(described, self._names, function)
+        self._adds = self._layout == "elements" and self._names != [_ELEMENTS]
+        self._reads = all(aggregate and "column" in aggregate for _, _, aggregate in described["results"]) or function
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def rows(self, stored: Iterable[Stored], clocks: Clocks) -> dict[tuple[Any, ...], bytes]:
+        """Return what is there of a key, by window.
+
+        Args:
+            stored: What is stored of the key, in its order.
+            clocks: The clocks that it was left at.
+        """
+        match self._layout:
+            case "windows":
+                return {namespace: value for namespace, _, value in stored}
+            case "elements":
+                held: dict[tuple[Any, ...], list[bytes]] = {}
+                for namespace, _, value in stored:
+                    held.setdefault(namespace, []).append(value)
+                return {window: self._encode(values) for window, values in held.items()}
+            case "sessions":
+                return {(start, end): self._encode(cells) for (start, end, _), cells in self._packed(stored, 3)}
+            case "session_rows":
+                return {
+                    (sub[0], row["window.end"]): self._encode(self._cells(row))
+                    for _, sub, value in stored
+                    for row in (self._decode(value),)
+                }
+            case "slices":
+                slices = [(start, cells) for (start,), cells in self._packed(stored, 1)]
+            case _:
+                slices = [(sub[0], self._cells(self._decode(value))) for _, sub, value in stored]
+        return {window: self._encode(cells) for window, cells in self._windows(slices, clocks)}
+
+    def _packed(self, stored: Iterable[Stored], bounds: int) -> Iterator[tuple[list[int], list[Any]]]:
+        """Yield the bounds and accumulators of what one list holds."""
+        stride = bounds + self._width
+        for _, _, value in stored:
+            items = self._decode(value)
+            for at in range(0, len(items), stride):
+                yield items[at : at + bounds], items[at + bounds : at + stride]
+
+    def _windows(
+        self, slices: list[tuple[int, list[Any]]], clocks: Clocks
+    ) -> Iterator[tuple[tuple[int, int], list[Any]]]:
+        """Yield the windows that slices make and that the clock has not removed."""
+        size, slide = self._size or 0, self._slide
+        held: dict[int, list[list[Any]]] = {}
+        for start, cells in sorted(slices, key=_first):
+            last = start - (start - self._offset) % slide if self._hops else start
+            earliest = start + self._step - size
+            first = earliest + (self._offset - earliest) % slide if self._hops else start
+            for window in range(first, last + 1, slide):
+                held.setdefault(window, []).append(cells)
+        for window in sorted(held):
+            removed = self.removed_at((window, window + size))
+            if removed is None or removed > clocks[not self._event_time]:
+                yield (window, window + size), self._merged(held[window])
+
+    def _merged(self, slices: list[list[Any]]) -> list[Any]:
+        if len(slices) == 1:
+            return slices[0]
+        merged: list[Any] = snapshot(slices[0])
+        for cells in slices[1:]:
+            for at, aggregate in enumerate(self._aggregates):
+                if aggregate is None:
+                    raise DefinitionError(
+                        f"the column {self._names[at]!r} is an aggregate of a class of yours, whose slices only it can "
+                        "merge: give the tables the operator, types=output.operators[name]"
+                    )
+                merged[at] = aggregate.merge(merged[at], cells[at])
+        return merged
+
+    def _cells(self, row: Mapping[str, Any]) -> list[Any]:
+        """Return the accumulators that the parts in a row of a table are."""
+        return [
+            _accumulator(aggregate, partial(_part, row, name))
+            for name, aggregate in zip(self._names, self._aggregates, strict=True)
+        ]
+
+    def results(self, value: bytes) -> dict[str, Any]:
+        """Return the results by column that a row's value is of.
+
+        Raises:
+            DefinitionError: They are of elements that an evictor may remove, and of a function of the element, which
+                the reader does not have.
+        """
+        if self._layout == "elements":
+            elements = [self._decode(element) for element in self._decode_list(value)]
+            if self._names == [_ELEMENTS]:
+                return {_ELEMENTS: [element[0] for element in elements] if self._is_timed else elements}
+            cells = self._added(elements)
+        elif self._layout == "windows":
+            cells = self._decode(value)
+            cells = [cells] if self._is_single else cells
+        else:
+            cells = self._decode_list(value)
+        return {
+            name: cell if aggregate is None else aggregate.get_result(cell)
+            for name, aggregate, cell in zip(self._names, self._aggregates, cells, strict=True)
+        }
+
+    def _added(self, elements: list[Any]) -> list[Any]:
+        """Return the accumulators of elements with their timestamps."""
+        if not self._reads:
+            raise DefinitionError(
+                f"the columns {', '.join(self._names)} are aggregates of a function of the element, which is not "
+                "stored: give the tables the operator, types=output.operators[name]"
+            )
+        cells = []
+        for aggregate in self._aggregates:
+            assert aggregate is not None
+            cell = aggregate.create_accumulator()
+            for element, timestamp in elements:
+                cell = aggregate.add_at(element, timestamp, cell) if aggregate.timed else aggregate.add(element, cell)
+            cells.append(cell)
+        return cells
+
+    # Places and times -------------------------------------------------------------------------------------------------
+
+    def window_of(self, entry: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the window that is meant by a tuple: with its end, where windows are of one size."""
+        return (entry[0], entry[0] + self._size) if self._size is not None and len(entry) == 1 else entry
+
+    def places(self, window: tuple[Any, ...]) -> list[tuple[Any, Any]] | None:
+        """Return where a window may be stored, as namespaces and entries; ``None`` where that is not known."""
+        match self._layout:
+            case "slices" | "sessions":
+                return [(None, None)]
+            case "slice_rows":
+                return [(None, (start,)) for start in range(window[0], window[0] + (self._size or 0), self._step)]
+            case "session_rows":
+                return [(None, (window[0],))]
+            case "windows":
+                return [(window, None)] if len(window) == len(self.bounds) else None
+        return None
+
+    def range_of(self, first: int, end: int) -> tuple[bool, int, int] | None:
+        """Return whether namespaces or entries, from which to before which start, hold windows that start in a range.
+
+        ``None`` where all of a key has to be read.
+        """
+        match self._layout:
+            case "slice_rows":
+                return False, first, end + ((self._size or 0) - self._step if self._hops else 0)
+            case "session_rows":
+                return False, first, end
+            case "windows" | "elements" if self.has_times:
+                return True, first, end
+        return None
+
+    def removed_at(self, window: tuple[int, ...]) -> int | None:
+        """Return when the clock removes a window, where what is stored does not show it by itself."""
+        if not self._is_sliced:
+            return None
+        return min(window[0] + (self._size or 0) - 1 + self._lateness, MAX_TIMESTAMP)
+
+    def clock_of(self, clocks: Clocks) -> int:
+        """Return the clock of the windows."""
+        return clocks[not self._event_time]
+
+    def removes(self, before: Clocks, after: Clocks) -> bool:
+        """Tell whether windows may be gone between two times without a change of what is stored."""
+        if not self._hops:
+            return False
+        last = self._offset + (self._size or 0) - 1 + self._lateness
+        counts = [(self.clock_of(clocks) - last) // self._slide for clocks in (before, after)]
+        return counts[0] < counts[1]
+
+
+def _aggregates(described: Mapping[str, Any], names: list[str], function: Any) -> list[AnyAggregate | None]:
+    """Return the aggregates: those that the reader gives, and else those that are described.
+
+    Raises:
+        DefinitionError: What is given are none of the table's.
+    """
+    made = [_aggregate(aggregate) for _, _, aggregate in described["results"]]
+    if function is None:
+        return made
+    definition = getattr(function, "definition", None)
+    if isinstance(definition, Definition):
+        given = _named(definition)
+    else:
+        given = named_aggregates(function if isinstance(function, Mapping) else {names[0]: function})
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise DefinitionError(f"types: there is no aggregate {unknown[0]!r}; the columns are: {', '.join(names)}")
+    return [given.get(name, aggregate) for name, aggregate in zip(names, made, strict=True)]
+
+
+def _accumulator(aggregate: AnyAggregate | None, part: Callable[[str], Any]) -> Any:
+    """Return the accumulator of the row path that parts of columns are (`keyed.windows.vectorized.accumulators`)."""
+    match aggregate:
+        case Count():
+            return part("count") or 0
+        case Sum():
+            high = part("high")
+            return part("sum") if high is None else (high << 32) + part("low")
+        case Mean():
+            high, count = part("high"), part("count")
+            total = part("sum") if high is None else (high << 32) + part("low")
+            return [total, count] if count else None
+        case Variance():
+            return [part("count"), part("mean"), part("m2")] if part("count") else None
+        case Min() | Max():
+            return part("min" if isinstance(aggregate, Min) else "max")
+        case First(by_time=True):
+            return None if part("time") is None else [part("value"), part("time")]
+        case First():
+            return [part("value")] if part("there") else None
+        case ArgMax():
+            return None if part("rank") is None else (part("rank"), part("value"))
+        case TopK():
+            top = part("top")
+            ranks, values = (part("ranks"), part("values")) if top is None else (top, top)
+            return list(zip(ranks or (), values or (), strict=True))
+        case CollectSet():
+            return set(part("values") or ())
+        case MostFrequent():
+            return dict(zip(part("values") or (), part("counts") or (), strict=True))
+        case ApproxCountDistinct():
+            packed = part(f"registers_{aggregate.precision}") or ()
+            return {each >> 6: each & 63 for each in packed}
+    raise AssertionError(f"{aggregate!r} has no columns")
+
+
+def _part(row: Mapping[str, Any], name: str, part: str) -> Any:
+    return row.get(f"{name}.{part}")
+
+
+def _first(pair: tuple[int, Any]) -> int:
+    return pair[0]
