@@ -105,6 +105,8 @@ class TableReader:
         self._clock = clock
         self._digest = ""
         self._looked: float | None = None
+        #: Failed looks since the last one that succeeded.
+        self._failures = 0
 
     def changed(self) -> TableVersion | None:
         """Return the table if it has changed since the last version; ``None`` before the next read is due.
@@ -121,8 +123,13 @@ class TableReader:
         except SourceError as error:
             if not self._digest:
                 raise
-            _log.warning("%s; its last version stays", error)
+            self._failures += 1
+            if self._failures == 1:
+                _log.warning("%s; its last version stays; further failures are counted", error)
             return None
+        if self._failures:
+            _log.warning("global table %r is read again after %d failures", self._table.state.name, self._failures)
+            self._failures = 0
         if version.digest == self._digest:
             return None
         self._digest = version.digest
@@ -151,7 +158,8 @@ def global_table(
 
     A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is loaded before the first
     row. When it has changed, the next micro-batch begins with the whole new version; deleted rows are removed. On Spark
-    each version is kept in the checkpoint, so a batch that runs again sees the same one.
+    a version is kept in the checkpoint as long as the batches that read it, so a batch that runs again sees the same
+    one.
 
     Args:
         source: An Arrow or pandas table, a batch DataFrame of Spark, a Parquet file or a folder of such files, or a

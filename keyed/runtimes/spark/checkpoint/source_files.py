@@ -72,7 +72,7 @@ class KeptFiles:
             CheckpointError: The checkpoint lacks a part of a log.
         """
         for source, line in enumerate(lines):
-            last = _file_batch(line)
+            last = file_batch(line)
             first = 0
             for range_ in sorted(self._names[source]):
                 if range_[0] <= first:
@@ -91,7 +91,7 @@ class KeptFiles:
 
     def _keep(self, source: int, range_: _Range) -> None:
         """Keep the entries of some batches."""
-        parts = _parts(_logged(self._folder, source, *range_))
+        parts = _parts(logged(self._folder, source, *range_))
         names = _names(source, range_, len(parts))
         for name, part in zip(names, parts, strict=True):
             self._changelog.keep(name, zlib.compress(json.dumps([len(parts), part]).encode()))
@@ -113,7 +113,7 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
         CorruptionError: The changelog lacks a part of a log.
         CheckpointError: The checkpoint cannot be written.
     """
-    lasts = {source: last for source, line in enumerate(lines) if (last := _file_batch(line)) is not None}
+    lasts = {source: last for source, line in enumerate(lines) if (last := file_batch(line)) is not None}
     if not lasts:
         return lines
     kept = _kept(changelog)
@@ -136,13 +136,13 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
     return result
 
 
-def _file_batch(line: str) -> int | None:
+def file_batch(line: str) -> int | None:
     """Return the number of a file source's last batch, from its line in the offset log; ``None`` for other sources."""
     match = _OFFSET.fullmatch(line.strip())
     return None if match is None else int(match[1])
 
 
-def _logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list[_Entry]:
+def logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list[_Entry]:
     """Return the entries of some batches in the log of a file source."""
     names = folder.names(f"sources/{source}")
     wanted = set(range(first, last + 1))

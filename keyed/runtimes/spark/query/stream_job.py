@@ -67,6 +67,7 @@ class StreamJob(Job):
         self._lease: CheckpointLease | None = None
         self._started: StreamingQuery | None = None
         self._callbacks: list[Callback] = []
+        self._tables: TableFiles | None = None
         if self._remote:
             options.refuse(
                 {
@@ -168,6 +169,8 @@ class StreamJob(Job):
 
     def flush(self) -> None:
         """Export the last batch, which nothing will undo any more."""
+        if self._tables is not None:
+            self._tables.tidy()
         self._exports.flush()
 
     def start(
@@ -200,7 +203,7 @@ class StreamJob(Job):
         together = lines(self._last, None if layout is None else layout.sizes)
         tick_files = None if ticks is None else ticks.frame()
         last = self._folder.last_commit() if self._folder is not None else None
-        tables = TableFiles(self._session, self._checkpoint, tables_in(self._last))
+        tables = self._tables = TableFiles(self._session, self._checkpoint, self._folder, tables_in(self._last))
         tables.write_changed()
         plan = self._built(
             together,
@@ -228,6 +231,7 @@ class StreamJob(Job):
                 query = stream.trigger(**trigger).start()
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, self.title)
+        tables.query = query
         self._exports.started(query, parallelism, [[stage.name for stage in line] for line in together])
         ticker = None
         if ended is not None:
@@ -279,7 +283,9 @@ class StreamJob(Job):
                 for number, sink in enumerate(sinks)
             ]
         else:
-            before = [*([ticks.share] if ticks is not None else []), self._exports.before_batch]
+            assert self._tables is not None
+            shares = [ticks.share] if ticks is not None else []
+            before = [*shares, self._tables.before_batch, self._exports.before_batch]
         return Writer(
             plan.routes,
             sinks,

@@ -2,23 +2,30 @@
 
 So a batch that runs again has the versions that it had, whatever the table is by then. The files of a table are
 Parquet, one row each, in ``keyed-global/<name of the state>``: the name, a number that counts the versions, what tells
-them apart, and the rows as an Arrow IPC stream.
+them apart, and the rows as an Arrow IPC stream. Versions that were replaced before the oldest batch that Spark keeps
+(``spark.sql.streaming.minBatchesToRetain``) are deleted, where this program reaches the checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from keyed.errors import DefinitionError
+from keyed.errors import CheckpointError, DefinitionError
 from keyed.global_tables import GlobalTable, TableReader, TableVersion
 from keyed.graph import Stage
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
+from keyed.runtimes.spark.checkpoint.source_files import file_batch, logged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _FOLDER = "keyed-global"
 _COLUMNS = "name string, number bigint, digest string, rows binary"
+#: How often old versions are deleted, in batches.
+_TIDY = 10
 
 
 def tables_in(last: Stage) -> list[GlobalTable]:
@@ -51,11 +58,19 @@ class TableFiles:
     Args:
         session: The session.
         checkpoint: The checkpoint.
+        folder: Its files, if this program reaches them.
         tables: The tables.
+
+    Attributes:
+        query: The query, once it has started.
     """
 
-    def __init__(self, session: SparkSession, checkpoint: str, tables: Sequence[GlobalTable]) -> None:
+    def __init__(
+        self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None, tables: Sequence[GlobalTable]
+    ) -> None:
+        self.query: StreamingQuery | None = None
         self._session = session
+        self._folder = folder
         self._checkpoint = checkpoint.rstrip("/")
         self._tables = [(table, TableReader(table)) for table in tables]
         self._numbers: dict[str, int] = {}
@@ -75,6 +90,34 @@ class TableFiles:
                 self._numbers[table.state.name] += 1
                 row = _row(self._session, table, self._numbers[table.state.name], version)
                 row.coalesce(1).write.mode("append").parquet(self._path(table))
+
+    def before_batch(self, batch: int) -> None:
+        """Delete old versions now and then, in the query's thread: Spark lists the files between batches."""
+        if batch % _TIDY == 0:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Delete the versions that were replaced before the oldest batch that Spark keeps, while it lists no files."""
+        report = self.query.lastProgress if self.query is not None and self._tables else None
+        if self._folder is not None and report is not None:
+            # They are deleted another time.
+            with suppress(CheckpointError):
+                self._tidy(self._folder, report)
+
+    def _tidy(self, folder: CheckpointFolder, report: Mapping[str, Any]) -> None:
+        oldest = min(int(name) for name in folder.names("offsets") if name.isdigit())
+        lines = folder.offsets(oldest) or []
+        for table, _ in self._tables:
+            path = f"{_FOLDER}/{table.state.name}"
+            there = {name for name in folder.names(path) if name.endswith(".parquet")}
+            for number, (source, line) in enumerate(zip(report["sources"], lines, strict=False)):
+                taken = file_batch(line) if source["description"].endswith(f"/{path}/*.parquet]") else None
+                # A version is a batch of the source.
+                if taken and len(there) > 1:
+                    replaced = {entry["path"].rpartition("/")[2] for entry in logged(folder, number, 0, taken - 1)}
+                    for name in replaced & there:
+                        folder.delete(f"{path}/.{name}.crc")
+                        folder.delete(f"{path}/{name}")
 
     def stream(self, table: GlobalTable) -> DataFrame:
         """Return the versions of a table as a stream, one a batch, once the first was written."""

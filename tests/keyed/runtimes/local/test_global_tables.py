@@ -98,6 +98,24 @@ def test_a_table_that_cannot_be_read_again_stays(caplog):
     assert "global table 'rates' cannot be read: the server is gone; its last version stays" in caplog.text
 
 
+def test_a_table_that_cannot_be_read_for_long_is_logged_twice(caplog):
+    now, fails = [0.0], [False]
+
+    def load():
+        if fails[0]:
+            raise OSError("the server is gone")
+        return rates(EUR=1)
+
+    reader = TableReader(table_of(load, every=10_000), lambda: now[0])
+    for seconds in range(0, 86_400, 10):
+        now[0], fails[0] = float(seconds), 0 < seconds < 86_000
+        reader.changed()
+    assert [record.getMessage() for record in caplog.records] == [
+        "global table 'rates' cannot be read: the server is gone; its last version stays; further failures are counted",
+        "global table 'rates' is read again after 8599 failures",
+    ]
+
+
 def test_it_is_not_looked_at_again_before_its_time():
     now, calls = [0.0], []
 

@@ -8,6 +8,8 @@ import pytest
 import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import DefinitionError
+from keyed.runtimes.spark.query import table_files
+from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.local.test_global_tables import rates, table_of
 from tests.keyed.runtimes.spark.functions import Convert, parquet_rows, write_file
 from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
@@ -63,6 +65,41 @@ def test_a_stream_keeps_versions_in_its_checkpoint(spark, tmp_path):
     assert in_order(restored.values) == [("1", 7.0), ("2", 8.0)]
     with pytest.raises(DefinitionError, match="keeps the versions of a table in its checkpoint"):
         _ = converted(payments, table[0]).df
+
+
+def test_versions_older_than_the_batches_that_spark_keeps_are_deleted(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "_TIDY", 1)
+    folder, table = tmp_path / "ck" / "keyed-global" / "rates", [rates(EUR=0)]
+    payments = files(spark, tmp_path / "in")
+
+    def versions():
+        return sum(name.suffix == ".parquet" for name in folder.iterdir())
+
+    with settings(spark, {"spark.sql.streaming.minBatchesToRetain": "2"}):
+        for number in range(4):
+            table[0] = rates(EUR=number)
+            write_file(tmp_path / "in", number, [("EUR", number, number)])
+            run = converted(payments, lambda: table[0]).run(checkpoint=tmp_path / "ck")
+            assert in_order(run.values) == [(str(number), float(number))]
+        assert versions() <= 3
+        sink = keyed.collect_sink()
+        query = converted(payments, lambda: table[0]).start(
+            sink, checkpoint=tmp_path / "ck", trigger="100 milliseconds"
+        )
+        for number in range(4, 9):
+            table[0] = rates(EUR=number)
+            until(lambda: len(list(sink.batches)) > number - 4 or not query.is_active)  # noqa: B023 - asked at once
+        assert query.is_active
+        assert versions() <= 4
+        write_file(tmp_path / "in", 99, [("EUR", 99, 99)])
+        until(lambda: len(sink.values) == 1 or not query.is_active)
+        query.stop()
+        assert in_order(sink.values) == [("99", 8.0)]
+    assert all(path.with_name(path.stem[1:]).exists() for path in folder.glob(".*.parquet.crc"))
+    table[0] = rates(EUR=8)
+    before = versions()
+    assert not converted(payments, lambda: table[0]).run(checkpoint=tmp_path / "ck").values
+    assert versions() <= before
 
 
 def test_a_running_query_takes_a_changed_table(spark, tmp_path):
