@@ -12,6 +12,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog, StagingChangelog
+from keyed.errors import CheckpointError
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+#: Seconds that a query's first batch waits until Spark has returned the query to the program that starts it.
+_START = 60.0
 
 
 class Exports:
@@ -194,8 +197,13 @@ class Exports:
 
         Raises:
             ChangelogDiverged: A changelog is not this checkpoint's.
+            CheckpointError: The start of the query has failed, or takes too long.
         """
-        self._started.wait()
+        if not self._started.wait(_START):
+            raise CheckpointError(
+                f"the query on the checkpoint {self._checkpoint} has run a batch, and its start has not ended in "
+                f"{_START:g} s; start it again"
+            )
         assert self._query is not None
         report = self._report(batch)
         commits = operator_commits(report) if report is not None else {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ from keyed.stores.scratch import ScratchFolder
 _OLD_SECONDS = 7 * 86_400.0
 #: Logs that are kept of programs that have ended.
 _KEPT = 3
+#: Held while standard error is the log: of two threads, the second would keep the log as the program's own.
+_redirecting = threading.Lock()
 #: The folder of this program's log, if its JVM writes to one.
 _folder: ScratchFolder | None = None
 
@@ -31,6 +34,11 @@ _folder: ScratchFolder | None = None
 @contextmanager
 def to_file() -> Iterator[None]:
     """Let a JVM that starts meanwhile write to a log file."""
+    with _redirecting:
+        yield from _redirected()
+
+
+def _redirected() -> Iterator[None]:
     global _folder  # noqa: PLW0603 - a program has one JVM
     if _folder is None:
         _folder = ScratchFolder("spark")
@@ -85,3 +93,12 @@ def _sweep(parent: Path) -> None:
         if number >= _KEPT or changed < time.time() - _OLD_SECONDS:
             with suppress(OSError):
                 path.unlink()
+
+
+def _unlock() -> None:
+    """Make a lock for a forked process: a thread of the parent may have held the other."""
+    global _redirecting  # noqa: PLW0603 - see above
+    _redirecting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -1,12 +1,17 @@
 """The log of a query's positions in its changelogs."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import msgspec
 import pytest
 
 from keyed.codec.frames import frame
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CheckpointError
+from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog, SparkPosition, decode_position
+from keyed.runtimes.spark.query import exports
 from keyed.testing import MemoryChangelog
 
 TICK = '{"offset":1,"timestamp":1000}'
@@ -133,3 +138,13 @@ def test_offsets_that_spark_writes_in_another_way_are_refused(folder):
     folder.write("offsets/0", b'v2\n{}\n{"0":"x"}')
     with pytest.raises(CheckpointError, match=r"version 'v2'.*formatVersion"):
         folder.offsets(0)
+
+
+def test_a_batch_does_not_wait_for_ever_for_a_start_that_failed(folder, changelogs, monkeypatch):
+    monkeypatch.setattr(exports, "_START", 0.01)
+    session = SimpleNamespace(conf={})
+    export = exports.Exports(cast("Any", session), "checkpoint", folder, changelogs, ticks=True)
+    export.starting(Begin())
+    commit(folder, 0, offsets(0), TICK)
+    with pytest.raises(CheckpointError, match=r"its start has not ended in 0.01 s; start it again"):
+        export.before_batch(1)

@@ -94,3 +94,32 @@ def test_of_failed_programs_the_three_latest_logs_are_kept_for_a_week_and_those_
     with running("well", tmp_path):
         pass
     assert set(tmp_path.iterdir()) == set(left[-3:])
+
+
+#: A thread starts a JVM while another one does, and is done later.
+THREADS = """
+import os, threading
+from keyed.runtimes.spark.session.spark_log import to_file
+
+before = os.fstat(2)
+inside, left = threading.Event(), threading.Event()
+
+def second():
+    with to_file():
+        inside.set()
+        left.wait()
+
+thread = threading.Thread(target=second)
+with to_file():
+    thread.start()
+    inside.wait(0.1)
+left.set()
+thread.join()
+assert os.path.samestat(os.fstat(2), before)
+"""
+
+
+def test_threads_that_start_spark_at_one_moment_leave_standard_error_as_it_was(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", THREADS], env=environment, stderr=subprocess.PIPE, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
