@@ -191,7 +191,8 @@ class Beside:
             memory = threads = descriptors = 0
             for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
                 with suppress(psutil.Error):
-                    memory += each.memory_info().rss >> 20
+                    # What the process has for itself: libraries that several have are not counted for each.
+                    memory += each.memory_full_info().uss >> 20
                     threads += each.num_threads()
                     descriptors += each.num_fds()
             files = count(self._folder / ("served" if name == "server" else "standby"))

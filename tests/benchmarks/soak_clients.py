@@ -223,20 +223,21 @@ async def _within(seconds: float, waiting: Awaitable[_T]) -> _T:
 
 async def _events(reader: asyncio.StreamReader) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
     """Read server-sent events: id, event and data of each."""
-    name = kind = data = ""
-    while line := await _within(PATIENCE, reader.readline()):
-        text = line.decode().rstrip("\r\n")
-        # Chunk lengths and headers have none of these fields.
-        field, _, value = text.partition(": ")
-        if field == "id":
-            name = value
-        elif field == "event":
-            kind = value
-        elif field == "data":
-            data = value
-        elif not text and data:
-            yield name, kind, json.loads(data)
-            name = kind = data = ""
+    while (await _within(PATIENCE, reader.readline())).strip():
+        pass  # the headers
+    text = b""
+    async for chunk in _chunks(reader):
+        *events, text = (text + chunk).split(b"\n\n")
+        for event in events:
+            fields = dict(line.decode().partition(": ")[::2] for line in event.split(b"\n"))
+            if "data" in fields:
+                yield fields.get("id", ""), fields["event"], json.loads(fields["data"])
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Read a body in the chunks of HTTP/1.1, which may end in the middle of an event."""
+    while size := int(await _within(PATIENCE, reader.readline()) or b"0", 16):
+        yield (await _within(PATIENCE, reader.readexactly(size + 2)))[:-2]
 
 
 async def _main(host: str, port: int, table: str, keys: int, number: int) -> int:
