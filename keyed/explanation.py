@@ -82,10 +82,23 @@ def _details(last: Stage, stage: Stage, *, on_spark: bool) -> Iterator[tuple[str
         yield "changelog", "none, so state is in the checkpoint alone"
     else:
         yield "changelog", repr(stage.changelog)
-    tables = ", ".join(declared_states(function)) or "none declared"
+    tables = ", ".join(_tables(stage)) or "none declared"
     yield "tables", tables if stage.changelog is not None else f"{tables} (to be read with a changelog or tables=)"
     if stage.restore_from is not None:
         yield "restored from", repr(stage.restore_from.changelog)
+
+
+def _tables(stage: Stage) -> list[str]:
+    """Return the names of the tables of an operator, as far as they are known before it runs.
+
+    A library's operator that declares its state when it is opened has one table of its name.
+    """
+    declared = declared_states(stage.function).items()
+    if not declared and isinstance(stage.function, Explained):
+        return [stage.name]
+    # Inner states are shown under the operator's name, or not at all.
+    shown_as = {name: None if state.shown_as is None else state.shown_as["view"] for name, (_, state) in declared}
+    return [name if view is None else stage.name for name, view in shown_as.items() if view != ""]
 
 
 def _key_groups(last: Stage, stage: Stage, *, on_spark: bool) -> str:

@@ -12,7 +12,6 @@ import keyed
 from keyed import KeyedProcessFunction, OutputTag
 from keyed.chaining import lines
 from keyed.errors import CheckpointError, DefinitionError, OperatorChanged
-from keyed.functions import declared_states
 from keyed.windows import Count, TumblingEventTimeWindows
 from tests.support.explained import explained
 
@@ -112,7 +111,7 @@ minutes: chained to first
     key groups: 3
     store: memory
     changelog: none, so state is in the checkpoint alone
-    tables: {", ".join(declared_states(last.stage.function))} (to be read with a changelog or tables=)
+    tables: minutes (to be read with a changelog or tables=)
 """
     )
 
