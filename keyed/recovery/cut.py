@@ -1,4 +1,4 @@
-"""Which commit of a changelog is restored: the *cut*, one batch that all key groups of all operators have committed."""
+"""The *cut* of a restore: one batch that all key groups of all operators have committed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class Restoration:
-    """What one operator is restored from. Data only: it is sent to where the key groups run.
+    """The restore of one operator. Data only: it is sent to the workers.
 
     Attributes:
-        point: The restore point that was asked for.
+        point: The requested restore point.
         header: Identity of the changelog.
         markers: The marker of the cut in each old key group.
     """
@@ -39,12 +39,12 @@ class Restoration:
 
 @attrs.frozen
 class Cut:
-    """Where a restored query takes up.
+    """The point at which a restored query resumes.
 
     Attributes:
         sequence: Number of the commit after which the state is restored.
-        position: What the earlier query's runner kept of its sources after that batch; ``None`` if it kept nothing.
-        operators: What each operator is restored from, by name.
+        position: Position of the earlier query's sources after that batch; ``None`` if it kept none.
+        operators: The restore of each operator, by name.
     """
 
     sequence: int
@@ -53,12 +53,12 @@ class Cut:
 
     @property
     def is_past(self) -> bool:
-        """Whether a past state was asked for, and not the newest."""
+        """True if a past state was requested, not the newest."""
         return any(restoration.point.as_of is not None for restoration in self.operators.values())
 
 
 def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _T:
-    """Take what there is at the cut of a query; at a newer one if compaction, beside a running job, was faster.
+    """Read the state at the cut of a query; at a newer one if the compaction of a running job removed the cut.
 
     Args:
         points: The restore point of each operator that is restored, by name; there is one at least.
@@ -66,7 +66,7 @@ def with_cut(points: Mapping[str, RestorePoint], take: Callable[[Cut], _T]) -> _
 
     Raises:
         HistoryCompacted: The batch or time that ``as_of=`` names is older than what compaction left.
-        ChangelogError: As `cut_of` has it.
+        ChangelogError: As in `cut_of`.
     """
     for _ in range(_TRIES):
         try:
@@ -85,7 +85,7 @@ def cut_of(points: Mapping[str, RestorePoint]) -> Cut:
 
     Raises:
         ChangelogError: A changelog was not written, or the batch is not there yet.
-        HistoryCompacted: The batch or time is older than what compaction left.
+        HistoryCompacted: The batch or time was compacted away.
         OperatorChanged: A changelog is another operator's.
         CorruptionError: A position was kept before the batch, and not after it.
         DefinitionError: The operators are to be restored to different batches.
@@ -157,7 +157,7 @@ def newest_sequence(readers: Iterable[ChangelogReader], known: int = 0) -> int:
 
     Args:
         readers: Readers of all key groups.
-        known: A sequence that all of them have: where one ends with it, the others need not be asked.
+        known: A sequence that all of them have: if one ends with it, the others need not be read.
     """
     newest = []
     for reader in readers:
@@ -184,7 +184,7 @@ def _newest(changelog: Changelog, header: LogHeader) -> int:
 
 
 def _marker_at(reader: ChangelogReader, sequence: int) -> Commit:
-    """Return the marker of a commit that is there or was compacted away."""
+    """Return the marker of a commit that exists or was compacted away."""
     last = reader.last()
     if last is not None and last.sequence == sequence:
         return last

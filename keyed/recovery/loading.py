@@ -1,9 +1,9 @@
-"""Restore: key groups that have no state are given the state that a changelog holds, at any parallelism.
+"""Restore: loads the state of a changelog into key groups without state, at any parallelism.
 
 Each old group is read once, for all new groups that take entries of it. With p old groups and q new ones, a key of old
 group i can only be in a new group j with i ≡ j modulo gcd(p, q), because a group is the key's hash modulo the number of
-groups; so from 2 groups to 4, say, a new group reads one old one. Of broadcast states every old group has the same, and
-a new group takes it from the first one that it reads.
+groups; so from 2 groups to 4, for example, a new group reads one old one. Broadcast states are the same in every old
+group, and a new group takes them from the first one that it reads.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Loadable(Protocol):
         """Its index."""
 
     def loader(self, commit: int, states: dict[str, Any]) -> Loader:
-        """Return what loads it. See `KeyGroup.loader`."""
+        """Return its loader. See `KeyGroup.loader`."""
 
 
 def restore(
@@ -60,7 +60,7 @@ def restore(
     groups: Sequence[Loadable],
     on_progress: Callable[[RestoreProgress], object] = lambda _: None,
 ) -> None:
-    """Load key groups whose writes are committed as one, and write their meta records. See `load`."""
+    """Load key groups whose writes are committed together, and write their meta records. See `load`."""
     for loader in load(restoration, spec, groups, on_progress):
         loader.write_meta()
 
@@ -72,22 +72,22 @@ def load(
     on_progress: Callable[[RestoreProgress], object] = lambda _: None,
     written: Callable[[], object] = lambda: None,
 ) -> list[Loader]:
-    """Load the logs and local stores of key groups with the state that a changelog has at the cut.
+    """Load the logs and local stores of key groups with the state of a changelog at the cut.
 
     Args:
-        restoration: What the operator is restored from.
+        restoration: The operator's restore.
         spec: The operator.
-        groups: Key groups of it without state; those that are loaded at a time share the reading.
+        groups: Key groups of it without state; those that are loaded together share the reads.
         on_progress: Called after each old group and about every 100,000 records.
-        written: Called when rows were written that may be committed by themselves, as `Loader.write_log` has it.
+        written: Called when rows were written that may be committed separately, as in `Loader.write_log`.
 
     Returns:
-        What has loaded them, for the meta records to be written.
+        The loaders, for writing the meta records.
 
     Raises:
-        StateSchemaChanged: The function's states do not fit those of the changelog. Nothing has been read then.
+        StateSchemaChanged: The function's states do not fit those of the changelog. Raised before entries are read.
         HistoryCompacted: The changelog was compacted beyond the cut.
-        CorruptionError: The changelog is damaged, or the entries are not those whose hash its commits have.
+        CorruptionError: The changelog is damaged, or the entries do not match the hash of its commits.
     """
     markers, parallelism = restoration.markers, spec.parallelism
     stored = {name: state for marker in markers for name, state in marker.states.items()}
@@ -130,7 +130,7 @@ def load(
 
 @contextmanager
 def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
-    """Open the tables in the folder of the restore point, if they are of the changelog and reach the cut."""
+    """Open the tables in the folder of the restore point, if they belong to the changelog and reach the cut."""
     point, header = restoration.point, restoration.header
     if point.standby is None:
         yield None
@@ -147,7 +147,7 @@ def _standby(restoration: Restoration) -> Iterator[VersionReader | None]:
 
 
 def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] | None:
-    """Return the newest batch up to the cut that tables have, as the number of their commit and its own."""
+    """Return the newest batch up to the cut that tables have: the number of their commit, and that of the changelog."""
     extent, log_id = standby.extent, restoration.header.log_id
     if extent is None:
         return None
@@ -157,7 +157,7 @@ def _place(standby: VersionReader, restoration: Restoration) -> tuple[int, int] 
 
 
 def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | None) -> Iterator[tuple[int, Delta]]:
-    """Yield what makes up one old group at the cut, later ones winning, each with how many records were read for it."""
+    """Yield the deltas of one old group at the cut, later ones winning, each with its number of records."""
     reader = restoration.point.changelog.reader(marker.group)
     where = f"key group {marker.group} of a changelog"
     commits = reader.commits(0, marker.sequence)
@@ -177,7 +177,7 @@ def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | N
 
 
 def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Commit, Iterable[Block]]] | None:
-    """Yield the commits after one; ``None`` if they are not all there any more."""
+    """Yield the commits after one; ``None`` if some no longer exist."""
     if batch == until:
         return iter(())
     commits = reader.commits(batch, until)
@@ -189,7 +189,7 @@ def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Co
 
 
 class _Route:
-    """Brings what old groups had to the new groups that it belongs to."""
+    """Routes entries of old groups to their new groups."""
 
     def __init__(self, loaders: Mapping[int, Loader], old_parallelism: int, spec: OperatorSpec) -> None:
         self._loaders = loaders
@@ -203,7 +203,7 @@ class _Route:
         self._first: tuple[int, ...] = ()
 
     def add(self, old: int, delta: Delta) -> None:
-        """Add what an old group had."""
+        """Add the entries of an old group."""
         if self._whole:
             self._loaders[old % self._parallelism].add(delta)
             return
@@ -239,11 +239,11 @@ def _check(
     *,
     hashes: bool,
 ) -> None:
-    """Check that the new groups together have what the old ones had, and each of them what broadcast states have.
+    """Check that the new groups together have the entries of the old ones, and each of them all broadcast states.
 
     Raises:
         CorruptionError: They do not.
-        KeysChanged: They do not, because an earlier version took one key for several.
+        KeysChanged: They do not, because an earlier version stored one key under several encodings.
     """
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
     # As many copies of the entries of broadcast states were there before as there were groups.

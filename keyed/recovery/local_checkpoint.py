@@ -1,4 +1,4 @@
-"""What is done with a checkpoint of the local runtime that no query is running on: flush, restore into a new one, look.
+"""Operations on a checkpoint of the local runtime without a running query: flush, restore into a new one, inspect.
 
 The folder is locked while it is open, so a running query is never disturbed.
 """
@@ -36,7 +36,7 @@ class Checkpoint:
     @classmethod
     @contextmanager
     def open(cls, path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
-        """Open a checkpoint that is there.
+        """Open an existing checkpoint.
 
         Raises:
             CheckpointError: There is none, or a run is using it.
@@ -71,7 +71,7 @@ class Checkpoint:
 
 
 def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:
-    """Return the state of a key group as its log has it, in memory.
+    """Return the state of a key group from its log, in memory.
 
     Raises:
         CorruptionError: The log is damaged.
@@ -82,10 +82,10 @@ def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:
 
 
 def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, where: str) -> None:
-    """Check that a key group's changelog is that of its checkpoint, before anything is written to it.
+    """Check that a key group's changelog belongs to its checkpoint, before anything is written to it.
 
     Raises:
-        ChangelogDiverged: It is another one's.
+        ChangelogDiverged: It belongs to another one.
     """
     last = group.last()
     # One that has the last commit already, or of a running query the next one, is looked at when it is written.
@@ -94,7 +94,7 @@ def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, w
 
 
 def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:
-    """Export what a checkpoint of the local runtime has committed and changelogs lack.
+    """Export the committed batches of a checkpoint of the local runtime that changelogs lack.
 
     Args:
         checkpoint: Folder of the checkpoint.

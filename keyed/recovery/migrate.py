@@ -1,4 +1,4 @@
-"""Declared migrations (`keyed.StateMigration`) carried out: on the descriptions of states, and on their entries."""
+"""Execution of declared migrations (`keyed.StateMigration`), on the descriptions of states and on their entries."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from keyed.restoring import StateMigration
 
 
 class Migration:
-    """A migration of states that a changelog holds.
+    """A migration of the states of a changelog.
 
     Args:
-        migrate: What was declared.
+        migrate: The declaration.
         stored: Descriptions of the stored states with their ids, by name.
 
     Attributes:
@@ -53,11 +53,11 @@ class Migration:
 
     @property
     def changes_entries(self) -> bool:
-        """Whether entries are others afterwards."""
+        """True if the migration changes entries."""
         return bool(self._converters)
 
     def apply(self, delta: Delta) -> Delta:
-        """Return the same afterwards."""
+        """Return the migrated form."""
         if not self._converters:
             return delta
         result: list[Change] = []

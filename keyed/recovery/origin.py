@@ -1,8 +1,8 @@
-"""Which changelog the job of a changelog was restored from: what lets those who follow it go on where they are.
+"""The origin of a changelog: the one from which its job was restored, so that followers can continue.
 
 A changelog keeps, under the name ``origin``, the JSON array ``[log id, sequence]``: after batch ``sequence`` of that
-changelog the course goes on in this one. Under the name ``ancestors`` it keeps the JSON array of the log ids of that
-changelog, of the one that its job was restored from, and so on, the newest first.
+changelog the history continues in this one. Under the name ``ancestors`` it keeps the JSON array of the log ids of that
+changelog, of its own origin, and so on, the newest first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GENERATIONS = 1_000
 
 
 def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
-    """Keep what a job is restored from in its new changelog; one that has commits is left as it is."""
+    """Store the origin of a restored job in its new changelog, unless that has commits already."""
     header = header_of(changelog)
     if any(changelog.reader(group).last() is not None for group in range(header.parallelism)):
         return
@@ -32,10 +32,10 @@ def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
 
 
 def origin_of(changelog: Changelog) -> tuple[str, int] | None:
-    """Return the changelog that the job was restored from and its last batch that counts; ``None`` if it was not.
+    """Return the changelog from which the job was restored and its last valid batch; ``None`` if it was not restored.
 
     Raises:
-        CorruptionError: What is kept of it is damaged.
+        CorruptionError: The record is damaged.
     """
     for name, data in changelog.kept():
         if name == _NAME:
@@ -48,12 +48,12 @@ def origin_of(changelog: Changelog) -> tuple[str, int] | None:
 
 
 def ancestors_of(changelog: Changelog) -> list[str]:
-    """Return the log ids of the changelogs that the job was restored from, one after the other, the newest first.
+    """Return the log ids of the changelogs from which the job was restored in turn, the newest first.
 
-    Of a changelog of an earlier version there is the newest one alone.
+    A changelog of an earlier version has only the newest one.
 
     Raises:
-        CorruptionError: What is kept of them is damaged.
+        CorruptionError: The record is damaged.
     """
     for name, data in changelog.kept():
         if name == _ANCESTORS:

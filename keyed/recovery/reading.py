@@ -1,4 +1,4 @@
-"""`read_changelog`: what a job committed, as typed values, for other programs (change data capture)."""
+"""`read_changelog`: the committed changes of a job as typed values, for other programs (change data capture)."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _SUBS: dict[str, Callable[[bytes], Any]] = {
 
 @attrs.frozen
 class StateChange:
-    """One entry of a state as a commit left it.
+    """One changed entry of a state.
 
     Attributes:
-        commit: The marker of the commit: its `batch`, its key group, its clocks. If it is a `snapshot`
-            the change is no change, but a part of the group's whole state, beside which there is nothing.
+        commit: The marker of the commit: its `batch`, its key group, its clocks. For a `snapshot` it is not a change,
+        but a part of the group's complete state.
         state: Name of the state.
-        key: The key, as it was given to ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
+        key: The key of ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
-        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
-            version, the other key columns of a table as a tuple; ``None`` where there is but one.
-        value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` if it is
-            gone, and of a version that is a deletion.
-        removed: Whether it is gone: a map may hold ``None``.
-        expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
+        entry: The entry within the state: the map key of a map, (batch, index) of a list element, the timestamp of a
+        version, the other key columns of a table as a tuple; ``None`` if there is only one.
+        value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` for a removed
+        entry, and for a version that is a deletion.
+        removed: True if the entry was removed, because a map may hold ``None``.
+        expires: With a time to live, its end, in milliseconds of the state's clock.
     """
 
     commit: Commit
@@ -77,23 +77,22 @@ def read_changelog(
     value_type: Any = None,
     map_key_type: Any = None,
 ) -> Iterator[StateChange]:
-    """Read what was committed, batch after batch, as far as all key groups have committed it.
+    """Read the committed changes, batch by batch, up to the newest batch that all key groups have.
 
-    It ends with what there is, behind a whole batch. To go on later, give ``from_`` the number after that of the last
-    change's batch.
+    It ends after a complete batch. To continue later, give ``from_`` the number after that of the last change's batch.
 
     Args:
         changelog: The changelog.
-        state: Name of the one state to read; all by default. Timers are left out.
+        state: Name of the one state to read; all by default. Timers are omitted.
         from_: Id of the batch to begin with. By default the beginning: a snapshot, if there is one.
         until: Id of the batch to end with.
         value_type: Type of the state's values, elements, map values or accumulators. By default plain values have their
-            types, and in place of a class comes a `msgspec.Struct` with its fields.
+        types, and a class is replaced by a `msgspec.Struct` with its fields.
         map_key_type: Type of the keys of a map state.
 
     Raises:
         ChangelogError: There is no such changelog or state.
-        HistoryCompacted: ``from_`` or ``until`` is older than what compaction left.
+        HistoryCompacted: ``from_`` or ``until`` was compacted away.
         StateSchemaChanged: A type does not fit what is stored.
         CorruptionError: The changelog is damaged.
     """
@@ -157,7 +156,7 @@ class _State:
 
 
 class _Decoders:
-    """Decodes the entries of the states that are asked for, as the commits describe them."""
+    """Decodes the entries of the requested states, by the descriptions in the commits."""
 
     def __init__(self, only: str | None, value_type: Any, map_key_type: Any) -> None:
         self._only = only
@@ -166,7 +165,7 @@ class _Decoders:
         self._states: dict[int, _State] = {}
 
     def use(self, commit: Commit) -> None:
-        """Take in how a commit describes the states."""
+        """Use a commit's descriptions of the states."""
         described = commit.states
         if described == self._described:
             return
@@ -179,9 +178,9 @@ class _Decoders:
                 self._states[int(state["id"])] = _State(name, state["schema"], *self._types)
 
     def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
-        """Return a changed entry; ``None`` if it is a timer, or of another state than is asked for.
+        """Return a changed entry; ``None`` if it is a timer, or of a state that was not requested.
 
-        Of broadcast states, of which every key group has the same, those of the first one are given.
+        Entries of broadcast states, which every key group has, are returned for the first one only.
         """
         number = state_id_of(prefix)
         state = None if number is None else self._states.get(number)

@@ -1,8 +1,8 @@
-"""Verify: the state is rebuilt from a changelog or a checkpoint and compared with the hash in its commits.
+"""Verification: the state is rebuilt from a changelog or a checkpoint and compared with the hash in its commits.
 
-A changelog is checked commit by commit, as far back as it goes, so the first commit that does not give the hash in its
-marker is named. A checkpoint is checked as it stands; where a changelog has the same commit the two are compared entry
-by entry, and the first one that differs is named.
+A changelog is checked commit by commit, as far back as it goes, and the first commit that does not match the hash in
+its marker is named. A checkpoint is checked at its last commit; if a changelog has the same commit, the two are
+compared entry by entry, and the first difference is named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyed.stores import MemoryStore
 
 @attrs.frozen
 class Verified:
-    """What was found of one key group.
+    """Result of the check of one key group.
 
     Attributes:
         operator: Name of the operator.
@@ -35,8 +35,8 @@ class Verified:
         first: Id of the first batch that was checked; −1 if there was none.
         last: Id of the last one.
         entries: Live entries after it.
-        problem: The first thing that is wrong; empty if nothing is.
-        note: What could not be checked; empty if all was.
+        problem: The first problem; empty without one.
+        note: Parts that could not be checked; empty if all were.
     """
 
     operator: str
@@ -49,9 +49,9 @@ class Verified:
 
 
 def verify_changelog(changelog: Changelog) -> list[Verified]:
-    """Check every commit of a changelog, and name the first in each key group that is wrong; and the positions.
+    """Check every commit and the positions of a changelog, and name the first wrong one in each key group.
 
-    Memory is needed for the state of one key group.
+    Needs memory for the state of one key group.
 
     Raises:
         ChangelogError: It was never written, or cannot be read.
@@ -101,10 +101,10 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
 
 
 def _with_positions(found: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
-    """Add what the positions say, those from before the commits were read and those from after it.
+    """Add the check of the positions, read before the commits and after them.
 
     The position after a batch is logged before the batch is exported, and the next one when all groups have it. A
-    restored query logs where it begins besides, and exports its first batch as a snapshot.
+    restored query also logs its start, and exports its first batch as a snapshot.
     """
     cut = min(group.last for group in found)
     result = []
@@ -121,7 +121,7 @@ def _with_positions(found: list[Verified], before: list[int], kept: set[int]) ->
 
 
 class Replay:
-    """A key group's log played from its beginning in memory, with the hash of what is live after each commit.
+    """A key group's log replayed from its beginning in memory, with the hash of the live entries after each commit.
 
     Attributes:
         store: The entries and tables.
@@ -173,7 +173,7 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
 
 
 def _compared(found: LiveHash, entries: int, hash_: str) -> str:
-    """Say what is wrong with a state, by what its marker says; empty if nothing is."""
+    """Return the difference between a state and its marker; empty without one."""
     if found.live != entries:
         return f"there are {found.live} live entries, its marker says {entries}"
     if hash_ and hash_text(found.value) != hash_:

@@ -1,7 +1,7 @@
-"""What users test their functions with.
+"""Test kit for keyed functions: harness, properties, simulator, replay and conformance suites.
 
-The harness, with hand-driven clocks, needs neither pytest nor Hypothesis. Properties and strategies need the extra
-``keyed[testing]``, and are loaded when they are first used, as is the simulator.
+The harness, whose clocks only the test moves, needs neither pytest nor Hypothesis. Properties and strategies need the
+extra ``keyed[testing]``. They and the simulator are imported when they are first used.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""Chance at its extremes: what `random` and NumPy draw next is low, high, or drawn with another seed.
+"""Random numbers at their extremes: the next draws of `random` and NumPy are low, high, or from another seed.
 
-Hypothesis seeds both alike before each example, so two runs of an example would draw the same; and what is drawn with
-a small probability, as by ``random.random() < 0.001``, would hardly ever be seen. The first numbers are made the
-lowest, or the highest, that there are; those after them follow a seed, for functions that draw until one fits.
+Hypothesis seeds both equally before each example, so two runs of an example would draw the same numbers, and an event
+of small probability, such as ``random.random() < 0.001``, would hardly ever occur. The first numbers are set to the
+lowest, or the highest, possible; later ones follow a seed, for functions that draw until a number fits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HIGHEST = _undone(0xFFFFFFFF)
 
 
 def draw_next(luck: Luck, seed: int) -> None:
-    """Set what `random`, and NumPy if it is loaded, draw next."""
+    """Set the next draws of `random`, and of NumPy if it is imported."""
     words = list(random.Random(seed).getstate()[1][:-1])  # noqa: S311 - chance of tests
     if luck != "seeded":
         words[:_EXTREME_WORDS] = [0 if luck == "low" else _HIGHEST] * _EXTREME_WORDS

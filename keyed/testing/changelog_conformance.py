@@ -1,7 +1,7 @@
 """Tests that every changelog passes, for the changelogs of `keyed` and for those of third parties.
 
 Subclass `ChangelogConformance`, give it a factory, and let a test runner collect it, as with
-`keyed.testing.store_conformance`. `SampleGroup` makes a key group's commits as the engine does.
+`keyed.testing.store_conformance`. `SampleGroup` makes a key group's commits like the engine.
 """
 
 # A test's name states its claim; chance here is for tests.
@@ -47,9 +47,9 @@ class SampleGroup:
     """Makes the commits of one key group: random changes of a value, a map and timers.
 
     Args:
-        number: What chooses.
+        number: The seed.
         group: Index of the key group.
-        keys: How many keys there are.
+        keys: Number of keys.
         source_log: Identity of the group's own log.
     """
 
@@ -127,7 +127,7 @@ class SampleGroup:
 
 
 def state_of(reader: ChangelogReader, until: int | None = None) -> State:
-    """Return the entries that a key group's log gives, after a sequence or the newest."""
+    """Return the entries of a key group's log, after a sequence or the newest."""
     state: State = {}
     for commit, blocks in reader.commits(0, until):
         if commit.snapshot:
@@ -146,7 +146,7 @@ def _apply(state: State, blocks: Blocks) -> None:
 
 
 def _refused(call: Callable[[], object], kind: type[KeyedError], *words: str) -> None:
-    """Check that a call raises an error that has some words in it."""
+    """Check that a call raises an error whose message contains some words."""
     said = None
     try:
         call()
@@ -158,7 +158,7 @@ def _refused(call: Callable[[], object], kind: type[KeyedError], *words: str) ->
 
 
 class ChangelogConformance:
-    """What every changelog does."""
+    """Contract of every changelog. Subclass it and override `make_changelog`."""
 
     def make_changelog(self, path: Path) -> Changelog:
         """Return a changelog that does not exist yet.
@@ -388,7 +388,7 @@ def _whole(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]
 
 
 class StagingChangelogConformance(ChangelogConformance):
-    """What every changelog does that has a batch as soon as the job has committed it."""
+    """Contract of a changelog that stages batches before their commit."""
 
     def test_what_is_staged_is_seen_by_nobody_until_it_is_published(self, tmp_path: Path) -> None:
         changelog, writer, sample = self._staging(tmp_path)

@@ -1,4 +1,4 @@
-"""What the command line of pytest has chosen for the test kit, as `keyed.pytest_plugin` leaves it."""
+"""Options of the test kit from the command line of pytest, set by `keyed.pytest_plugin`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import os
 
 
 def number(name: str) -> int | None:
-    """Return ``KEYED_SEED`` or ``KEYED_SIMULATIONS``, ``None`` if nothing was chosen."""
+    """Return ``KEYED_SEED`` or ``KEYED_SIMULATIONS``, ``None`` if it is not set."""
     value = os.environ.get(name)
     return int(value) if value else None

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, chosen by its seed, and the disk of which any call fails."""
+"""Faults of a simulation, chosen by its seed, and a disk of which any call may fail."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
 class Died(Exception):
-    """A worker died in the middle."""
+    """A worker died during its work."""
 
 
 class Faults:
-    """Decides what goes wrong, and writes it down.
+    """Decides which faults occur, and records them.
 
     Args:
-        random: What decides.
-        script: Where it is written.
+        random: Source of randomness.
+        script: The record.
 
     Attributes:
-        resting: Whether nothing goes wrong for now.
-        late: What has not arrived yet.
+        resting: No fault occurs at the moment.
+        late: Writes that have not arrived yet.
     """
 
     def __init__(self, random: Random, script: list[str]) -> None:
@@ -41,7 +41,7 @@ class Faults:
         self.late: list[Callable[[], object]] = []
 
     def strikes(self, what: str, chance: float) -> bool:
-        """Tell whether something goes wrong now."""
+        """Return whether a fault occurs now."""
         if self.resting or self.random.random() >= chance:
             return False
         self.script.append(f"    {what}")
@@ -51,12 +51,12 @@ class Faults:
 class FaultyDisk:
     """The calls to the file system under a folder: any of them fails, writes are torn, and links come late.
 
-    When the power fails, what was not synced is lost: the end of a file's data, and names in folders.
+    A power failure loses unsynced data: the end of a file's data, and names in folders.
 
     Args:
         root: The folder.
-        faults: What decides.
-        power_fails: Called when the power fails; what calls the disk ends then.
+        faults: Decides about faults.
+        power_fails: Called when the power fails; the caller of the disk ends then.
     """
 
     def __init__(self, root: Path, faults: Faults, power_fails: Callable[[], object]) -> None:
@@ -72,7 +72,7 @@ class FaultyDisk:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let it take the place of the real disk."""
+        """Replace the real disk."""
         with ExitStack() as stack:
             for name in _CALLS:
                 stack.enter_context(patch.object(os, name, partial(self._called, name, getattr(os, name))))
@@ -108,7 +108,7 @@ class FaultyDisk:
             self._lose()
 
     def _lose(self) -> None:
-        """Lose what is not synced, and die."""
+        """Lose unsynced data, and die."""
         random, self._faults.resting = self._faults.random, True
         for name in sorted(self._names):
             if random.random() < 0.5:

@@ -65,7 +65,7 @@ Key = Callable[[Any], Any] | str | Sequence[str] | None
 
 
 class FunctionOptions(TypedDict, total=False):
-    """What a function is run with, as `KeyedTestHarness` has it: keywords that all ways to test it share."""
+    """Keywords that the harness, the properties, the simulator and replay share, as in `KeyedTestHarness`."""
 
     key: Key
     key2: Key
@@ -94,9 +94,8 @@ class Record(NamedTuple):
     """An output, or a row of the input, with its timestamp.
 
     Attributes:
-        value: What the function emitted, or is given.
-        timestamp: Of an output that of the element or of the event timer, or the one that was given; ``None``
-            otherwise.
+        value: The emitted value, or the input.
+        timestamp: For an output, that of the element or of the event timer, or that of ``ctx.collect``; else ``None``.
     """
 
     value: Any
@@ -104,7 +103,7 @@ class Record(NamedTuple):
 
     @property
     def input(self) -> int:
-        """Which side of connected streams a row comes from: 1, and 2 of a `SecondRecord`."""
+        """The side of connected streams of the row: 1, and 2 for a `SecondRecord`."""
         return 1
 
 
@@ -118,15 +117,15 @@ class SecondRecord(Record):
 
     @property
     def input(self) -> int:
-        """Which side the row comes from: 2."""
+        """The side of the row: 2."""
         return 2
 
 
 class KeyedTestHarness(Shown):
-    """Runs a function over elements that a test gives it, one commit per call.
+    """Runs a function over elements from a test, one commit per call.
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
-    move them, unless ``watermark`` says how the watermark follows the elements.
+    move them, unless ``watermark`` sets a strategy by which the watermark follows the elements.
 
     Args:
         function: The function under test.
@@ -135,15 +134,15 @@ class KeyedTestHarness(Shown):
         key2: The same for elements of the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
         store: Local store: ``"memory"`` or ``"rocksdb"``.
         parallelism: Number of key groups.
-        changelog: Where each call's changes go when it has committed them.
+        changelog: A changelog that gets each call's committed changes.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
-        initial_state: Tables of state from elsewhere that it starts with, as `keyed.KeyedStream.process` takes them.
+        initial_state: Tables of initial state, as in `keyed.KeyedStream.process`.
         watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); over two
             sides each follows its own, and that of the function is the least of both.
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
-        ingestion_time: Whether each element has the processing time of its batch as its timestamp, and the watermark
-            follows the processing time, as with `keyed.INGESTION_TIME`.
+        ingestion_time: Each element has the processing time of its batch as its timestamp, and the watermark follows
+        the processing time, as with `keyed.INGESTION_TIME`.
         global_tables: Global tables that the function reads: they are read at once, and again by `reload_tables`.
 
     Raises:
@@ -249,7 +248,7 @@ class KeyedTestHarness(Shown):
 
         Raises:
             TimestampError: The timestamp is not an int in the range of int64.
-            KeyedError: The key cannot be one, or the call failed. Nothing is committed then.
+            KeyedError: The key is invalid, or the call failed. Nothing is committed then.
         """
         self._process(value, timestamp, "process", (KeyedProcessFunction, KeyedBroadcastProcessFunction))
 
@@ -289,7 +288,7 @@ class KeyedTestHarness(Shown):
             self._run([(element, timestamp, side)])
 
     def reload_tables(self) -> None:
-        """Read the global tables again: the function sees them as they are now, whole. One commit.
+        """Read the global tables again, with one commit: the function sees the current versions.
 
         Raises:
             SourceError: One cannot be read.
@@ -319,11 +318,11 @@ class KeyedTestHarness(Shown):
 
         Args:
             table: The rows. If the function defines ``combine``, they go through it.
-            timestamps: Column with the event time, a timestamp or milliseconds; rows are handed over in its order,
-                unless that of the harness is another.
+            timestamps: Column with the event time, a timestamp or milliseconds; rows are processed in its order, unless
+            ``order`` of the harness differs.
 
         Raises:
-            DefinitionError: The function is not vectorized, or the rows are no table or lack a column.
+            DefinitionError: The function is not vectorized, or the rows are not a table or lack a column.
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
@@ -351,7 +350,7 @@ class KeyedTestHarness(Shown):
             timestamps2: Column of the second side with the event time; by default that of the first.
 
         Raises:
-            DefinitionError: The function is another one, or the rows are no table or lack a column.
+            DefinitionError: The function is of another kind, or the rows are not a table or lack a column.
             NullKeyError: A key is null.
             KeyedError: The call failed. Nothing is committed then.
         """
@@ -445,13 +444,13 @@ class KeyedTestHarness(Shown):
         return self._records(None)
 
     def take_table(self, tag: OutputTag | str | None = None) -> pa.Table:
-        """Return what a vectorized function emitted since outputs were last taken; a table without columns if nothing.
+        """Return a vectorized function's outputs since the last call; a table without columns if there are none.
 
         Args:
             tag: A side output; the main output by default.
 
         Raises:
-            DefinitionError: As `take_side_output` does.
+            DefinitionError: As in `take_side_output`.
         """
         import pyarrow as pa
 
@@ -463,13 +462,13 @@ class KeyedTestHarness(Shown):
         """Return the side output ``tag`` since the last call.
 
         Raises:
-            DefinitionError: A name that no output went to, while some went to others; an `OutputTag` may be empty.
+            DefinitionError: An unknown name, while other side outputs have rows; an `OutputTag` may be empty.
         """
         return self._records(self._side(tag))
 
     @property
     def side_outputs(self) -> list[str]:
-        """The names of the side outputs to which something went."""
+        """The names of the side outputs with rows."""
         return sorted(self._side_outputs)
 
     def pending_timers(self, key: Any = None) -> list[Timer]:
@@ -485,10 +484,11 @@ class KeyedTestHarness(Shown):
         return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
 
     def state(self, name: str, namespace: Any = None) -> dict[Any, Any]:
-        """Return what is committed of a state, by key, in order of keys.
+        """Return the committed entries of a state by key, in order of keys.
 
-        A value or accumulator is there as ``value()`` or ``get()`` has it, a list as a list, a map as a dictionary in
-        key order, a versioned state as one by timestamp, a table as a list of its rows. A key without any is left out.
+        A value or accumulator is the result of ``value()`` or ``get()``, a list is a list, a map is a dictionary in key
+        order, a versioned state is a dictionary by timestamp, and a table is a list of its rows. Keys without entries
+        are omitted.
 
         Args:
             name: Name of the state.
@@ -509,7 +509,7 @@ class KeyedTestHarness(Shown):
         return {key: found[key] for key in sorted(found, key=encode_key)}
 
     def namespaces(self, name: str) -> list[Any]:
-        """Return the namespaces beside keys, of a window say, in which a state has something, in order.
+        """Return the namespaces in which a state has entries, for example windows, in order.
 
         Raises:
             DefinitionError: The function has no such state.
@@ -528,10 +528,10 @@ class KeyedTestHarness(Shown):
         return sorted(str(state.name) for state in self._spec.broadcast)
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """Return what is committed of a broadcast state, in order of its keys.
+        """Return the committed entries of a broadcast state, in order of its keys.
 
         Raises:
-            DefinitionError: There is no such state, or key groups have different ones.
+            DefinitionError: There is no such state, or its copies differ between key groups.
         """
         copies: list[dict[Any, Any]] = []
         for group in self._groups:
@@ -551,7 +551,7 @@ class KeyedTestHarness(Shown):
 
     @property
     def state_names(self) -> list[str]:
-        """The names of the states, those that ``open`` obtains included as soon as an element has come."""
+        """The names of the states, including those that ``open`` obtains once an element has come."""
         described = [group.committed()[0] for group in self._groups]
         return sorted({*self._declared(), *(name for meta in described if meta for name in meta.states)})
 
@@ -596,13 +596,13 @@ class KeyedTestHarness(Shown):
     # Snapshots and crashes --------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Return what is committed: state, timers and clocks, as bytes."""
+        """Return the committed state, timers and clocks as bytes."""
         return self._commits.snapshot()
 
     @classmethod
     @_shows
     def restore(cls, function: Function, snapshot: bytes, **options: Unpack[HarnessOptions]) -> Self:
-        """Make a harness that goes on from a snapshot, also at another parallelism.
+        """Create a harness that continues from a snapshot, also at another parallelism.
 
         Raises:
             CorruptionError: The snapshot is damaged.
@@ -626,7 +626,7 @@ class KeyedTestHarness(Shown):
         keys: Iterable[Any] | None = None,
         **options: Unpack[HarnessOptions],
     ) -> Self:
-        """Make a harness with the real state of a job: of what went wrong in production comes a unit test.
+        """Create a harness with the real state of a job, to turn a failure in production into a unit test.
 
         States, timers and clocks are those after a batch. The changelog is only read.
 
@@ -634,13 +634,13 @@ class KeyedTestHarness(Shown):
             changelog: The job's changelog.
             function: The job's function, or a changed one.
             as_of: Id of the batch, or a time; the newest batch by default.
-            keys: The keys whose state and timers are taken, as they were given to ``key_by``; all by default.
+            keys: The keys whose state and timers are loaded, as in ``key_by``; all by default.
             options: As in the constructor.
 
         Raises:
             ChangelogError: There is no such batch.
-            DefinitionError: The changelog has nothing of any of the keys.
-            HistoryCompacted: It is older than what compaction left.
+            DefinitionError: The changelog has no entries of the keys.
+            HistoryCompacted: The batch was compacted away.
             StateSchemaChanged: The function's states do not fit the changelog's.
         """
         if isinstance(keys, str | bytes):
@@ -657,8 +657,8 @@ class KeyedTestHarness(Shown):
         """Drop all that is not committed and the local stores, and recover from the log.
 
         Args:
-            function: What goes on: the function as it was before it ran, as a new process would have it, or a changed
-                one. By default the same object.
+            function: The function afterwards: a fresh copy, as in a new process, or a changed one. By default the same
+            object.
 
         Raises:
             StateSchemaChanged: At the next call, if the function's states do not fit what is committed.
@@ -671,14 +671,14 @@ class KeyedTestHarness(Shown):
         self._start()
 
     def rescale(self, parallelism: int, function: Function | None = None) -> None:
-        """Go on with another number of key groups, from what is committed.
+        """Continue with another number of key groups, from the committed state.
 
         Args:
             parallelism: Number of key groups.
-            function: What goes on, as in `crash_and_recover`.
+            function: The function afterwards, as in `crash_and_recover`.
 
         Raises:
-            DefinitionError: There is a changelog, which is of one number of key groups.
+            DefinitionError: There is a changelog, which has a fixed number of key groups.
             StateSchemaChanged: The function's states do not fit what is committed.
         """
         if self._spec.changelog is not None:
@@ -752,7 +752,7 @@ class KeyedTestHarness(Shown):
         )
 
     def _ran(self, batches: list[Batch]) -> list[BatchResult]:
-        """Run a micro-batch over the groups and commit it; nothing of it stays if a group fails."""
+        """Run a micro-batch over the groups and commit it; commit nothing if a group fails."""
         results = []
         try:
             for group, batch in zip(self._groups, batches, strict=True):
@@ -764,7 +764,7 @@ class KeyedTestHarness(Shown):
         return results
 
     def _commit(self, batches: list[Batch]) -> None:
-        """Run a micro-batch, commit it and take what it emitted."""
+        """Run a micro-batch, commit it and keep its outputs."""
         results = self._ran(batches)
         if self._spec.delay_ms is not None:
             self._watermark = min(result.watermark for result in results)
@@ -775,21 +775,21 @@ class KeyedTestHarness(Shown):
                 self._take(tag, emitted)
 
     def _take(self, tag: str | None, emitted: Emitted | EmittedTables) -> None:
-        """Keep what was emitted to an output."""
+        """Keep the values emitted to an output."""
         if isinstance(emitted, EmittedTables):
             self._tables.setdefault(tag, EmittedTables()).extend(emitted)
             return
         self._output.setdefault(tag, []).extend(map(Record, emitted.values, emitted.timestamps()))
 
     def _records(self, tag: str | None) -> list[Record]:
-        """Return what was emitted to an output, taken out."""
+        """Return and remove the values emitted to an output."""
         found = self._waiting(tag)
         self._output.pop(tag, None)
         self._tables.pop(tag, None)
         return found
 
     def _waiting(self, tag: str | None) -> list[Record]:
-        """Return what was emitted to an output."""
+        """Return the values emitted to an output."""
         emitted = self._tables.get(tag, EmittedTables())
         return self._output.get(tag, []) + list(map(Record, emitted.values, emitted.timestamps()))
 
@@ -797,7 +797,7 @@ class KeyedTestHarness(Shown):
         """Return the name of a side output.
 
         Raises:
-            DefinitionError: A name that no output went to, while some went to others; an `OutputTag` may be empty.
+            DefinitionError: An unknown name, while other side outputs have rows; an `OutputTag` may be empty.
         """
         name = tag.name if isinstance(tag, OutputTag) else tag
         if tag == name and self._side_outputs and name not in self._side_outputs:
@@ -840,7 +840,7 @@ class KeyedTestHarness(Shown):
             self._folder = None
 
     def _restore_from(self, changelog: Changelog | RestorePoint) -> None:
-        """Take over the state that a changelog holds."""
+        """Load the state of a changelog."""
         point = changelog if isinstance(changelog, RestorePoint) else RestorePoint(changelog)
         operator = header_of(point.changelog).operator
         restoration = cut_of({operator: point}).operators[operator]
@@ -852,7 +852,7 @@ class KeyedTestHarness(Shown):
         self._finish()
 
     def _keep_only(self, keys: set[bytes]) -> None:
-        """Begin anew with what is committed of some keys."""
+        """Restart with the committed state of some keys only."""
         metas, kept = [], []
         for group in self._groups:
             meta, store = group.committed()
@@ -873,7 +873,7 @@ class KeyedTestHarness(Shown):
         self._finish()
 
     def _finish(self) -> None:
-        """Commit what the groups did, and give it to the changelog."""
+        """Commit the groups' changes, and export them to the changelog."""
         self._commits.write(_PARALLELISM, b"%d" % self._spec.parallelism)
         self._commits.commit()
         for group in self._groups:
@@ -886,7 +886,7 @@ def _has_sides(function: Function) -> bool:
 
 
 def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> None:
-    """Give a changelog the state of another harness, if that has committed any."""
+    """Export the state of another harness to a changelog, if it has committed any."""
     commits = MemoryCommitStore()
     commits.restore(snapshot)
     parallelism = int(commits.read(_PARALLELISM) or b"0")
@@ -900,7 +900,7 @@ def _export(snapshot: bytes, function: Function, changelog: MemoryChangelog) -> 
 
 
 def _key_columns(function: Function, key: Any) -> tuple[str, ...]:
-    """Return the key columns; none where the key is a function of the element.
+    """Return the key columns; empty if the key is a function of the element.
 
     Raises:
         DefinitionError: A vectorized function needs names.
@@ -915,7 +915,7 @@ def _itself(table: pa.Table) -> pa.Table:
 
 
 def key_by(function: Function, key: Key) -> Callable[[Any], Any]:
-    """Return a function that gives the key of an element, as `KeyedTestHarness` has it for ``key``."""
+    """Return a function from an element to its key, for ``key`` of a `KeyedTestHarness`."""
     return key if callable(key) else key_getter(_key_columns(function, key)) if key else (lambda value: value)
 
 

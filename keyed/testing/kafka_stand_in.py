@@ -1,7 +1,7 @@
-"""A Kafka broker in the process, for simulations: topics, transactions and fencing, as the client of keyed meets them.
+"""An in-process Kafka broker for simulations: topics, transactions and fencing, as far as keyed's client uses them.
 
-It stands in at the lowest seam, where `keyed.changelog.kafka.client.Cluster` makes clients of ``confluent_kafka``:
-everything above is the real code. Nothing is compacted and nothing moves by itself, so a seed repeats all of it.
+It replaces the lowest layer, where `keyed.changelog.kafka.client.Cluster` creates clients of ``confluent_kafka``:
+everything above is the real code. There is no compaction and no background work, so a seed repeats a run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Stored:
 
     Attributes:
         committed: ``None`` while its transaction is open, false if that was aborted.
-        is_marker: Whether it is the marker of a transaction, which has an offset and is no record.
+        is_marker: It is the marker of a transaction, which has an offset and is not a record.
     """
 
     _offset: int
@@ -69,7 +69,7 @@ class StandInBroker:
     """The broker.
 
     Args:
-        faults: What goes wrong between it and its clients.
+        faults: Faults between it and its clients.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -82,13 +82,13 @@ class StandInBroker:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let it take the place of all clusters."""
+        """Replace all clusters."""
         kinds = {"Producer": _Producer, "Consumer": _Consumer, "admin.AdminClient": _Admin}
         with patch.object(Cluster, "_client", lambda _, kind, settings: kinds[kind](self, settings)):
             yield
 
     def fails(self, call: str, chance: float = 0.01, error: str = "_TIMED_OUT") -> None:
-        """Let a call fail, now and then, before it did anything."""
+        """Let a call fail, now and then, before it has an effect."""
         if self.faults.strikes(f"broker: {call} fails", chance):
             raise KafkaException(_error(error))
 
@@ -109,7 +109,7 @@ class StandInBroker:
 
 
 class _Producer:
-    """What `keyed.changelog.kafka.transactions` uses of ``confluent_kafka.Producer``."""
+    """The part of ``confluent_kafka.Producer`` that `keyed.changelog.kafka.transactions` uses."""
 
     def __init__(self, broker: StandInBroker, settings: dict[str, Any]) -> None:
         self._broker = broker
@@ -189,13 +189,13 @@ class _Producer:
         self._queue.clear()
 
     def _check(self) -> None:
-        """Check that nobody else has taken the id."""
+        """Check that no other producer has taken the id."""
         if self._broker.epochs.get(self._id) != self._epoch:
             raise KafkaException(_error("_FENCED"))
 
 
 class _Consumer:
-    """What `keyed.changelog.kafka.client` uses of ``confluent_kafka.Consumer``."""
+    """The part of ``confluent_kafka.Consumer`` that `keyed.changelog.kafka.client` uses."""
 
     def __init__(self, broker: StandInBroker, settings: dict[str, Any]) -> None:
         self._broker = broker
@@ -228,20 +228,20 @@ class _Consumer:
         return 0, self._stable_end(self._broker.log(place))
 
     def _stable_end(self, log: list[_Stored]) -> int:
-        """Return the offset up to which a partition is read: the first open transaction hides what follows."""
+        """Return the offset up to which a partition is read: the first open transaction hides later records."""
         if not self._committed_only:
             return len(log)
         return next((stored.offset() for stored in log if stored.committed is None), len(log))
 
 
 class _Admin:
-    """What keyed uses of ``confluent_kafka.admin.AdminClient``."""
+    """The part of ``confluent_kafka.admin.AdminClient`` that keyed uses."""
 
     def __init__(self, broker: StandInBroker, settings: dict[str, Any]) -> None:
         self._broker = broker
 
     def poll(self, timeout: float) -> None:
-        """Do nothing: all is told by calls."""
+        """Do nothing: all results are returned by calls."""
 
     def list_topics(self, topic: str, *, timeout: float) -> Any:
         self._broker.fails("list_topics", 0.002)

@@ -1,4 +1,4 @@
-"""A changelog in memory, for tests: what a directory or a topic keeps, without either."""
+"""A changelog in memory, for tests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _Log = list[tuple[Commit, list[Block]]]
 
 
 class MemoryChangelog:
-    """A `keyed.changelog.Changelog` that lives and dies with the process. Nothing is compacted.
+    """A `keyed.changelog.Changelog` in the memory of the process, without compaction.
 
-    A copy of it is the same changelog, as a copy of a path is the same folder.
+    A copy of it is the same changelog, like a copy of a path.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Clocks that read another time: those of `time` and `datetime`, for the user's own code.
 
-A second run a few milliseconds after the first one is on the same day, mostly in the same second, and before every
+A second run a few milliseconds after the first one is on the same day, usually in the same second, and before every
 time-out. In the process of `keyed.testing.other_process` the user's code reads a clock that is more than a year ahead,
-at another time of day, and passes a minute at each look. Libraries read the machine's.
+at another time of day, and advances by a minute at each read. Libraries read the machine's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", 
 
 
 def move_clocks() -> None:
-    """Move the clocks of this process, which has to be one that nobody else uses, before user code is imported."""
+    """Move the clocks of this process, which must not be used for anything else, before user code is imported."""
     looks = count()
 
     def moved() -> float:
-        """Return by how many seconds the caller's caller reads another time."""
+        """Return the shift of the clock for the caller's caller, in seconds."""
         caller = sys._getframe(2).f_globals  # noqa: SLF001 - there is no other way to the caller
         if str(caller.get("__name__")).partition(".")[0] in ("keyed", "windows"):
             return 0
@@ -53,7 +53,7 @@ def move_clocks() -> None:
     now = time.time
 
     def shown(real: Callable[..., Any], given: int) -> Callable[..., Any]:
-        """Return a function that shows the time, which is the present one if it has not more arguments than so."""
+        """Return a function of the time that uses the moved clock if called with at most this many arguments."""
 
         @wraps(real)
         def show(*arguments: Any) -> Any:

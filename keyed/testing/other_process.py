@@ -1,6 +1,6 @@
-"""Another process that runs scripts again: one that orders sets in another way, at another time, with other chance.
+"""Another process that runs scripts again, with another order of sets, another time and other random numbers.
 
-The order of a set of text is chosen by ``PYTHONHASHSEED`` when Python starts, so no run in this process shows another
+The order of a set of text is chosen by ``PYTHONHASHSEED`` when Python starts, so no run in this process has another
 one.
 
 **Format.** Both pipes carry frames: the length in 8 bytes, big-endian, then the content. A request is
@@ -8,19 +8,19 @@ one.
 outcome, or the text of an error.
 
 **Unpickling.** The project unpickles no state, no log and no network data. This module is the exception that it needs
-for code: functions, keys given as lambdas and rows of the user's classes have no other form. Three things keep it
-narrow, and `tests/test_structure.py` and ``tests/keyed/testing/test_other_process.py`` hold them:
+for code: functions, keys given as lambdas and rows of the user's classes have no other form. Three rules limit it, and
+`tests/test_structure.py` and ``tests/keyed/testing/test_other_process.py`` test them:
 
 - Requests come from one anonymous pipe. Its writing end is held by the process that made the request, is not inherited
   by the programs that process starts, and is closed by `OtherProcess.close`. The other process is given its three
   standard streams and no further descriptor.
 - The other process refuses any standard input but a pipe, and any start but that by `OtherProcess`. The function under
-  test has an empty standard input, so it cannot take a request for its own, and nor can a program that it starts.
-- Only the other process unpickles. What it answers is read as JSON.
+  test has an empty standard input, so it cannot read a request, and neither can a program that it starts.
+- Only the other process unpickles. Its answers are parsed as JSON.
 
 A class that the other process can import is sent by module and name, as cloudpickle does: its code is imported there.
-Only a class that it cannot import is sent by value. A second format for those functions, options and rows that are
-plain would not spare the first one, so there is none.
+Only a class that it cannot import is sent by value. A second format for plain functions, options and rows would not
+make the first one unnecessary, so there is none.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NotThere(Exception):
 
 
 def luck_of(steps: Sequence[Step]) -> int:
-    """Return a seed for the chance of a script, the same in all processes."""
+    """Return a seed for the random numbers of a script, the same in all processes."""
     return crc32(repr(steps).encode())
 
 
@@ -72,8 +72,8 @@ class OtherProcess:
     """A process with another hash seed, which is started with the first scripts and ended by `close`.
 
     Args:
-        texts: The text that rows hold, by example: the hash seed is one with which pairs of it come in another order.
-        constants: Text that the function's code holds, which is paired with it.
+        texts: Text of the rows, by example: the hash seed is chosen so that pairs of it have another order.
+        constants: Text in the function's code, which is paired with it.
     """
 
     def __init__(self, texts: Iterable[set[str]], constants: set[str]) -> None:
@@ -147,7 +147,7 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
     """Return the request as bytes.
 
     Raises:
-        NotThere: Something of it cannot be sent.
+        NotThere: A part of it cannot be sent.
     """
     from pyspark import cloudpickle as untyped
 
@@ -169,7 +169,7 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
 
 
 def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
-    """Return a hash seed with which most of the frequent texts come in another order from a set than here."""
+    """Return a hash seed with which a set has most of the frequent texts in another order than here."""
     often = Counter(text for each in texts for text in each)
     frequent = sorted(often, key=lambda text: (-often[text], text))[:_TEXTS]
     # Those of rows, which are keys and tags, before those of the code, and the most frequent one beside these.
@@ -210,7 +210,7 @@ def texts_in(cls: type) -> set[str]:
 
 
 def texts_of(value: Any) -> set[str]:
-    """Return the text that a value holds, and its parts."""
+    """Return the text in a value and its parts."""
     if isinstance(value, str):
         return {value}
     parts: Any = ()
@@ -243,7 +243,7 @@ def _serve() -> None:
     """Run scripts until there are no more: the program of the other process.
 
     Raises:
-        NotThere: `OtherProcess` has not started this one.
+        NotThere: This process was not started by `OtherProcess`.
     """
     if _INSIDE not in os.environ or not stat.S_ISFIFO(os.fstat(0).st_mode):
         raise NotThere("requests are read from the pipe of OtherProcess alone")
@@ -266,7 +266,7 @@ def _serve() -> None:
 
 
 def _unpacked(request: bytes) -> Any:
-    """Return what `_packed` has packed, in the other process."""
+    """Return a request of `_packed`, in the other process."""
     from pyspark import cloudpickle
 
     return cloudpickle.loads(request)

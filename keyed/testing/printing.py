@@ -31,7 +31,7 @@ _MODULES = {"datetime": "datetime", "keyed": "keyed", "pa": "pyarrow as pa", "st
 
 
 def code_of(value: Any) -> str:
-    """Return the code that makes a value, as far as its ``repr`` or that of its parts does."""
+    """Return the code that creates a value, as far as its ``repr`` or that of its parts allows."""
     if isinstance(value, Enum):
         return f"{_name(type(value))}.{value.name}" if value.name else repr(value)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124 - a NaN
@@ -53,7 +53,7 @@ def code_of(value: Any) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the arguments of an object of an attrs class, a dataclass or a named tuple; ``None`` of any other."""
+    """Return the arguments of an object of an attrs class, a dataclass or a named tuple; ``None`` for any other."""
     if isinstance(value, type):
         return None
     if attrs.has(type(value)) and not isinstance(value, State):
@@ -71,7 +71,7 @@ def _name(thing: Any) -> str:
 
 
 def _of_function(function: Function) -> str:
-    """Return the call that makes a keyed function, with the arguments that it has kept under their names."""
+    """Return the call that creates a keyed function, with the arguments that it has as attributes of the same names."""
     if (own := repr(function)) != f"{type(function).__name__}()":
         return own
     arguments = []
@@ -91,7 +91,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _of_lambda(function: Any) -> str:
-    """Return a lambda as it stands in its file, and dots if that cannot be told."""
+    """Return the source code of a lambda, or dots if it is not available."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
     except (OSError, TypeError, KeyError, SyntaxError):
@@ -109,7 +109,7 @@ def as_test(name: str, lines: Iterable[str], *made_of: Any) -> str:
     Args:
         name: Its name, without ``test_``.
         lines: Its code.
-        made_of: What the code is of: the classes and functions in it are imported from where they are.
+        made_of: The objects in the code: their classes and functions are imported.
     """
     body = "\n".join([f"def test_{name}():", *(f"    {line}" for line in lines)])
     homes: dict[str, str] = {}
@@ -132,7 +132,7 @@ def as_test(name: str, lines: Iterable[str], *made_of: Any) -> str:
 
 
 def _free_names(code: str) -> list[str]:
-    """Return the names that code needs and does not make."""
+    """Return the names that code uses and does not define."""
     try:
         nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name | ast.arg | ast.alias)]
     except SyntaxError:
@@ -145,7 +145,7 @@ def _free_names(code: str) -> list[str]:
 
 
 def _things(value: Any, seen: set[int]) -> Iterator[Any]:
-    """Return the classes and functions that a value is made of."""
+    """Return the classes and functions in a value."""
     if id(value) in seen:
         return
     seen.add(id(value))

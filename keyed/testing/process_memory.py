@@ -1,6 +1,6 @@
-"""What a process remembers of a function outside of its states: attributes of classes, globals, closures, caches.
+"""Memory of a process outside of a function's states: attributes of classes, globals, closures, caches.
 
-A new process has all of it as it was at first; a test, which has one process for all, has to put it back.
+A new process has the initial values; a test, which runs in one process, has to reset them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", 
 
 @attrs.define
 class _Place:
-    """Where a value is.
+    """A place of a value.
 
     Attributes:
-        code: The code of it in a test.
-        get: Gives what is there, `_MISSING` if nothing is.
+        code: Its code in a test.
+        get: Returns the value, `_MISSING` without one.
         put: Puts a value there.
-        first: What was there at first.
-        content: A copy of what that held.
-        touched: Whether it was ever found to be another one.
+        first: The initial value.
+        content: A copy of its content.
+        touched: It was found changed at least once.
     """
 
     code: str
@@ -50,7 +50,7 @@ class _Place:
     touched: bool = False
 
     def look(self) -> bool:
-        """Tell whether it is another one, or was when that was asked before."""
+        """Return whether it is changed, or was at an earlier call."""
         now = self.get()
         try:
             same = type(now) is type(self.first) and bool(_form(now) == _form(self.content))
@@ -60,7 +60,7 @@ class _Place:
         return not same
 
     def put_back(self) -> None:
-        """Make it what it was at first."""
+        """Reset it to its initial value."""
         if self.look():
             content = deepcopy(self.content)
             if isinstance(self.first, _CONTAINERS):
@@ -88,11 +88,11 @@ class _Globals:
 
 
 class ProcessMemory:
-    """The memory of a process that a function uses, as it is now, to be put back.
+    """The current memory of a process that a function uses, to be reset later.
 
-    It is that in plain values: attributes of the function's classes, globals and variables of closures that their
-    methods use, directly or through other functions, defaults of arguments, and attributes of objects of the user's
-    own classes that these hold. The caches of `functools` are empty, as those of a new process are.
+    It covers plain values: attributes of the function's classes, globals and variables of closures that their
+    methods use, directly or through other functions, defaults of arguments, and attributes of objects of the user's own
+    classes in them. The caches of `functools` are emptied, as in a new process.
 
     Args:
         function: The function.
@@ -117,7 +117,7 @@ class ProcessMemory:
 
     @contextmanager
     def as_at_first(self) -> Iterator[None]:
-        """Put it back, now and afterwards."""
+        """Reset it, now and afterwards."""
         self.put_back()
         try:
             yield
@@ -125,7 +125,7 @@ class ProcessMemory:
             self.put_back()
 
     def put_back(self) -> None:
-        """Make it as it was at first."""
+        """Reset it to the initial values."""
         for place in self._places:
             place.put_back()
         for code, holder, name in self._new():
@@ -137,7 +137,7 @@ class ProcessMemory:
                 cache.cache_clear()
 
     def lines(self) -> list[str]:
-        """Return the code that does so in a test, for what was seen to change."""
+        """Return the code that resets the changed values in a test."""
         lines = []
         for place in self._places:
             if place.look() or place.touched:
@@ -152,7 +152,7 @@ class ProcessMemory:
         return lines
 
     def _new(self) -> list[tuple[str, Any, str]]:
-        """Return the attributes of classes and objects that there were not at first, with the code of these."""
+        """Return new attributes of classes and objects, with their code."""
         known = {place.code for place in self._places}
         of_classes: list[tuple[str, Any, str]] = [
             (cls.__name__, cls, name)
@@ -185,7 +185,7 @@ class ProcessMemory:
         self._places.append(_Place(code, get, put, value, content))
 
     def _follow(self, value: Any, name: str) -> None:
-        """Keep what a function uses, and what the functions use that it uses."""
+        """Keep the values that a function uses, directly or through other functions."""
         if isinstance(value, property):
             value = value.fget
         elif isinstance(value, staticmethod | classmethod):
@@ -225,7 +225,7 @@ def _is_users(module: str) -> bool:
 
 
 def is_own(value: Any) -> bool:
-    """Tell whether a value is an object of a class that the user has written, and not of a library."""
+    """Return whether a value is an object of a user's class, not of a library's."""
     cls = type(value)
     if isinstance(value, State | Function | Enum | type | ModuleType) or not _is_users(cls.__module__):
         return False
@@ -234,7 +234,7 @@ def is_own(value: Any) -> bool:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return what an object holds, in its dictionary or in slots."""
+    """Return the attributes of an object, in its dictionary or in slots."""
     slots = [name for cls in type(value).__mro__ for name in _listed(vars(cls).get("__slots__", ()))]
     found = {name: getattr(value, name, _MISSING) for name in slots if not name.startswith("__")}
     return {name: held for name, held in (found | getattr(value, "__dict__", {})).items() if held is not _MISSING}
@@ -245,7 +245,7 @@ def _listed(slots: Any) -> tuple[str, ...]:
 
 
 def _form(value: Any) -> Any:
-    """Return what can be compared of a value: objects that do not compare themselves are what they hold."""
+    """Return a comparable form of a value: objects without their own comparison are compared by attributes."""
     if isinstance(value, dict):
         return {key: _form(each) for key, each in value.items()}
     if isinstance(value, list | tuple | deque):
@@ -258,7 +258,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names of globals that code may use, that of functions inside it too."""
+    """Return the names of globals that code may use, including nested functions."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

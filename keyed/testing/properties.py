@@ -1,4 +1,4 @@
-"""Ready properties of keyed functions: each is tried on many small inputs, and says what it proved or how it failed.
+"""Ready properties of keyed functions: each is tried on many small inputs, and reports its result or the failure.
 
 All of them take the function, a strategy of streams (`keyed.testing.strategies.streams`, or any strategy of lists of
 rows; over two inputs `keyed.testing.strategies.two_streams`), and the keywords of `PropertyOptions`. They need the
@@ -60,9 +60,9 @@ class PropertyOptions(FunctionOptions, total=False):
         key: Key of a row, as in `KeyedTestHarness`.
         key2: Key of a row of the second side, as there.
         broadcast: Descriptors of broadcast states, as there; rows of the second stream are broadcast then.
-        watermark: How the watermark follows the rows, as in `keyed.stream`; by default as if they came in order.
-        examples: How many inputs are tried; by default as many as Hypothesis' settings say.
-        seed: What chooses them; by default ``--keyed-seed``, or another one each time.
+        watermark: The strategy, as in `keyed.stream`; by default that for rows in order.
+        examples: Number of inputs; by default that of Hypothesis' settings.
+        seed: The seed of the inputs; by default ``--keyed-seed``, or another one each time.
     """
 
     examples: int | None
@@ -80,7 +80,7 @@ class Falsified(AssertionError):
     Attributes:
         rows: The rows of the smallest example that was found.
         test: A test that shows it, as Python code.
-        seed: What repeats the search.
+        seed: The seed that repeats the search.
     """
 
     def __init__(self, why: str, rows: Sequence[Record], test: str, seed: int) -> None:
@@ -93,7 +93,7 @@ class Falsified(AssertionError):
 
 @attrs.define
 class _Failure(Exception):
-    """What an example shows."""
+    """The failure of an example."""
 
     why: str
     rows: Sequence[Record]
@@ -112,18 +112,18 @@ def _prove(
     seed_: int | None = None,
     finish: Callable[[int], str] | None = None,
 ) -> str:
-    """Try examples, and return the sentence that says what they have shown.
+    """Try examples, and return a sentence with the result.
 
     Args:
         name: Name of the test to be printed.
         proved: The sentence.
-        function: The function; what the process remembers of it is as it was at first before each example.
-        example: What is drawn.
+        function: The function; its memory in the process is reset before each example.
+        example: The strategy.
         check: Raises a `_Failure`, and counts in the tally.
         options: `PropertyOptions`.
-        needs: What has to have come up in the examples, as `Tally` has it.
-        seed_: What chooses the examples, where that is known.
-        finish: Called with the seed when all examples have passed; what it returns ends the sentence.
+        needs: Situations that have to occur in the examples, as in `Tally`.
+        seed_: The seed of the examples, if it is known.
+        finish: Called with the seed when all examples have passed; its result ends the sentence.
 
     Raises:
         Falsified: An example failed.
@@ -173,16 +173,16 @@ def _falsified(name: str, function: Function, failures: Sequence[_Failure], opti
 
 
 def _size(failure: _Failure) -> tuple[int, ...]:
-    """Return how large what fails is: first its rows, then its steps, then its times, then its values."""
+    """Return the size of a failing example: its rows, then its steps, its times, its values."""
     times = sum(abs(row.timestamp or 0) for row in failure.rows)
     return len(failure.rows), len(failure.lines), times, len(repr(failure.rows))
 
 
 def _seed(options: Any) -> int:
-    """Return what chooses the examples.
+    """Return the seed of the examples.
 
     Raises:
-        DefinitionError: An option is not what it can be.
+        DefinitionError: An option is invalid.
     """
     for option, least in (("seed", 0), ("examples", 1)):
         given_value = options.get(option)
@@ -201,10 +201,10 @@ def _script(function: Function, done: Iterable[Any], options: Any, *, afresh: bo
 
 
 def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
-    """Return a strategy of records: rows that are none have no timestamp.
+    """Return a strategy of records: rows that are not records have no timestamp.
 
     Raises:
-        DefinitionError: It is no strategy; when it is drawn from, one of something else than lists.
+        DefinitionError: It is not a strategy, or does not draw lists.
     """
     if not isinstance(rows, SearchStrategy):
         raise DefinitionError(f"rows={rows!r:.200} is no strategy; give strategies.streams(...)")
@@ -218,10 +218,10 @@ def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
 
 
 def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]:
-    """Return what is tried of several.
+    """Return the choices of an option.
 
     Raises:
-        DefinitionError: It is no list of what can be tried, or empty.
+        DefinitionError: It is empty, or not a list of allowed values.
     """
     if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
         raise DefinitionError(f"{name}={choices!r} must be a list, and not empty")
@@ -236,10 +236,10 @@ def _check_backend(store: Any) -> None:
 
 
 def _compare(why: str, one: Script, other: Script, tally: Tally, seen: str = "") -> Outcome:
-    """Run two scripts, and return what the first has left.
+    """Run two scripts, and return the outcome of the first.
 
     Raises:
-        _Failure: They leave something else.
+        _Failure: Their outcomes differ.
     """
     first = _ran(one, tally)
     _differ(why, one, first, other, other.run(), seen)
@@ -247,7 +247,7 @@ def _compare(why: str, one: Script, other: Script, tally: Tally, seen: str = "")
 
 
 def _ran(script: Script, tally: Tally) -> Outcome:
-    """Run a script, and count what came up.
+    """Run a script, and count its events.
 
     Raises:
         _Failure: The function fails.
@@ -260,10 +260,10 @@ def _ran(script: Script, tally: Tally) -> Outcome:
 
 
 def _differ(why: str, one: Script, first: Outcome, other: Script, second: Outcome, seen: str) -> None:
-    """Compare what two scripts have left.
+    """Compare the outcomes of two scripts.
 
     Raises:
-        _Failure: It is something else.
+        _Failure: They differ.
     """
     where = difference(first, second)
     if where is not None:
@@ -288,16 +288,16 @@ def _fails(script: Script, error: str) -> None:
 def assert_batch_split_invariant(
     function: Function, rows: SearchStrategy[Any], **options: Unpack[PropertyOptions]
 ) -> str:
-    """Show that outputs, states and timers do not depend on where the input is cut into micro-batches.
+    """Check that outputs, states and timers do not depend on where the input is cut into micro-batches.
 
-    Any deterministic function passes on rows in order. Under disorder those pass whose result does not depend on the
-    order of rows; late rows are told by the batch that they come in, so give none (`docs/explanation/time.md`).
+    Any deterministic function passes on rows in order. Under disorder a function passes if its result does not depend
+    on the order of rows. Whether a row is late depends on its batch, so give no late rows (`docs/explanation/time.md`).
 
     Returns:
-        What was proved, in a sentence.
+        A sentence with the claim and the number of examples.
 
     Raises:
-        Falsified: It does depend on it.
+        Falsified: They do.
     """
     __tracebackhide__ = True
 
@@ -332,19 +332,19 @@ def assert_recovery_invisible(
     stores: Sequence[Any] = ("memory", "rocksdb"),
     **options: Unpack[PropertyOptions],
 ) -> str:
-    """Show that a crash after any step changes nothing: outputs, states and timers are those of an undisturbed run.
+    """Check that a crash after any step changes nothing: outputs, states and timers are those of an undisturbed run.
 
     Args:
         function: The function.
         rows: The streams.
         stores: Local stores; the first is tried most.
-        options: As all properties have them.
+        options: As in `PropertyOptions`.
 
     Returns:
-        What was proved, in a sentence.
+        A sentence with the claim and the number of examples.
 
     Raises:
-        Falsified: A crash can be seen.
+        Falsified: A crash has an effect.
     """
     __tracebackhide__ = True
 
@@ -375,19 +375,19 @@ def assert_rescale_invisible(
     parallelisms: Sequence[int] = (1, 2, 3, 5),
     **options: Unpack[PropertyOptions],
 ) -> str:
-    """Show that another number of key groups, after any step, changes nothing.
+    """Check that another number of key groups, after any step, changes nothing.
 
     Args:
         function: The function.
         rows: The streams.
         parallelisms: The numbers that are tried.
-        options: As all properties have them.
+        options: As in `PropertyOptions`.
 
     Returns:
-        What was proved, in a sentence.
+        A sentence with the claim and the number of examples.
 
     Raises:
-        Falsified: The number of key groups can be seen.
+        Falsified: The number of key groups has an effect.
     """
     __tracebackhide__ = True
 
@@ -411,27 +411,28 @@ def assert_rescale_invisible(
 def assert_deterministic(
     function: Function, rows: SearchStrategy[Any], *, same_order: bool = False, **options: Unpack[PropertyOptions]
 ) -> str:
-    """Show that the same rows give the same again.
+    """Check that the same rows have the same results again.
 
     Each example runs four times:
 
-    - twice in this process, in which `random` draws the lowest numbers first and then the highest. What fails it:
-      chance, the machine's clock, and what outlives a run, as a mutable attribute of the class does.
-    - in another process, of which there is one for all examples, with another hash seed, another time and other
-      chance. What fails it: the order of a set, ``hash``, a date.
-    - with rows in another order of arrival: those of equal times, and those within the delay of the watermark. What
-      fails it: the last row wins, sums of floats, a timer that reads what a later row wrote. Outputs between the rows
-      may differ, as those of a running total do: a key's last output, its state and its timers may not.
+    - twice in this process, in which `random` draws the lowest numbers first and then the highest. It detects random
+      numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the class.
+    - in another process, of which there is one for all examples, with another hash seed, another time and other random
+      numbers. It detects the order of a set, ``hash``, a date.
+    - with rows in another order of arrival: those of equal times, and those within the delay of the watermark. It
+      detects: the last row wins, sums of floats, a timer that reads a later row's write. Outputs between the rows may
+      differ, as those of a running total do; a key's last output, its state and its timers must not.
 
     Args:
         function: The function.
         rows: The streams.
-        same_order: Whether rows of equal times, and those within the delay, always arrive in the same order. No other
-            order is tried then.
-        options: As all properties have them.
+        same_order: Rows of equal times, and those within the delay, always arrive in the same order, so no other order
+            is tried.
+        options: As in `PropertyOptions`.
 
     Returns:
-        What was proved, in a sentence. It has the reason where the function cannot be sent to another process.
+        A sentence with the claim and the number of examples. It has the reason if the function cannot be sent to
+        another process.
 
     Raises:
         Falsified: Another run differs.
@@ -485,7 +486,7 @@ def _call_again(function: Function, same_order: bool, options: Any) -> str:
 
 
 def _not_deterministic(script: Script, first: Outcome, second: Outcome, called: str) -> None:
-    """Raise what two runs in this process show, of which `random` drew the lowest numbers in the first.
+    """Raise the difference of two runs in this process, the first with the lowest numbers of `random`.
 
     Raises:
         _Failure: Always.
@@ -506,10 +507,10 @@ def _not_deterministic(script: Script, first: Outcome, second: Outcome, called: 
 def _compare_arrivals(
     function: Function, first: Outcome, done: Sequence[Any], arrived: Sequence[Any], options: Any
 ) -> None:
-    """Compare two orders of arrival: all that comes out, or else what each key comes to.
+    """Compare two orders of arrival: all outputs, or else the final results of each key.
 
     Raises:
-        _Failure: A key comes to something else.
+        _Failure: The results of a key differ.
     """
     one, other = (_script(function, [*order, End()], options) for order in (done, arrived))
     second = other.run()
@@ -531,9 +532,9 @@ def _compare_arrivals(
 
 
 def _come_to(script: Script) -> Outcome:
-    """Return what a run leaves at last: of the outputs for rows the last one of each key, and all those of timers.
+    """Return the final results of a run: the last output of each key for rows, and all outputs of timers.
 
-    A function that collects outputs, and yields none, is told by its states and timers alone.
+    A function that collects outputs, and yields none, is compared by its states and timers only.
     """
     last: dict[str, Any] = {}
     fired: list[Any] = []
@@ -580,7 +581,7 @@ def _in_other_process(
     number: int,
     options: Any,
 ) -> str:
-    """Run again in another process what was tried, with what it left here, and return what there is to add.
+    """Run the examples again in another process, compare, and return the end of the sentence.
 
     Raises:
         Falsified: A run differs there.
@@ -630,21 +631,20 @@ def assert_matches(
     clocks: bool | Duration = False,
     **options: Unpack[PropertyOptions],
 ) -> str:
-    """Show that the outputs up to the end of the input are those of a plain Python model, in any order.
+    """Check that the outputs up to the end of the input are those of a plain Python model, in any order.
 
     Args:
         function: The function.
-        model: Called with the rows as they came, each a `Record`; gives the values of all outputs, or a `Record` of
-            those whose timestamp counts.
+        model: Called with the rows in order of arrival, each a `Record`; returns the values of all outputs, or a
+            `Record` to compare the timestamp too.
         rows: The streams.
-        clocks: Whether the processing time moves, up to ten seconds at a time; or how far it moves at most. The model
-            then gets each move in its place among the rows, as a `ProcessingTime`, before the first of which the
-            processing time is 0. A function with processing-time timers or times to live needs it; by default the
-            processing time stands still.
-        options: As all properties have them.
+        clocks: The processing time moves, by up to ten seconds at a time or by up to this duration. The model then gets
+            each move in its place among the rows, as a `ProcessingTime`; the processing time starts at 0. Required for
+            functions with processing-time timers or times to live; by default the processing time does not move.
+        options: As in `PropertyOptions`.
 
     Returns:
-        What was proved, in a sentence.
+        A sentence with the claim and the number of examples.
 
     Raises:
         Falsified: The outputs differ.
@@ -699,20 +699,20 @@ def assert_state_bounded(
     keeps: int = 0,
     **options: Unpack[PropertyOptions],
 ) -> str:
-    """Show that state and timers go when keys fall silent, and when the input ends.
+    """Check that state and timers are removed when keys are silent, and when the input ends.
 
     Args:
         function: The function.
         rows: The streams.
-        silence: After how long without rows, in event time and in processing time, a key has to be forgotten.
+        silence: Time without rows, in event time and in processing time, after which a key's state has to be removed.
         keeps: Entries of state and timers that each key may keep.
-        options: As all properties have them.
+        options: As in `PropertyOptions`.
 
     Returns:
-        What was proved, in a sentence.
+        A sentence with the claim and the number of examples.
 
     Raises:
-        Falsified: More stays.
+        Falsified: More entries stay.
     """
     __tracebackhide__ = True
     silence_ms = milliseconds_of(silence, "silence")
@@ -752,7 +752,7 @@ def assert_state_bounded(
 
 
 def _held(harness: KeyedTestHarness) -> dict[str, Any]:
-    """Return how many entries of state and timers each key has, and which."""
+    """Return the entries of state and timers of each key, with their number."""
     held: dict[Any, list[str]] = {}
     for name in harness.state_names:
         for namespace in (None, *harness.namespaces(name)):
@@ -777,24 +777,24 @@ def assert_runtimes_agree(
     spark: SparkSession | None = None,
     **options: Unpack[PropertyOptions],
 ) -> str:
-    """Show that the harness, the local runtime and, with a session, Spark give the same outputs to the input's end.
+    """Check that the harness, the local runtime and, with a session, Spark have the same outputs up to the input's end.
 
     Args:
         function: The function.
         rows: The streams, of dictionaries.
         timestamp: Column with the event time.
-        output: Columns of the main output, as `keyed.KeyedStream.process` has it; Spark needs it.
+        output: Columns of the main output, as in `keyed.KeyedStream.process`; Spark needs it.
         schema: Columns of the rows as DDL; Spark needs it.
         schema2: The same of the second side; by default as ``schema``.
         spark: A session. A query costs a second and more, so five examples are tried with it by default.
         options: As all properties have them; ``key`` names columns.
 
     Returns:
-        What was proved, in a sentence.
+        A sentence with the claim and the number of examples.
 
     Raises:
         Falsified: They differ.
-        DefinitionError: ``key`` names no columns, or Spark lacks a schema.
+        DefinitionError: ``key`` has no column names, or the schema for Spark is missing.
     """
     __tracebackhide__ = True
     import keyed
@@ -894,7 +894,7 @@ def _by_side(stream: list[Record], sides: int) -> list[list[Record]]:
 
 
 def _plain(values: Iterable[Any], names: Sequence[str]) -> list[Any]:
-    """Return outputs as tuples, where they have columns, in order."""
+    """Return outputs in order, as tuples if they have columns."""
     found = []
     for value in values:
         if isinstance(value, dict):

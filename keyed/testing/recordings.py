@@ -1,4 +1,4 @@
-"""What a job has recorded of its input (``record=``), as rows for a harness and for replay."""
+"""Recorded input of a job (``record=``), as rows for a harness and for replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 class Recording(Shown):
     """The folder in which a job has recorded the rows of its batches.
 
-    Only batches that the job's changelog has were committed; of a later one the folder may hold an attempt.
+    Only batches in the job's changelog were committed; for a later one the folder may have an attempt.
 
     Args:
         path: The folder that ``record=`` was given.
@@ -29,7 +29,7 @@ class Recording(Shown):
         operator: Name of the operator whose rows they are.
 
     Raises:
-        DefinitionError: No job has recorded anything there.
+        DefinitionError: No job has recorded rows there.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -47,7 +47,7 @@ class Recording(Shown):
         return f"Recording({str(self._path)!r}, batches {min(self._files)} to {max(self._files)})"
 
     def batch(self, number: int) -> list[Record]:
-        """Return the rows of a batch as they came; those of a second side are `keyed.testing.SecondRecord`.
+        """Return the rows of a batch in order of arrival; those of a second side are `keyed.testing.SecondRecord`.
 
         Args:
             number: Id of the batch, as sinks get it.

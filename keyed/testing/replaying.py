@@ -1,7 +1,7 @@
-"""Replay: what a changed function would have done differently with the batches that a job has run.
+"""Replay: the differences between a job's function and a changed one, over batches that the job has run.
 
-A changelog holds states and clocks, and no rows. Those come from what the job has recorded, or from its source: one
-that is read from its start again, or one that goes on from the positions that the changelog has of each batch.
+A changelog holds states and clocks, and no rows. Rows come from the job's recording, or from its source: one that is
+read from its start again, or one that resumes from the positions that the changelog has of each batch.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _NOTHING = object()
 
 @attrs.frozen
 class Replayed:
-    """What a replay has shown.
+    """Result of a replay.
 
     Attributes:
         first: Id of the first batch.
         last: Id of the last one.
-        rows: How many rows they had.
-        lines: What differs, as a diff: ``-`` as it was, ``+`` as it would have been. Outputs first, those to side
-            outputs too, then states by key, then timers.
+        rows: Number of their rows.
+        lines: The differences as a diff: ``-`` with the job's function, ``+`` with the changed one. First outputs and
+        side outputs, then states by key, then timers.
     """
 
     first: int
@@ -71,23 +71,23 @@ def replay(
 
     Args:
         changelog: The changelog of the job's first operator. It is only read.
-        function: The job's function. What it leaves has to be what the changelog holds, or the rows are not the job's.
+        function: The job's function. Its results have to equal the changelog, or the rows are not the job's.
         changed: The changed function.
-        rows: What the job has recorded (`Recording`). Or its source: the rows from its start, of a job of the local
-            runtime; one that goes on from positions; a `keyed.KafkaSource` of the topic, of a job on Spark too.
+        rows: The job's `Recording`. Or its source: the rows from its start, for a job of the local runtime; a source
+        with positions; a `keyed.KafkaSource` of the topic, for a job on Spark too.
         key: Key of a row, as the job has it.
         key2: Key of a row of the second side.
-        timestamp: Column or function that gives a row's event time in milliseconds, as the job has it; a recording has
-            that already. `keyed.INGESTION_TIME` if the job has that.
-        watermark: As the job has it.
-        order: As the job has it.
-        broadcast: Descriptors of its broadcast states, as the job has them.
+        timestamp: Column or function of a row's event time in milliseconds, as in the job; not needed with a recording.
+        `keyed.INGESTION_TIME` if the job has it.
+        watermark: As in the job.
+        order: As in the job.
+        broadcast: Descriptors of its broadcast states.
         first: Id of the first batch; the state before it is taken from the changelog.
         last: Id of the last one; the newest by default.
 
     Raises:
         DefinitionError: There are no such batches, or the rows are not those of the job.
-        ChangelogError: The changelog has no positions by which rows belong to batches, or others than the rows have.
+        ChangelogError: The changelog has no positions to assign rows to batches, or does not match the rows.
         HistoryCompacted: It does not go back so far.
     """
     header = header_of(changelog)
@@ -127,7 +127,7 @@ def replay(
 
 
 def _seen(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
-    """Return what is to be seen of a harness: each by what it is, outputs and timers with how many there are."""
+    """Return the observable content of a harness: outputs and timers with their counts, and states."""
     outputs = Counter(f"output {record!r}" for record in harness.take_output())
     for tag in harness.side_outputs:
         outputs.update(f"side output {tag!r} {record!r}" for record in harness.take_side_output(tag))
@@ -146,7 +146,7 @@ def _seen(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
-    """Return what is not the same."""
+    """Return the differences."""
     for what in sorted({*one, *other}):
         left, right = one.get(what, _NOTHING), other.get(what, _NOTHING)
         # A NaN is not equal to itself, but shown the same.
@@ -155,10 +155,10 @@ def _differ(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
 
 
 def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Position]:
-    """Return where the job stood after each batch, and before the first one.
+    """Return the job's position after each batch, and before the first one.
 
     Raises:
-        ChangelogError: It says nothing of it.
+        ChangelogError: It has none.
     """
     found: dict[int, _Position] = {}
     for sequence, record in changelog.positions(max(sequence_of(first) - 2, 0)):
@@ -182,7 +182,7 @@ def _batches(
     """Return the rows of each batch.
 
     Raises:
-        ChangelogError: The job has read otherwise than ``rows`` can be read.
+        ChangelogError: The job has read its source in another way than ``rows``.
         DefinitionError: There are fewer rows than it has read.
     """
     ends = [positions.get(number - 1) for number in numbers[:1]] + [positions[number] for number in numbers]
@@ -215,10 +215,10 @@ def _batch_of(position: _Position | None) -> int:
 
 
 def _rows_of(position: _Position, changelog: Changelog) -> int:
-    """Return how many rows a job had read of a source that is read from its start.
+    """Return the number of rows that a job had read from a source without positions.
 
     Raises:
-        ChangelogError: It is read otherwise.
+        ChangelogError: It has positions.
     """
     if isinstance(position, SparkPosition):
         raise ChangelogError(
@@ -243,7 +243,7 @@ def _check_single(position: LocalPosition, changelog: Changelog) -> None:
 
 
 def _source_of(position: _Position | None, changelog: Changelog) -> Any:
-    """Return where a source with positions of its own stood; of a query on Spark, where in the one topic it reads.
+    """Return the position of a source with positions; for a query on Spark, that in its one topic.
 
     Raises:
         ChangelogError: The job's source has no such positions.
@@ -271,7 +271,7 @@ def _read(source: SeekableSource, before: Any, after: Any) -> list[Any]:
     """Read a source from one position to another.
 
     Raises:
-        DefinitionError: It does not come to that position.
+        DefinitionError: It does not reach that position.
     """
     if isinstance(source, KafkaSource):
         return list(source.between(before, after))

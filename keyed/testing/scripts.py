@@ -1,4 +1,4 @@
-"""Scripts: what is done to a function step by step, to be run through the harness or printed as a test."""
+"""Scripts: steps for a function, to be run through the harness or printed as a test."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Watermark:
     """The watermark moves.
 
     Attributes:
-        to: Where to, in milliseconds.
-        input: Which side's, 1 or 2, where there are two; that of all by default.
+        to: Its new value, in milliseconds.
+        input: The side, 1 or 2, if there are two; by default all.
     """
 
     to: int
@@ -97,7 +97,7 @@ class ProcessingTime:
     """The processing time moves.
 
     Attributes:
-        to: Where to, in milliseconds.
+        to: Its new value, in milliseconds.
     """
 
     to: int
@@ -113,7 +113,7 @@ class ProcessingTime:
 
 @attrs.frozen
 class Crash:
-    """The process dies, and another one goes on from what is committed, with the function as it was at first."""
+    """The process dies, and another one continues from the committed state, with a fresh copy of the function."""
 
     def lines(self, harness: str, function: Function) -> list[str]:
         """Return the code that does this step to a harness."""
@@ -126,10 +126,10 @@ class Crash:
 
 @attrs.frozen
 class Rescale:
-    """Another number of key groups goes on.
+    """Another number of key groups continues.
 
     Attributes:
-        parallelism: How many.
+        parallelism: The number.
     """
 
     parallelism: int
@@ -167,14 +167,14 @@ def _steps(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 @attrs.frozen
 class Script:
-    """A function with what is done to it.
+    """A function with steps.
 
     Attributes:
-        function: The function. Each run has a copy of its own.
-        steps: What is done, in order.
+        function: The function. Each run has its own copy.
+        steps: The steps, in order.
         options: Keywords of the harness.
-        afresh: Whether it begins in a new process, as each crash and each other number of key groups does: with what
-            a process remembers as it was when the script was made.
+        afresh: It begins in a new process, like each crash and each change of the number of key groups: with the memory
+        of the process as it was when the script was created.
     """
 
     function: Function
@@ -196,10 +196,10 @@ class Script:
         watch: Callable[[KeyedTestHarness], object] | None = None,
         prepare: Callable[[Any], object] | None = None,
     ) -> Outcome:
-        """Run it and return what can be seen afterwards, by default all of `outcome`; or the error.
+        """Run it and return the observable result, by default all of `outcome`; or the error.
 
         Args:
-            look: Gives what can be seen.
+            look: Returns the observable result.
             watch: Called with the harness after the last step.
             prepare: Called with the copy of the function that is run.
         """
@@ -236,7 +236,7 @@ class Script:
 
 
 def outcome(harness: KeyedTestHarness) -> Outcome:
-    """Return what can be seen of a harness: its outputs, which are taken, and what is committed."""
+    """Return the observable result of a harness: its outputs, which are removed, and the committed state."""
     seen: Outcome = {"sorted({}.take_output(), key=repr)": sorted(harness.take_output(), key=repr)}
     for tag in harness.side_outputs:
         seen[f"sorted({{}}.take_side_output(OutputTag({tag!r})), key=repr)"] = sorted(
@@ -263,10 +263,10 @@ def difference(one: Outcome, other: Outcome) -> str | None:
 
 
 def text_of(outcome: Outcome) -> dict[str, str]:
-    """Return the text of an outcome's values, which is the same for equal ones in any process; none of what is empty.
+    """Return the text of an outcome's values, which is the same for equal ones in any process, without empty ones.
 
     Sets and dictionaries are in the order of their elements' texts, and so are outputs: the `repr` of a set, by which
-    these are sorted, is another one in another process.
+    these are sorted, differs between processes.
     """
     return {expression: _text(expression, value) for expression, value in outcome.items() if value}
 
@@ -297,7 +297,7 @@ def form_of(value: Any) -> str:
 
 
 def copied(function: Function) -> Function:
-    """Return the function as a new process would have it; the same one, if it cannot be copied."""
+    """Return a copy of the function as in a new process; the same object if it cannot be copied."""
     try:
         return copy.deepcopy(function)
     except Exception:  # noqa: BLE001 - whatever the user's objects raise

@@ -2,9 +2,9 @@
 
 A simulation is chosen by its seed. The rows are cut into batches, with clocks, deaths and rescaling between them.
 Each key group of a batch runs on any of three workers with a local store each, as on Spark, where the worker of a
-partition changes from batch to batch; what fails is tried again until the batch is committed. Rescaling goes through
-the changelog. In the end outputs, states and timers have to be those of an undisturbed run, and the local stores and
-the changelog what the log holds.
+partition changes from batch to batch; failures are retried until the batch is committed. Rescaling goes through the
+changelog. At the end outputs, states and timers have to equal those of an undisturbed run, and the local stores and the
+changelog have to equal the log.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _PATIENCE = 6
 
 
 class SimulationFailed(AssertionError):
-    """A simulation ended otherwise than the undisturbed run.
+    """A simulation ended with another result than the undisturbed run.
 
     Attributes:
-        seed: What repeats it.
-        script: What was done and what went wrong, step by step.
+        seed: The seed that repeats it.
+        script: The steps and faults, in order.
     """
 
     def __init__(self, why: str, seed: int, script: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ _STRUCK = (Died, LocalStoreError, ChangelogError, CheckpointError)
 
 
 class _FaultyStore:
-    """A local store of which any call may fail; what it applies may be torn off."""
+    """A local store of which any call may fail, and any write may be torn."""
 
     def __init__(self, store: LocalStore, faults: Faults, name: str) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class _FaultyStore:
             raise LocalStoreError(f"{self._name}: {call} fails")
 
     def __getattr__(self, call: str) -> Any:
-        """Return a call of the store; all but its end may fail, one that is rare more often."""
+        """Return a call of the store; all but `close` may fail, rare ones more often."""
         method = getattr(self._store, call)
 
         def faulty(*arguments: Any) -> Any:
@@ -106,7 +106,7 @@ class _FaultyStore:
 
 
 class _FaultyWriter:
-    """A writer whose appends fail, are torn off, get no answer, or come late."""
+    """A writer whose appends fail, are torn, unacknowledged, or late."""
 
     def __init__(self, writer: ChangelogWriter, faults: Faults, name: str) -> None:
         self.writer = writer
@@ -143,7 +143,7 @@ class _FaultyWriter:
 
 
 class _FaultyStagingWriter(_FaultyWriter):
-    """The same of a changelog that takes batches before their commit."""
+    """The same for a changelog that stages batches before their commit."""
 
     def stage(self, commit: Commit, blocks: Blocks) -> bool:
         writer: Any = self.writer
@@ -151,7 +151,7 @@ class _FaultyStagingWriter(_FaultyWriter):
 
 
 class _FaultyCommits(MemoryCommitStore):
-    """The truth, whose commits may fail, or succeed without an answer."""
+    """The commit store, whose commits may fail, or succeed without an acknowledgement."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__()
@@ -176,14 +176,14 @@ class _Worker:
     faulty_writers: dict[int, _FaultyWriter] = attrs.field(factory=dict)
 
     def die(self) -> None:
-        """Lose what is in memory."""
+        """Lose the memory."""
         self.groups.clear()
         self.faulty_writers.clear()
         self.writers = WriterCache()
 
 
 class _World(KeyedTestHarness):
-    """A harness over faulty parts, in which each batch is tried until it is committed."""
+    """A harness over faulty parts, in which each batch is retried until it is committed."""
 
     def __init__(
         self, faults: Faults, changelogs: Iterator[Changelog], folder: Path | None, function: Function, **more: Any
@@ -274,7 +274,7 @@ class _World(KeyedTestHarness):
         self._commits.commit()
 
     def _publish(self, results: list[BatchResult]) -> None:
-        """Let the driver publish what the key groups have staged of a batch that was committed, if it gets to that."""
+        """Let the driver publish the staged attempts of a committed batch, unless a fault prevents it."""
         changelog = self._spec.changelog
         if isinstance(changelog, StagingChangelog) and self.faults.random.random() < 0.7:
             for index, result in enumerate(results):
@@ -282,7 +282,7 @@ class _World(KeyedTestHarness):
                     changelog.publish(index, result.commit, result.staged)
 
     def _disturb(self, batches: list[Batch]) -> None:
-        """Do what may happen before a batch."""
+        """Apply the faults before a batch."""
         faults, random, changelog = self.faults, self.faults.random, self._spec.changelog
         if faults.strikes("a worker dies", 0.08):
             self._kill(random.choice(self._workers))
@@ -301,7 +301,7 @@ class _World(KeyedTestHarness):
             self._wake(*self._zombies.pop(random.randrange(len(self._zombies))))
 
     def _kill(self, worker: _Worker) -> None:
-        """Take a worker's memory from it, and sometimes its disk."""
+        """Remove a worker's memory, and sometimes its disk."""
         worker.die()
         if self.faults.random.random() < 0.5:
             self.faults.script.append(f"      worker {worker.number} has lost its disk")
@@ -310,19 +310,19 @@ class _World(KeyedTestHarness):
             worker.stores.clear()
 
     def _arrive(self) -> None:
-        """Let something arrive that was late, and may not count any more."""
+        """Let a late write arrive, which may be outdated."""
         try:
             self.faults.late.pop(self.faults.random.randrange(len(self.faults.late)))()
         except Exception as error:  # noqa: BLE001 - whatever the disk or the broker says
             self.faults.script.append(f"      and is refused: {type(error).__name__}")
 
     def die(self) -> None:
-        """Take the memory of all workers, as when the power fails."""
+        """Remove the memory of all workers, as in a power failure."""
         for worker in self._workers:
             worker.die()
 
     def _wake(self, snapshot: bytes, batches: list[Batch], writers: list[ChangelogWriter]) -> None:
-        """Run an old batch over the state of then; nothing of it is ever committed."""
+        """Run an old batch over the state of that time, without committing it."""
         if len(batches) != self._spec.parallelism:
             return
         commits = MemoryCommitStore()
@@ -341,7 +341,7 @@ class _World(KeyedTestHarness):
         self._commits.commit()
 
     def deliver(self) -> None:
-        """Let all that is late arrive, and export the last batch."""
+        """Let all late writes arrive, and export the last batch."""
         while self.faults.late:
             self._arrive()
         for group in self._groups:
@@ -352,7 +352,7 @@ class _World(KeyedTestHarness):
                 group.flush()
 
     def rescale(self, parallelism: int, function: Function | None = None) -> None:
-        """Go on from the changelog, with another one."""
+        """Continue from the changelog, with a new one."""
         self.deliver()
         old = self._spec.changelog
         assert old is not None
@@ -377,7 +377,7 @@ class _World(KeyedTestHarness):
         self._groups = [self._group(self._workers[0], index) for index in range(self._spec.parallelism)]
 
     def problem(self) -> str | None:
-        """Return what is wrong with local stores and the changelog, ``None`` if nothing is."""
+        """Return the first problem of local stores and the changelog, ``None`` without one."""
         self.deliver()
         changelog = self._spec.changelog
         assert changelog is not None
@@ -400,13 +400,13 @@ class Simulation:
 
     Attributes:
         function: The function.
-        rows: The rows, or what makes them of a seeded `random.Random`.
-        key: As `KeyedTestHarness` has it.
-        watermark: As `keyed.stream` has it; by default as if the rows came in order.
-        seed: What chooses all.
-        key2: As `KeyedTestHarness` has it.
-        broadcast: As `KeyedTestHarness` has it.
-        script: What was done and what went wrong, so far.
+        rows: The rows, or a function that draws them from a seeded `random.Random`.
+        key: As in `KeyedTestHarness`.
+        watermark: As in `keyed.stream`; by default that for rows in order.
+        seed: The seed of all choices.
+        key2: As in `KeyedTestHarness`.
+        broadcast: As in `KeyedTestHarness`.
+        script: The steps and faults so far.
     """
 
     function: Function
@@ -420,7 +420,7 @@ class Simulation:
     _steps: list[Step] = attrs.field(factory=list, init=False)
 
     def expected(self) -> dict[str, Any]:
-        """Return what an undisturbed run leaves, and settle the steps."""
+        """Return the result of an undisturbed run, and determine the steps."""
         random = Random(self.seed)  # noqa: S311 - chance is for tests
         rows = self.rows(random) if callable(self.rows) else self.rows
         if not isinstance(rows, Sequence) or not all(isinstance(row, Record) for row in rows):
@@ -439,10 +439,10 @@ class Simulation:
         return {"key": self.key, "key2": self.key2, "broadcast": self.broadcast, "watermark": strategy}
 
     def run(self, expected: dict[str, Any]) -> None:
-        """Run it with all that goes wrong.
+        """Run it with its faults.
 
         Raises:
-            SimulationFailed: It ends otherwise than expected.
+            SimulationFailed: It has another result than expected.
         """
         __tracebackhide__ = True
         random = Random(self.seed + 1)  # noqa: S311 - chance is for tests
@@ -525,18 +525,18 @@ def simulate(
     seed: int | None = None,
     **options: Unpack[FunctionOptions],
 ) -> str:
-    """Simulate a function under all that goes wrong in a job, and say what that has shown.
+    """Simulate a function under the faults of a job, and return a sentence with the result.
 
     Args:
         function: The function. It has to be deterministic.
-        rows: The rows, each a `Record`, or a function that makes them of a seeded `random.Random`.
-        simulations: How many seeds are tried: by default ``--keyed-simulations``, or 100.
+        rows: The rows, each a `Record`, or a function that draws them from a seeded `random.Random`.
+        simulations: Number of seeds: by default ``--keyed-simulations``, or 100.
         seed: The first of them: by default ``--keyed-seed``, or 0.
-        options: As `KeyedTestHarness` has them; by default the watermark follows as if the rows came in order.
+        options: As in `KeyedTestHarness`; by default the watermark is that for rows in order.
 
     Raises:
-        SimulationFailed: One ended otherwise than the undisturbed run.
-        DefinitionError: A number that is none.
+        SimulationFailed: One ended with another result than the undisturbed run.
+        DefinitionError: ``simulations`` or ``seed`` is not a number.
     """
     __tracebackhide__ = True
     first = environment.number("KEYED_SEED") or 0 if seed is None else seed

@@ -1,6 +1,6 @@
-"""Tests that every sink passes which is to have each row once, for sinks of `keyed` and for functions of third parties.
+"""Tests for sinks with each row once, for those of `keyed` and for functions of third parties.
 
-Subclass `SinkConformance`, say how the sink is made and read, and let a test runner collect it, as with
+Subclass `SinkConformance`, define how the sink is created and read, and let a test runner collect it, as with
 `keyed.testing.store_conformance`. The sink is run in the local runtime.
 """
 
@@ -21,7 +21,7 @@ _DIES = keyed.OutputTag("dies", "n bigint")
 
 
 class _Numbers(keyed.KeyedProcessFunction):
-    """Gives each number with its name, and to a side output too; nothing for those that are negative."""
+    """Emits each number with its name, also to a side output; nothing for negative ones."""
 
     def process_element(self, value: int, ctx: keyed.Context) -> Iterator[Any]:
         if value >= 0:
@@ -30,10 +30,10 @@ class _Numbers(keyed.KeyedProcessFunction):
 
 
 class SinkConformance:
-    """What every sink does that has each row once."""
+    """Contract of a sink that has each row once."""
 
     def make_sink(self, path: Path) -> SinkLike:
-        """Return a sink, new or as another run has left it.
+        """Return a sink, new or in the state after another run.
 
         Args:
             path: A folder for this test alone.

@@ -17,7 +17,7 @@ from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, co
 
 
 class _Told:
-    """What was done, as a test: it is made when it is shown."""
+    """The steps as the text of a test, created when it is shown."""
 
     def __init__(self, machine: type, steps: list[Step], function: Function, memory: ProcessMemory) -> None:
         self._machine, self._steps, self._function, self._memory = machine, steps, function, memory
@@ -33,19 +33,19 @@ class _Told:
 
 
 class KeyedStateMachine(RuleBasedStateMachine):
-    """Drives a harness by rules; a subclass says which function and rows, and what has to hold after each step.
+    """Drives a harness by rules; a subclass defines function, rows and invariants after each step.
 
-    ``TestCounts = Counts.TestCase`` makes a test of the subclass ``Counts``. It may have rules of its own, and has
-    invariants (`hypothesis.stateful.invariant`) that look at the attributes.
+    ``TestCounts = Counts.TestCase`` makes a test of the subclass ``Counts``. It may have further rules, and has
+    invariants (`hypothesis.stateful.invariant`) over the attributes.
 
     Attributes:
         rows: Strategy of the elements.
         rows2: Strategy of the elements of the second side, for a `keyed.KeyedCoProcessFunction`; of the broadcast
             elements, for a `keyed.KeyedBroadcastProcessFunction`.
-        gap_ms: The most event time from one row to the next.
+        gap_ms: Maximal event time from one row to the next.
         parallelisms: Numbers of key groups to which it is rescaled.
         harness: The harness.
-        seen: The rows so far, in the order in which they came.
+        seen: The rows so far, in order of arrival.
         outputs: The main outputs so far.
     """
 
@@ -65,12 +65,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.outputs: list[Record] = []
 
     def make_harness(self) -> KeyedTestHarness:
-        """Make the harness: the subclass says of which function, with which key."""
+        """Create the harness with its function and key; defined by the subclass."""
         raise NotImplementedError(f"{type(self).__name__} does not define make_harness")
 
     @rule(data=st.data(), many=st.integers(1, 3))
     def rows_come(self, data: DataObject, many: int) -> None:
-        """Let rows come as one batch, in the order of their timestamps."""
+        """Process rows as one batch, in the order of their timestamps."""
         for _ in range(many):
             time = (self.seen[-1].timestamp or 0 if self.seen else 0) + data.draw(st.integers(0, self.gap_ms))
             if self.rows2 is not None and data.draw(st.booleans()):
@@ -86,12 +86,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     @rule()
     def process_dies(self) -> None:
-        """Let the process die and another one go on."""
+        """Let the process die and another one continue."""
         self._do(Crash())
 
     @rule(data=st.data())
     def key_groups_change(self, data: DataObject) -> None:
-        """Go on with another number of key groups."""
+        """Continue with another number of key groups."""
         self._do(Rescale(data.draw(st.sampled_from(self.parallelisms))))
 
     def _do(self, step: Step) -> None:
@@ -102,7 +102,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self.outputs += self.harness.take_output()
 
     def teardown(self) -> None:
-        """Close the harness, and let Hypothesis say the steps of what failed as a test."""
+        """Close the harness, and let Hypothesis print the steps of a failure as a test."""
         note(self._told)
         self.harness.close()
         self._memory.put_back()

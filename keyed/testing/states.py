@@ -16,12 +16,12 @@ from keyed.tables.entries import EntryReader
 
 
 def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | None, namespace: Any) -> dict[Any, Any]:
-    """Return what a key group has of one state.
+    """Return a key group's entries of one state.
 
     Args:
         store: The group's entries.
         described: The state's description with its id, as the group's meta record has it.
-        declared: Its declaration, if it is known: values come back in their classes then.
+        declared: Its declaration, if it is known: values then have their classes.
         namespace: The namespace beside the key.
     """
     if described["schema"]["kind"] == "table":
@@ -44,7 +44,7 @@ def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | 
 
 
 def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
-    """Return the namespaces beside keys in which a key group has something of a state, that of none left out."""
+    """Return the namespaces in which a key group has entries of a state."""
     if described["schema"]["kind"] == "table":
         return set()
     reader = EntryReader(described)
@@ -65,10 +65,10 @@ def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:
 
 
 def of_keys(delta: Delta, keys: set[bytes], states: dict[str, Any]) -> Delta:
-    """Return what a delta has of some keys.
+    """Return a delta's entries of some keys.
 
     Args:
-        delta: What is live of a key group.
+        delta: The live entries of a key group.
         keys: The keys, encoded.
         states: Descriptions of the states with their ids, by name.
     """

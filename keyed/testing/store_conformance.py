@@ -6,8 +6,8 @@ Subclass `LocalStoreConformance`, give it a factory, and let a test runner colle
         def make_store(self, path):
             return MyStore(path)
 
-The tests need no library: they are methods named ``test_*`` that take a folder of their own, which pytest gives as its
-``tmp_path``, and assert.
+The tests need no library: they are methods named ``test_*`` with a folder as argument, pytest's ``tmp_path``, and use
+``assert``.
 """
 
 # A test's name states its claim, and the methods of the reference are those of the protocol; chance here is for tests.
@@ -47,7 +47,7 @@ _NO_NAMESPACE = encode_key(None)
 
 
 class ReferenceStore:
-    """What a local store means, in the fewest words: a dictionary that is sorted and filtered at each question."""
+    """Model of a local store: a dictionary that is sorted and filtered at each read."""
 
     def __init__(self) -> None:
         self.reset()
@@ -91,7 +91,7 @@ class ReferenceStore:
 
 
 def assert_same(store: LocalStore, expected: LocalStore) -> None:
-    """Assert that two stores answer all questions alike."""
+    """Assert that all reads of two stores are equal."""
     assert store.position() == expected.position()
     entries = list(expected.items())
     assert sorted(store.items()) == sorted(entries)
@@ -111,8 +111,8 @@ def random_changes(random: Random, size: int, *, keys: int = 5, times: int = 8) 
     Args:
         random: Source of randomness.
         size: Number of changes.
-        keys: How many keys there are.
-        times: How many times there are.
+        keys: Number of keys.
+        times: Number of times.
     """
     changes: list[Change] = []
     for _ in range(size):
@@ -156,7 +156,7 @@ class LocalStoreConformance(TableConformance):
     durable = False
 
     def make_store(self, path: Path) -> LocalStore:
-        """Make a store, new or as it was closed, in a folder of its own."""
+        """Create a store in a folder, or open the one that was closed there."""
         raise NotImplementedError(f"{type(self).__name__} does not define make_store")
 
     def test_a_new_store_is_empty(self, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Hypothesis strategies for what reaches a keyed function: rows, disorder, batches, clocks, crashes.
+"""Hypothesis strategies for the input of a keyed function: rows, disorder, batches, clocks, crashes.
 
-What they draw shrinks to few rows, few keys, small numbers and one batch. They need the extra ``keyed[testing]``.
+Their examples shrink to few rows, few keys, small numbers and one batch. They need the extra ``keyed[testing]``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def values(type_: str) -> SearchStrategy[Any]:
         type_: A Spark type as text: ``"bigint"``, ``"array<string>"``.
 
     Raises:
-        DefinitionError: It is none that is known.
+        DefinitionError: It is unknown.
     """
     if type_ in _BITS:
         half = 2 ** (_BITS[type_] - 1)
@@ -92,7 +92,7 @@ def values(type_: str) -> SearchStrategy[Any]:
 
 
 def _repeating(few: list[Any], others: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    """Return values of which three of four are among a few, and the simplest of all is the first."""
+    """Return values of which three of four are among a few, the simplest first."""
     return st.sampled_from([*few, *few[:1] * max(0, 5 - len(few)), None, *[None] * (len(few) // 6)]).flatmap(
         lambda value: others if value is None else st.just(value)
     )
@@ -106,7 +106,7 @@ _OF_PYTHON: dict[Any, SearchStrategy[Any]] = {
 
 
 def _records(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str, Any]]:
-    """Return dictionaries with these columns, in this order: those of Hypothesis come in any."""
+    """Return dictionaries with these columns in this order, which Hypothesis' own do not keep."""
     return st.tuples(*columns.values()).map(lambda record: dict(zip(columns, record, strict=True)))
 
 
@@ -120,12 +120,12 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
 
     Columns in DDL are never null; fields of a class are ``None`` now and then if their type says ``| None``.
-    Any value of a type may come, and a few come often, so that keys come twice. A key of several columns, and one
-    with a strategy of your own, wants few values: ``user=skewed("ann", "bob")``.
+    Any value of a type may be drawn, and a few are drawn often, so that keys repeat. A key of several columns, and one
+    with your own strategy, should have few values: ``user=skewed("ann", "bob")``.
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
-        columns: Strategies for columns, in place of those for their types: ``user=skewed("ann", "bob")``,
+        columns: Strategies for columns, instead of those for their types: ``user=skewed("ann", "bob")``,
             ``amount=st.none() | values("bigint")``.
 
     Raises:
@@ -150,10 +150,10 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
 
 
 def _fields(cls: type) -> dict[str, tuple[str, Any]]:
-    """Return what a class is made of: names, with the names of the arguments and the types.
+    """Return the fields of a class: names, with the names of the arguments and the types.
 
     Raises:
-        DefinitionError: It is no attrs class, dataclass or named tuple.
+        DefinitionError: It is not an attrs class, dataclass or named tuple.
     """
     hints = get_type_hints(cls)
     if attrs.has(cls):
@@ -214,22 +214,23 @@ def streams(
 ) -> list[Record]:
     """Return a stream: rows with timestamps, in the order of their arrival.
 
-    Several rows often have one timestamp, as in a burst. By default they come in order; the arguments bring what a
-    real source brings.
+    Several rows often have one timestamp, as in a burst. By default they come in order; the arguments add the
+    irregularities of a real source.
 
     Args:
-        draw: Given by Hypothesis.
+        draw: Provided by Hypothesis.
         rows: The rows, of `rows` or of any other strategy.
-        timestamp: Column that is to hold the timestamp, in milliseconds or, if it is a datetime, as one.
-        gap: About how much event time is between one row and the next.
-        delay: How far a row may be behind the highest timestamp before it. It is not late by
+        timestamp: Column for the timestamp, in milliseconds or, if it is a datetime, as one.
+        gap: Approximate event time between one row and the next.
+        delay: Distance by which a row may be behind the highest timestamp before it. It is not late by
             ``bounded_out_of_orderness`` of the same delay.
-        late: How much further behind some rows are: these are late, if their batch begins after those before them.
-        silence: If given, all keys are silent for so long now and then.
-        silent: Column of a key, each of which is silent by itself then, while the rows of others come.
-        duplicates: Whether a row may come twice.
-        min_size: The fewest rows, duplicates not counted.
-        max_size: The most rows, duplicates not counted.
+        late: Further distance by which some rows are behind: these are late if their batch begins after those before
+        them.
+        silence: If given, all keys are silent for this long now and then.
+        silent: Column of a key: then single keys are silent, while rows of others come.
+        duplicates: A row may come twice.
+        min_size: Minimal number of rows, without duplicates.
+        max_size: Maximal number of rows, without duplicates.
     """
     gap_ms, delay_ms, late_ms, silence_ms = (
         milliseconds_of(each, name)
@@ -280,7 +281,7 @@ def streams(
 
 
 def _with_silences(timed: list[Any], column: str) -> list[Any]:
-    """Return timed rows of which those of a key come later from one on before which the key is silent."""
+    """Return timed rows in which a key is silent before one of its rows, and all its later rows are shifted."""
     later: dict[str, int] = {}
     found = []
     for now, times, lag, row, quiet in sorted(timed, key=lambda each: each[0]):
@@ -309,7 +310,7 @@ def _replaced(row: Any, column: str, value: Any) -> Any:
 
 @st.composite
 def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
-    """Return a stream cut into micro-batches. Each row in one of its own is the simplest example."""
+    """Return a stream cut into micro-batches. One row per batch is the simplest example."""
     # Said once for all rows, so that rows can be left out of an example without moving the cuts.
     together = draw(st.booleans())
     found: list[list[Record]] = []
@@ -325,13 +326,13 @@ def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
 def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> list[Step]:
     """Return steps whose rows arrive in another order: those of equal times, and those within the delay.
 
-    No row is late that was not, and none passes another step or a row of the other side. Rows without a time, and
-    those that are behind the highest one before them by more than the delay, stay where they are.
+    No further row becomes late, and none passes another step or a row of the other side. Rows without a time, and those
+    that are behind the highest one before them by more than the delay, keep their place.
 
     Args:
-        draw: Given by Hypothesis.
+        draw: Provided by Hypothesis.
         done: The steps.
-        delay: How far rows may be behind, milliseconds.
+        delay: Distance by which rows may be behind, milliseconds.
         sides: The sides whose rows move, 1 and 2.
     """
     moves = st.sampled_from([0] if delay <= 0 else [0, delay, delay // 2])
@@ -372,17 +373,17 @@ def steps(
     move: Duration = 10_000,
     most: int = 4,
 ) -> list[Step]:
-    """Return what is done to a function that gets a stream: its batches, and other steps between them.
+    """Return steps for a function with a stream: its batches, and other steps between them.
 
     Args:
-        draw: Given by Hypothesis.
+        draw: Provided by Hypothesis.
         stream: The rows.
-        watermarks: Whether the watermark moves by itself, of two streams each; later rows may be late then.
-        clocks: Whether the processing time moves.
-        crashes: Whether the process dies between batches.
+        watermarks: The watermark moves in its own steps, for each of two streams; later rows may be late then.
+        clocks: The processing time moves.
+        crashes: The process dies between batches.
         parallelisms: Numbers of key groups to which it may be rescaled.
-        move: How far a clock moves at a time, at most.
-        most: How many steps there are beside the batches, at most.
+        move: Maximal move of a clock at a time.
+        most: Maximal number of steps beside the batches.
     """
     done: list[Step] = list(draw(batches(stream)))
     kinds: list[SearchStrategy[Any]] = []
@@ -411,7 +412,7 @@ def steps(
 
 
 def _settled(done: Sequence[Any]) -> list[Step]:
-    """Return steps whose clocks, given as moves, are at times."""
+    """Return steps with absolute times of the clocks, from relative moves."""
     clocks: dict[Any, int] = {}
     highest: dict[int | None, int] = {}
     settled: list[Step] = []
@@ -434,7 +435,7 @@ def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[A
     """Return the rows of two streams in one order of arrival; those of the second one are `keyed.testing.SecondRecord`.
 
     Args:
-        draw: Given by Hypothesis.
+        draw: Provided by Hypothesis.
         left: The first stream.
         right: The second one.
     """
@@ -450,7 +451,7 @@ def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[A
 
 
 def register() -> None:
-    """Tell Hypothesis what ``st.from_type`` gives for rows and steps."""
+    """Register the strategies of rows and steps for ``st.from_type``."""
     times = st.integers(0, 10_000)
     st.register_type_strategy(Record, st.builds(Record, st.integers(0, 9), times))
     st.register_type_strategy(Watermark, st.builds(Watermark, times))

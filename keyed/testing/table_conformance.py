@@ -1,4 +1,4 @@
-"""Tests of what local stores do with table states, part of `keyed.testing.store_conformance.LocalStoreConformance`."""
+"""Tests of local stores with table states, part of `keyed.testing.store_conformance.LocalStoreConformance`."""
 
 # A test's name states its claim; chance here is for tests.
 # ruff: noqa: D102, S311
@@ -34,7 +34,7 @@ def _delta(
 
 
 def _rows(store: LocalStore, state_id: int = 1) -> _Rows:
-    """Return the rows of a table, each of which is there once."""
+    """Return the rows of a table, and check that each is there once."""
     table = store.table(state_id)
     if table is None:
         return {}
@@ -45,7 +45,7 @@ def _rows(store: LocalStore, state_id: int = 1) -> _Rows:
 
 
 def _expect(rows: _Rows, written: _Rows, removed: list[Any], ranges: Any) -> None:
-    """Carry out what a delta says."""
+    """Apply a delta to the expected rows."""
     for comparisons in ranges:
         for key, value in list(rows.items()):
             columns: dict[str, Any] = {"t": key[1], "v": value}
@@ -62,7 +62,7 @@ class TableConformance:
     durable = False
 
     def make_store(self, path: Path) -> LocalStore:
-        """Make a store, new or as it was closed, in a folder of its own."""
+        """Create a store in a folder, or open the one that was closed there."""
         raise NotImplementedError(f"{type(self).__name__} does not define make_store")
 
     def test_a_new_store_has_no_tables(self, tmp_path: Path) -> None:

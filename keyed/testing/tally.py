@@ -1,4 +1,4 @@
-"""A tally of what the examples of a property had in them: a property that saw no key twice has shown little."""
+"""Counts of situations in the examples of a property: a property that saw no key twice has shown little."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MANY = 50
 
 @attrs.define
 class Tally:
-    """What the examples of a property had in them.
+    """Counts of situations in the examples of a property.
 
     Attributes:
         function: The function.
         options: `PropertyOptions`.
-        needs: What has to have come up: some of the names of the counts.
+        needs: Names of the counts that have to be above zero.
     """
 
     function: Function
@@ -49,7 +49,7 @@ class Tally:
     _forms: set[str] = attrs.field(factory=set)
 
     def steps(self, steps: Iterable[Step]) -> None:
-        """Begin an example, which counts if none was like it, and count what it does."""
+        """Begin an example, which counts if it is new, and count its steps."""
         done = list(steps)
         self._new = (form := repr(done)) not in self._forms
         self._forms.add(form)
@@ -72,7 +72,7 @@ class Tally:
         self.reordered += self._new
 
     def look(self, harness: KeyedTestHarness) -> None:
-        """Count what a run did."""
+        """Count the events of a run."""
         if not self._new:
             return
         counters = harness.metrics()
@@ -80,7 +80,7 @@ class Tally:
         self.late += counters.get("rows_late", 0)
 
     def outcome(self, outcome: Outcome) -> None:
-        """Count what a run left."""
+        """Count the results of a run."""
         self.left += any(outcome.values())
         timers = outcome.get("{}.pending_timers()", ())
         self.waits_for_clock += any(timer.domain is TimeDomain.PROCESSING_TIME for timer in timers)
@@ -112,7 +112,7 @@ class Tally:
         return ", ".join(counts)
 
     def warn(self, stack_level: int) -> None:
-        """Warn of what did not come up, so that the property has not shown what it promises."""
+        """Warn of situations that did not occur, so that the property did not test its claim."""
         has_timers = defines_on_timer(type(self.function))
         missing = []
         if self.several and self.repeated < max(1, self.examples // _HARDLY):
@@ -140,7 +140,7 @@ class Tally:
 
 
 def defines_on_timer(cls: type) -> bool:
-    """Tell whether a function has an `on_timer` of its own, and not that of all functions."""
+    """Return whether a function defines `on_timer`."""
     return len([each for each in cls.__mro__ if "on_timer" in vars(each)]) > 1
 
 
