@@ -69,7 +69,7 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
     Args:
         last: The last operator.
         sizes: Number of operators of each line in the checkpoint, ``None`` without one. An operator that was not
-        chained there stays so.
+            chained there stays so.
 
     Raises:
         OperatorChanged: The checkpoint has another number of operators.

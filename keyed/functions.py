@@ -72,7 +72,7 @@ class _RowFunction(Shown):
 
         Args:
             ctx: Key, timers and outputs. There is no element, so outputs have no timestamp unless ``ctx.collect`` sets
-            one.
+                one.
 
         Returns:
             As `process_element`.
@@ -93,8 +93,8 @@ class KeyedProcessFunction(_RowFunction):
     Attributes:
         known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
         forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
-        an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are assumed
-        to.
+            an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
+            assumed to.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -120,8 +120,8 @@ class KeyedCoProcessFunction(_RowFunction):
     Attributes:
         known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
         forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
-        an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are assumed
-        to.
+            an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
+            assumed to.
     """
 
     def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:

@@ -38,7 +38,7 @@ class KafkaSource:
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
         decode: Converts a record to an element.
         start: Start of a new query: at the ``"earliest"`` record, or after the ``"latest"``. A partition that is new in
-        a later run is read from its start.
+            a later run is read from its start.
         bounded: End the source where the topic ended when the query started.
         batch_interval: A batch ends when its first record has waited this long, or with ``rows_per_batch`` records:
             `int` milliseconds or `timedelta`.

@@ -47,9 +47,9 @@ class OperatorSpec:
         function: The user's function, not opened.
         event_time: Rows have timestamps.
         delay_ms: Delay of the watermark behind the highest timestamp, the greatest of several sources; ``None`` if
-        watermarks come only from upstream operators or are set by hand.
+            watermarks come only from upstream operators or are set by hand.
         ingestion_delay_ms: The same delay, in every operator of the chain, if rows have the time of their batch; else
-        ``None``.
+            ``None``.
         order: Order of rows within a batch.
         parallelism: Number of key groups.
         keys: Key columns, of the first side if there are two; empty if the key is a function of the element.

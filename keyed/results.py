@@ -34,8 +34,8 @@ class Progress(Shown):
 
     Attributes:
         batch_id: Its id, from 0, the same in sinks, tables, restore points and commands. On Spark it is the id of
-        ``foreachBatch`` and of Spark's own progress, unless the query was restored: then ids continue after the
-        restored batch.
+            ``foreachBatch`` and of Spark's own progress, unless the query was restored: then ids continue after the
+            restored batch.
         rows: Rows that it read from the source.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.

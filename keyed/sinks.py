@@ -85,7 +85,8 @@ def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> P
     Args:
         path: The folder.
         mode: For a folder that another query has written: ``"error"`` refuses it, ``"overwrite"`` removes the Parquet
-        files of that query when this one starts. A query that resumes from its checkpoint keeps its folder with either.
+            files of that query when this one starts. A query that resumes from its checkpoint keeps its folder with
+            either.
     """
     return ParquetSink(os.fspath(path), mode)
 

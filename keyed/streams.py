@@ -186,7 +186,7 @@ class Unkeyed(_Asked):
 
         Args:
             descriptors: The broadcast states that a `KeyedBroadcastProcessFunction` writes, each with a name:
-            ``keyed.MapState(str, Rule, name="rules")``.
+                ``keyed.MapState(str, Rule, name="rules")``.
 
         Raises:
             DefinitionError: There is none, or an argument is not a descriptor.
@@ -389,12 +389,12 @@ class KeyedStream(_Asked):
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
             store: The kind of each worker's copy of the state: ``"memory"`` or ``"rocksdb"``.
             changelog: The changelog to which every committed change of state is exported, such as a
-            `DirectoryChangelog`.
+                `DirectoryChangelog`.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
-            state, timers and clocks. A query that resumes from its checkpoint ignores it.
+                state, timers and clocks. A query that resumes from its checkpoint ignores it.
             initial_state: State from another system for a new query: a Spark, pandas or Arrow table with columns for
-            key, ``state``, ``entry`` and ``value``, or such tables by the name of a state. A query that resumes from
-            its checkpoint ignores it.
+                key, ``state``, ``entry`` and ``value``, or such tables by the name of a state. A query that resumes
+                from its checkpoint ignores it.
 
         Raises:
             DefinitionError: The function or a parameter breaks a rule. Raised before anything runs.
@@ -590,10 +590,10 @@ def stream(
             runtime also a function of the element. `INGESTION_TIME` gives each row the time of its batch. Without it
             the stream has no event time.
         watermark: The strategy, or the delay of `bounded_out_of_orderness` as a `timedelta`. By default rows are
-        assumed to arrive in the order of their timestamps, and a warning is logged once if windows drop rows that do
-        not.
+            assumed to arrive in the order of their timestamps, and a warning is logged once if windows drop rows that
+            do not.
         ticks: Run a batch when something is due and no row comes: processing-time timers, changelogs, the end of the
-        input (Spark, streaming).
+            input (Spark, streaming).
         on_bad_row: Side output of the first operator for bad rows; without it they fail the query. A row is bad
             if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if it has text
             that is not UTF-8 or a time that Python cannot represent. In the local runtime elements of any other form
@@ -631,7 +631,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
         checkpoint: Folder for state and positions that survive the run; on Spark a streaming source needs it.
         drain: Move the watermark to +inf at the end, so that every timer fires. The default in the local runtime
-        without a checkpoint, and for a batch DataFrame.
+            without a checkpoint, and for a batch DataFrame.
         on_progress: Called with a `Progress` after each batch; see there for Spark.
         on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
         local_dir: Folder of local stores on disk.

@@ -57,7 +57,7 @@ class BatchContext(Protocol):
 
         Args:
             table: The columns of the declared output, by name; others are dropped. If it has `TIMESTAMP_COLUMN`, it
-            holds the timestamps of the rows for a keyed stage that follows.
+                holds the timestamps of the rows for a keyed stage that follows.
         """
 
     def output(self, tag: OutputTag | str, table: pa.Table) -> None:

@@ -106,7 +106,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
     Attributes:
         timed: It needs the elements' timestamps: `add_at` is called instead of `add`.
         commutative: The result does not depend on the order of elements, and `merge` changes neither argument. Then
-        hopping windows share slices; otherwise each window has its own accumulator.
+            hopping windows share slices; otherwise each window has its own accumulator.
         accumulator_type: Type of the accumulator for the codec; ``None`` for plain data.
         type: Column type of the result, if it was set.
     """

@@ -268,7 +268,7 @@ class CountWindows(GlobalWindows):
         Args:
             size: Number of elements of a window.
             slide: Without it, windows follow each other: each fires when it is full. With it, every ``slide`` elements
-            the last ``size`` are emitted (fewer at the start).
+                the last ``size`` are emitted (fewer at the start).
 
         Raises:
             DefinitionError: A number is below 1.

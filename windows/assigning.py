@@ -57,7 +57,7 @@ class HoppingWindows(AnyAssigner):
     Attributes:
         size_ms: Length of a window.
         slide_ms: Distance between the starts of two windows. Tumbling if it equals the size; if it is larger, elements
-        between windows belong to none.
+            between windows belong to none.
         offset_ms: Windows start at this time modulo the slide.
     """
 

@@ -194,7 +194,7 @@ class ArgMax(ColumnAggregate):
     Args:
         column: The value of the result.
         by: The column (or function of the element) of the extreme; elements where it is null are ignored, and NaN
-        counts only without other values.
+            counts only without other values.
         type: Column type of the result, if it does not follow from the column's.
     """
 

@@ -65,7 +65,7 @@ def aggregate(
         output: Columns of the output, as in ``KeyedStream.process``; by default they follow from the input's.
         name: Name of the operator, and of its state.
         path: Whole columns if the aggregates allow it (``"auto"``), or one of ``"row"`` and ``"vectorized"``. A
-        checkpoint keeps the path that it was started with.
+            checkpoint keeps the path that it was started with.
         options: Number of key groups and so on, as in ``KeyedStream.process``.
 
     Raises:

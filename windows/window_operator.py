@@ -53,7 +53,7 @@ class WindowOperator(KeyedProcessFunction):
         allowed_lateness_ms: Time after its end in which a window accepts elements, and fires again for each.
         late_tag: Side output for late elements; without it they are dropped.
         idle_timeout_ms: Closes a window that got no element for this long in processing time, although the watermark
-        has not reached its end: it fires and its state is removed. A later element opens it again.
+            has not reached its end: it fires and its state is removed. A later element opens it again.
         key_names: Names of the key's columns, for rows.
         timestamps: ``window_start`` and ``window_end`` of rows are aware datetimes, not milliseconds.
         element_type: Type of the elements for the codec, if they are kept; plain data and rows need none.

@@ -31,7 +31,7 @@ class AsOfJoin(TimedJoin):
         how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-        the choice. A checkpoint keeps the path that it was started with.
+            the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.

@@ -142,9 +142,9 @@ class AsyncLookup(Generic[K, V]):
 
     Args:
         function: ``async def function(key)``, returns the value of a key. All calls of a process run in one event loop,
-        which all copies of the object share, so they can share a client. Create a client in the first call, because the
-        object is sent to workers before that; and in a module that the function imports, because on Spark each task
-        gets a copy of the function itself and of the objects it holds.
+            which all copies of the object share, so they can share a client. Create a client in the first call, because
+            the object is sent to workers before that; and in a module that the function imports, because on Spark each
+            task gets a copy of the function itself and of the objects it holds.
         concurrency: Calls that run at a time, at most.
         timeout: Maximal duration of one call, in milliseconds or as a `timedelta`; ``None`` for ever.
         retries: Number of further attempts after a call failed, or took too long.
@@ -183,7 +183,7 @@ class AsyncLookup(Generic[K, V]):
 
         Raises:
             Exception: The error of the last attempt for a key, with the key as a note; `TimeoutError`, which names the
-            key, if it took too long. The other calls are cancelled.
+                key, if it took too long. The other calls are cancelled.
         """
         wanted = list(dict.fromkeys(keys))
         if not wanted:

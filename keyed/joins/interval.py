@@ -81,7 +81,7 @@ class IntervalJoin(TimedJoin):
 
     Args:
         join: Returns the output of a pair; a missing partner is ``None``. A `ProcessJoinFunction` emits any number of
-        outputs, and has the times of both.
+            outputs, and has the times of both.
         lower: Least distance of the right element's time from the left one's: milliseconds or a `timedelta`, negative
             for right elements that come earlier.
         upper: Greatest distance.
@@ -91,7 +91,7 @@ class IntervalJoin(TimedJoin):
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
         path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-        the choice. A checkpoint keeps the path that it was started with.
+            the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: No time lies within the bounds, or a parameter breaks another rule.

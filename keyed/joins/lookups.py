@@ -52,12 +52,12 @@ def lookup_join(
         columns: The columns that are added, as in `keyed.extending.schema_of`: ``"name string, tier bigint"``.
         how: ``"left"`` keeps rows whose key was not found, with nulls; ``"inner"`` omits them.
         ttl: Time for which results are kept in state, in milliseconds or as a `timedelta`, in processing time; by
-        default for ever.
+            default for ever.
         keys_per_call: Maximal number of keys of one call.
         input: Columns of the stream, if they are not known before it runs: rows of an iterable in the local runtime.
         name: Name of the operator.
         initial_state: Earlier results for a new query, as in ``KeyedStream.process``: for example the state table of an
-        earlier query.
+            earlier query.
         options: Number of key groups, each of which makes its own calls, and so on, as in ``KeyedStream.process``.
 
     Raises:

@@ -64,7 +64,7 @@ class WindowCoGroup(TimedJoin):
         late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
         late_right: The same for right ones.
         path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-        the choice. A checkpoint keeps the path that it was started with.
+            the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.

@@ -46,14 +46,14 @@ class StateChange:
 
     Attributes:
         commit: The marker of the commit: its `batch`, its key group, its clocks. For a `snapshot` it is not a change,
-        but a part of the group's complete state.
+            but a part of the group's complete state.
         state: Name of the state.
         key: The key of ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: The entry within the state: the map key of a map, (batch, index) of a list element, the timestamp of a
-        version, the other key columns of a table as a tuple; ``None`` if there is only one.
+            version, the other key columns of a table as a tuple; ``None`` if there is only one.
         value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` for a removed
-        entry, and for a version that is a deletion.
+            entry, and for a version that is a deletion.
         removed: True if the entry was removed, because a map may hold ``None``.
         expires: With a time to live, its end, in milliseconds of the state's clock.
     """
@@ -87,7 +87,7 @@ def read_changelog(
         from_: Id of the batch to begin with. By default the beginning: a snapshot, if there is one.
         until: Id of the batch to end with.
         value_type: Type of the state's values, elements, map values or accumulators. By default plain values have their
-        types, and a class is replaced by a `msgspec.Struct` with its fields.
+            types, and a class is replaced by a `msgspec.Struct` with its fields.
         map_key_type: Type of the keys of a map state.
 
     Raises:

@@ -142,7 +142,7 @@ class KeyedTestHarness(Shown):
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
         ingestion_time: Each element has the processing time of its batch as its timestamp, and the watermark follows
-        the processing time, as with `keyed.INGESTION_TIME`.
+            the processing time, as with `keyed.INGESTION_TIME`.
         global_tables: Global tables that the function reads: they are read at once, and again by `reload_tables`.
 
     Raises:
@@ -319,7 +319,7 @@ class KeyedTestHarness(Shown):
         Args:
             table: The rows. If the function defines ``combine``, they go through it.
             timestamps: Column with the event time, a timestamp or milliseconds; rows are processed in its order, unless
-            ``order`` of the harness differs.
+                ``order`` of the harness differs.
 
         Raises:
             DefinitionError: The function is not vectorized, or the rows are not a table or lack a column.
@@ -658,7 +658,7 @@ class KeyedTestHarness(Shown):
 
         Args:
             function: The function afterwards: a fresh copy, as in a new process, or a changed one. By default the same
-            object.
+                object.
 
         Raises:
             StateSchemaChanged: At the next call, if the function's states do not fit what is committed.

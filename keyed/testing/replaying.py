@@ -43,7 +43,7 @@ class Replayed:
         last: Id of the last one.
         rows: Number of their rows.
         lines: The differences as a diff: ``-`` with the job's function, ``+`` with the changed one. First outputs and
-        side outputs, then states by key, then timers.
+            side outputs, then states by key, then timers.
     """
 
     first: int
@@ -74,11 +74,11 @@ def replay(
         function: The job's function. Its results have to equal the changelog, or the rows are not the job's.
         changed: The changed function.
         rows: The job's `Recording`. Or its source: the rows from its start, for a job of the local runtime; a source
-        with positions; a `keyed.KafkaSource` of the topic, for a job on Spark too.
+            with positions; a `keyed.KafkaSource` of the topic, for a job on Spark too.
         key: Key of a row, as the job has it.
         key2: Key of a row of the second side.
         timestamp: Column or function of a row's event time in milliseconds, as in the job; not needed with a recording.
-        `keyed.INGESTION_TIME` if the job has it.
+            `keyed.INGESTION_TIME` if the job has it.
         watermark: As in the job.
         order: As in the job.
         broadcast: Descriptors of its broadcast states.

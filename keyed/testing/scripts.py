@@ -174,7 +174,7 @@ class Script:
         steps: The steps, in order.
         options: Keywords of the harness.
         afresh: It begins in a new process, like each crash and each change of the number of key groups: with the memory
-        of the process as it was when the script was created.
+            of the process as it was when the script was created.
     """
 
     function: Function

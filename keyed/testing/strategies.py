@@ -225,7 +225,7 @@ def streams(
         delay: Distance by which a row may be behind the highest timestamp before it. It is not late by
             ``bounded_out_of_orderness`` of the same delay.
         late: Further distance by which some rows are behind: these are late if their batch begins after those before
-        them.
+            them.
         silence: If given, all keys are silent for this long now and then.
         silent: Column of a key: then single keys are silent, while rows of others come.
         duplicates: A row may come twice.

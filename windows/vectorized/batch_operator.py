@@ -51,7 +51,7 @@ class WindowBatchOperator(VectorizedFunction):
 
     Raises:
         DefinitionError: A part is of the wrong type, or the definition has to run row by row; the message has the
-        reason.
+            reason.
     """
 
     def __init__(
