@@ -1,4 +1,4 @@
-"""What each customer paid: how often, how much, and when last; asked by customer and in SQL.
+"""Payments of each customer: number, sum and time of the last one; queried by customer and in SQL.
 
 python -m examples.payments FOLDER
 """

@@ -21,7 +21,7 @@ class Explained(Protocol):
 
     @property
     def explanation(self) -> str:
-        """How it is computed and why, in one line: ``whole columns``, or ``row by row, because ...``."""
+        """The path and its reason, in one line: ``whole columns``, or ``row by row, because ...``."""
 
 
 def explained(last: Stage) -> str:

@@ -1,4 +1,4 @@
-"""What the job counts: the flights, or a CSV or Parquet file of the user's own.
+"""The counted data: the flights, or a user's CSV or Parquet file.
 
 Whatever the data is, the job sees rows of two columns in the order in which they arrive: ``item`` (text) and
 ``event_time`` (a timestamp, UTC). Files are read piece by piece.
@@ -47,17 +47,17 @@ class Dataset(Protocol):
 
     @property
     def about(self) -> str:
-        """What the data is, for people."""
+        """Description of the data, for people."""
         ...
 
     @property
     def items(self) -> str:
-        """What is counted, in the plural."""
+        """The counted items, in the plural."""
         ...
 
     @property
     def dropped_because(self) -> str:
-        """What is said of the rows that are left out."""
+        """The reason why rows are dropped."""
         ...
 
     def identity(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Sales:
 
     @property
     def about(self) -> str:
-        """How many there are, and of which seed."""
+        """Their number and seed."""
         return f"{self.rows:,} sales of products, seed {self.seed}"
 
     def identity(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @attrs.frozen
 class WindowCount:
-    """How often an item occurred in a window."""
+    """The number of occurrences of an item in a window."""
 
     window_start: datetime
     window_end: datetime

@@ -24,7 +24,7 @@ OnProgress = Callable[[keyed.Progress], object]
 
 @attrs.frozen
 class Settings:
-    """What is computed, and where.
+    """Settings of the job.
 
     Attributes:
         n: Items a window.

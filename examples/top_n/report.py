@@ -1,4 +1,4 @@
-"""What the job prints: a line a batch, and the last rankings as a table."""
+"""Output of the job: a line per batch, and the last rankings as a table."""
 
 from __future__ import annotations
 

@@ -43,22 +43,22 @@ class Workspace:
 
     @property
     def arrivals(self) -> Path:
-        """Where the rows lie in order of arrival."""
+        """Folder of the rows in order of arrival."""
         return self.output / "arrivals"
 
     @property
     def top(self) -> Path:
-        """Where the rankings go."""
+        """Folder of the rankings."""
         return self.output / "top"
 
     @property
     def late(self) -> Path:
-        """Where late rows go."""
+        """Folder of late rows."""
         return self.output / "late"
 
     @property
     def tables(self) -> Path:
-        """Where the state tables are."""
+        """Folder of the state tables."""
         return self.output / "tables"
 
     def changelog(self, operator: str) -> keyed.Changelog:

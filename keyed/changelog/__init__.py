@@ -1,6 +1,6 @@
 """Changelogs: every committed state change of an operator, outside of the job, from which the job can be rebuilt.
 
-- `model`: what a changelog is to those who write and read it, whatever it is kept in.
+- `model`: the protocols of a changelog for writers and readers.
 - `records`: the records that are the same in all of them.
 - `directory`: files in a folder. `kafka`: a topic.
 """

@@ -1,15 +1,15 @@
-"""What a changelog is to those who write and read it, whatever it is kept in.
+"""The protocols of a changelog for writers and readers, independent of its storage.
 
 A changelog holds the entries of one operator (`keyed.content.addresses`), in one *log* per key group. A group's log is
-a row of *commits*. Each stands for one committed batch of the group: blocks of changes, ended by a commit marker.
-Commits are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one
-batch in all groups. The newest sequence that all groups have is the newest state that can be restored.
+a sequence of *commits*. Each is one committed batch of the group: blocks of changes, ended by a commit marker. Commits
+are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one batch in
+all groups. The newest sequence that all groups have is the newest state that can be restored.
 
 Users count batches from 0, as Spark does: progress, sinks, tables, restore points and commands all name a batch by its
 id, and the commit of batch ``id`` has sequence ``id + 1`` (`batch_id`, `sequence_of`). Sequences stay inside.
 
-Beside the groups' logs a changelog keeps *positions*: what the runner says of its sources after a batch, as bytes that
-only the runner understands. What a position builds on and compaction must not take is kept under a name.
+Beside the groups' logs a changelog stores *positions*: the runner's positions in its sources after a batch, as bytes in
+the runner's own format. Data that positions depend on, and that compaction must not remove, is stored under a name.
 
 All times are milliseconds since the epoch.
 """
@@ -58,7 +58,7 @@ class LogHeader:
 
 @attrs.frozen
 class Channel:
-    """What is known of a source, or of a partition of one, of an operator that reads several.
+    """Status of a source, or of a partition of one, of an operator that reads several.
 
     Attributes:
         input: Number of the input.
@@ -85,14 +85,14 @@ class Commit:
             the same sequence with another attempt is another history.
         previous: The attempt of the commit before; empty if there was none.
         source_log: Identity of the group's own log (`GroupMeta.log_id`).
-        snapshot: The commit holds the whole state, not what changed. What came before does not count any more.
+        snapshot: The commit holds the whole state, not changes. Earlier commits do not count any more.
         records: Number of changes and table rows in it. Writers count them.
         entries: Number of live entries after it: of states, timers and tables.
         hash: Order-independent hash of the live entries after it, as text (`keyed.content.entry_hash`).
         watermark: The group's watermark after it.
-        processing_time: The group's processing time after it. Retention and ``as_of=`` a time go by it.
-        ended: Whether the input has ended (drain).
-        states: Descriptions of the states with their ids, by name (`GroupMeta.states`): what is needed to read the log.
+        processing_time: The group's processing time after it, for retention and for ``as_of=`` a time.
+        ended: The input has ended (drain).
+        states: Descriptions of the states with their ids, by name (`GroupMeta.states`), needed to read the log.
         counters: Counters with which a restored job continues.
         key_columns: Columns of the key (`GroupMeta.key_columns`).
         key_type: Type of the keys (`GroupMeta.key_type`).
@@ -125,7 +125,7 @@ class Commit:
 
 
 def batch_id(sequence: int) -> int:
-    """Return the id by which users know the batch of a commit; −1 for sequence 0, before the first one."""
+    """Return the public id of a commit's batch; −1 for sequence 0, before the first one."""
     return sequence - 1
 
 
@@ -135,7 +135,7 @@ def sequence_of(batch: int) -> int:
 
 
 def why_not_next(commit: Commit, last: Commit | None) -> str | None:
-    """Say why a commit does not follow the newest one of its log; ``None`` if it does."""
+    """Return the reason why a commit does not follow the newest one of its log; ``None`` if it does."""
     if commit.snapshot:
         return None if last is None or commit.sequence > last.sequence else f"commit {last.sequence} is there"
     if last is None:
@@ -151,12 +151,12 @@ class ChangelogWriter(Protocol):
     """Writes one key group's log. It is opened where the group runs, and kept open from batch to batch."""
 
     def last(self) -> Commit | None:
-        """Return the newest commit that is whole, or ``None`` if there is none. Torn ones are not counted."""
+        """Return the newest complete commit, or ``None`` if there is none. Torn ones do not count."""
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         """Append a commit: all of it, durable when this returns, or nothing.
 
-        A commit that is there already, by sequence and attempt, is left as it is.
+        Appending an existing commit again, by sequence and attempt, has no effect.
 
         Args:
             commit: The marker. Its sequence follows that of `last`, unless it is a snapshot, which may leave a gap.
@@ -167,7 +167,7 @@ class ChangelogWriter(Protocol):
 
         Raises:
             ChangelogDiverged: There is another commit of this sequence, or it does not follow `last`.
-            ChangelogFenced: Another writer of the group is ahead. Open a new one, and go on from its `last`.
+            ChangelogFenced: Another writer of the group is ahead. Open a new one, and continue from its `last`.
             ChangelogError: It cannot be written. The writer can be used again.
         """
 
@@ -177,17 +177,17 @@ class ChangelogWriter(Protocol):
 
 @runtime_checkable
 class StagingWriter(ChangelogWriter, Protocol):
-    """A writer to which a commit can be given before the job has committed it."""
+    """A writer that accepts a commit before the job has committed it."""
 
     def stage(self, commit: Commit, blocks: Blocks) -> bool:
-        """Write a commit where no reader sees it, for `StagingChangelog.publish`. What was staged before is dropped.
+        """Write a commit hidden from readers, for `StagingChangelog.publish`. An earlier staged one is dropped.
 
         Args:
             commit: The marker, of the attempt that runs.
             blocks: The content.
 
         Returns:
-            Whether it was staged. It is not if it does not follow what `last` gave; `append` tells why.
+            True if it was staged. It is not if it does not follow `last`; `append` raises the reason.
 
         Raises:
             ChangelogError: It cannot be written.
@@ -198,19 +198,19 @@ class ChangelogReader(Protocol):
     """Reads one key group's log: whole commits, in order, each once."""
 
     def last(self) -> Commit | None:
-        """Return the newest commit that is whole, or ``None``."""
+        """Return the newest complete commit, or ``None``."""
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
-        """Yield the commits there are at the time, each with its content.
+        """Yield the existing commits, each with its content.
 
-        Content that is not iterated over is not read. Iterate over it before you ask for the next commit.
+        Content that is not iterated over is not read. Iterate over it before the next commit.
 
         Args:
-            after: Begin after this sequence. 0 begins with a snapshot that compaction left, if there is one.
+            after: Begin after this sequence. 0 begins with the snapshot of compaction, if there is one.
             until: End with this sequence; the newest if ``None``.
 
         Raises:
-            HistoryCompacted: ``after`` or ``until`` lies before what compaction left.
+            HistoryCompacted: ``after`` or ``until`` was compacted away.
             CorruptionError: A record fails its checks, or a commit is missing between others.
         """
 
@@ -229,10 +229,10 @@ class IdentifiedReader(ChangelogReader, Protocol):
 
 @runtime_checkable
 class Changelog(Protocol):
-    """Where a changelog is kept. Data only: it is sent to where the key groups run."""
+    """A changelog of an operator. Data only: it is sent to the workers."""
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that what is there is this operator's. Called before the first batch.
+        """Create the changelog, or check that an existing one is this operator's. Called before the first batch.
 
         Raises:
             ChangelogError: It belongs to another operator or number of key groups, which the message names; or it
@@ -243,49 +243,49 @@ class Changelog(Protocol):
         """Return the identity of the changelog, or ``None`` if it was not created yet."""
 
     def writer(self, group: int) -> ChangelogWriter:
-        """Open the writer of a key group. It fences those opened before, where the storage can."""
+        """Open the writer of a key group. It fences those opened before, if the storage supports it."""
 
     def reader(self, group: int) -> ChangelogReader:
         """Open a reader of a key group. There may be many."""
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Remember the runner's position after a batch. The same one again is left as it is.
+        """Store the runner's position after a batch. Storing the same one again has no effect.
 
         Raises:
-            ChangelogDiverged: Another position is kept for this sequence.
+            ChangelogDiverged: Another position is stored for this sequence.
         """
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield the positions after a sequence, in order, as far as they are kept."""
+        """Yield the stored positions after a sequence, in order."""
 
     def keep(self, name: str, data: bytes) -> None:
-        """Keep something of the runner's until it is forgotten. The same again is left as it is.
+        """Store data of the runner under a name until `forget`. Storing the same again has no effect.
 
         Args:
             name: 1 to 128 of the characters A-Z, a-z, 0-9, _, . and -.
             data: At most half a megabyte.
 
         Raises:
-            ChangelogDiverged: Something else is kept under the name.
+            ChangelogDiverged: Other data is stored under the name.
         """
 
     def forget(self, names: Iterable[str]) -> None:
-        """Keep no longer what was given to `keep` under names. Those that are not kept are passed over."""
+        """Remove data that `keep` stored under names. Unknown names are ignored."""
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what was given to `keep`, in order of names."""
+        """Yield the data of `keep`, in order of names."""
 
 
 @runtime_checkable
 class StagingChangelog(Changelog, Protocol):
-    """A changelog that has a batch as soon as the job has committed it. Its writers are `StagingWriter`.
+    """A changelog that gets a batch as soon as the job has committed it. Its writers are `StagingWriter`.
 
-    What is staged is not there for any reader, also when the job dies. The job commits one attempt of a batch, and only
-    this one is published; the next batch appends what was not.
+    Staged commits are invisible to readers, even when the job dies. The job commits one attempt of a batch, and only
+    this one is published; the next batch appends it if it was not.
     """
 
     def publish(self, group: int, sequence: int, attempt: str) -> bool:
-        """Make a commit that was staged the newest one of its key group.
+        """Make a staged commit the newest one of its key group.
 
         Args:
             group: Index of the key group.
@@ -293,7 +293,7 @@ class StagingChangelog(Changelog, Protocol):
             attempt: The attempt that the job has committed.
 
         Returns:
-            Whether it was published. It is not if it is not staged any more, or the sequence is there.
+            True if it was published. It is not if it is no longer staged, or the sequence exists.
 
         Raises:
             ChangelogError: It cannot be written.

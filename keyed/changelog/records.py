@@ -1,4 +1,4 @@
-"""The records of a changelog that are the same wherever it is kept: header, commit marker, position, what is kept.
+"""The records that all changelogs share: header, commit marker, position, named data.
 
 Each is a frame (`keyed.codec.frames`), version 1, whose payload is msgpack:
 
@@ -8,7 +8,7 @@ Each is a frame (`keyed.codec.frames`), version 1, whose payload is msgpack:
     KCLP   [sequence: int, position: bytes]
     KCLK   [name: str, data: bytes]
 
-Fields added later need a default, and readers pass over those that they do not know.
+Fields added later need a default, and readers ignore unknown ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def decode_header(record: bytes, where: str) -> LogHeader:
     """Decode a header.
 
     Raises:
-        CorruptionError: Bad checksum, a format that is not known, or malformed fields.
+        CorruptionError: Bad checksum, unknown format, or malformed fields.
     """
     try:
         header = _HEADER.decode(record, where)
@@ -67,5 +67,5 @@ def encode_position(sequence: int, position: bytes) -> bytes:
 
 
 def encode_kept(name: str, data: bytes) -> bytes:
-    """Return the record of something that is kept."""
+    """Return the record of named data."""
     return _KEPT.encode((name, data))

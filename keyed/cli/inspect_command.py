@@ -35,7 +35,7 @@ _TIMERS = "timers"
 
 @attrs.define(kw_only=True)
 class Inspected:
-    """What an operator's checkpoint holds, of some of its key groups.
+    """Content of an operator's checkpoint, over some of its key groups.
 
     Attributes:
         operator: Its name.

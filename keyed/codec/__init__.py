@@ -1,4 +1,4 @@
-"""How keys, values, records and schemas become bytes: data only, versioned, checked; nothing here runs stored code.
+"""Encodings of keys, values, records and schemas: data only, versioned, checked; stored code is never run.
 
 - `keys`: keys as bytes in the order of the keys, prefix-free. `key_hash`: the hash that picks a key's group, in Spark
   and in Python. `map_keys`: keys of map states.

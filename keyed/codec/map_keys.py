@@ -53,7 +53,7 @@ class KeyCodec:
 
 @attrs.frozen
 class _Form:
-    """How a key of a type becomes a plain key, and back. ``None`` where it is one."""
+    """The conversion of a type's keys to plain keys, and back. ``None`` for plain keys."""
 
     plain: Callable[[Any], Any] | None = None
     restore: Callable[[Any], Any] | None = None

@@ -1,4 +1,4 @@
-"""What the codecs say about values that they do not take: the type, the rule and the remedy.
+"""Messages for values that the codecs refuse, with the type, the rule and the remedy.
 
 Codecs take data, not objects: what is written must be readable years later without the code that wrote it, and
 reading must never run code from the bytes. Subclasses of the basic types (``numpy.float64``, ``pandas.Timestamp``,

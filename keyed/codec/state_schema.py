@@ -1,4 +1,4 @@
-"""What states an operator has, as JSON in the checkpoint, and whether a changed program may go on with them."""
+"""Descriptions of an operator's states, as JSON in the checkpoint, and their comparison with a changed program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key group holds, entries and rows of tables alike. Only here they are told apart.
+"""The content of a key group, both entries and rows of tables. Only this package distinguishes them.
 
 - `addresses`: where an entry lives. `table_entries`: rows of tables as entries.
 - `blocks`: changes in parts, as they stand in records. `delta`: changes as a whole, from and to blocks, and applied.

@@ -1,4 +1,4 @@
-"""Where an entry lives: the byte layout of addresses, shared by the engine, the log and the local stores.
+"""Addresses of entries: their byte layout, shared by the engine, the log and the local stores.
 
 All state is *entries*: an address, which is a pair (prefix, sub), with a value of bytes.
 

@@ -45,7 +45,7 @@ Range = tuple[str, int, int]
 
 @attrs.frozen(eq=False)
 class TableDelta:
-    """What a commit changes in a table: the ranges are removed, then the keys, then the rows are written.
+    """Changes of a table in a commit: ranges are removed, then keys, then rows are written.
 
     Attributes:
         state_id: Id of the state.

@@ -1,4 +1,4 @@
-"""What is changed of a key group, entries and rows of tables alike: made of blocks, made into blocks, and applied."""
+"""Changes of a key group, both entries and rows of tables: read from blocks, written to blocks, and applied."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Delta:
 
     @property
     def timers(self) -> int:
-        """How many of the entries are timers."""
+        """Number of timers among the entries."""
         return sum(prefix[0] >= TIMER_PROCESSING for prefix, _, _ in self.entries)
 
     @property

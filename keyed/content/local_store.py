@@ -1,4 +1,4 @@
-"""What a key group's state is read from and applied to: the protocols that local stores implement.
+"""The protocols of local stores, from which a key group's state is read.
 
 A *local store* is a disposable cache of the committed entries of one key group of one operator; the group's log is the
 truth. A store only ever applies what is committed, together with its position in the log, so it can be behind the log
@@ -79,7 +79,7 @@ class ReadStore(Protocol):
 
 
 class Applies(Protocol):
-    """What changes can be applied to."""
+    """A store to which changes can be applied."""
 
     def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
         """Apply changes in order, and those of tables, atomically with the position."""

@@ -1,4 +1,4 @@
-"""What goes into a key group at each micro-batch, and what comes out."""
+"""Inputs and results of a key group in a micro-batch."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class EmittedTables:
 
 @attrs.frozen(eq=False)
 class BatchResult:
-    """What a key group gives back for a batch.
+    """Result of a key group for a batch.
 
     Attributes:
         main: The main output.

@@ -1,4 +1,4 @@
-"""What the bound states share: their address, their namespaces, their clock, and the writing of changes."""
+"""Common parts of the bound states: address, namespaces, clock, and the writing of changes."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class BoundState:
 
 
 class Cell:
-    """What a batch knows of one key.
+    """Entries of one key in a batch.
 
     Args:
         prefix: The address of the key in the state.

@@ -122,7 +122,7 @@ class Broadcasting:
 
     @property
     def dropped(self) -> int:
-        """How many elements the function counted as dropped."""
+        """Number of elements that the function counted as dropped."""
         return self._context.dropped
 
     def run(self, chunks: Iterable[Chunk]) -> None:

@@ -23,7 +23,7 @@ ChannelId = tuple[int, str]
 
 @attrs.frozen
 class Upstream:
-    """What an operator hears of one whose output it reads.
+    """Watermark and status of an upstream operator.
 
     Attributes:
         watermark: The least watermark of its key groups.
@@ -36,7 +36,7 @@ class Upstream:
 
 @attrs.frozen
 class Advance:
-    """What a batch makes of the channels.
+    """The channels after a batch.
 
     Attributes:
         channels: Those of the sources after it.

@@ -1,4 +1,4 @@
-"""What the overlay holds of the values of a state, so that a function and the state never share what can change.
+"""The form of values in the overlay, so that a function and its state never share mutable objects.
 
 What `take` gets from a function is stored as it is then, and what `give` gives is the function's own. Values that
 cannot change are held as they come back from their bytes; of others the bytes are held, so that each call has the
@@ -24,7 +24,7 @@ from keyed.rows import Row
 
 @attrs.frozen(eq=False)
 class Isolation:
-    """How values are held.
+    """The form in which values are held.
 
     Attributes:
         take: What is held of a value that a function gives.

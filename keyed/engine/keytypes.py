@@ -1,4 +1,4 @@
-"""Which keys are refused: those of another type than the others, and those that were several keys once.
+"""Refused keys: those of another type than the others, and those that an earlier version stored as several keys.
 
 Python takes 1, 1.0 and True for the same key, so keys are of one type, and normalised where they enter. An earlier
 version kept keys apart within a batch although their bytes are equal: NaN, repeated hours. Each of them wrote the same

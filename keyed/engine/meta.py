@@ -17,7 +17,7 @@ from keyed.durations import MIN_TIMESTAMP
 
 @attrs.define
 class GroupMeta:
-    """What a commit leaves beside its log rows.
+    """The meta record of a commit, beside its log rows.
 
     Attributes:
         log_id: Identity of the log, made with its first commit.
@@ -68,7 +68,7 @@ class GroupMeta:
     skipped: int = 0
 
     def follows(self, sequence: int, attempt: str) -> bool:
-        """Whether the last commit is the next one after a commit, or after an empty one in place of a skipped one."""
+        """Return whether the last commit follows a commit directly, or after an empty one in place of a skipped one."""
         return attempt == self.previous and self.commit - 1 - self.skipped <= sequence < self.commit
 
     @property

@@ -23,7 +23,7 @@ def position_of(log_id: str, head: str) -> str:
 
 @attrs.frozen
 class Pending:
-    """What this process appended to the log but does not know to be committed.
+    """Log rows that this process appended and that may not be committed.
 
     Attributes:
         attempt: Identity of the attempt, which no other one shares.

@@ -1,4 +1,4 @@
-"""What a function may return: outputs, and not one output that would be taken apart."""
+"""Checks of a function's result: outputs, not one output that would be iterated over."""
 
 from __future__ import annotations
 

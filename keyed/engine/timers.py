@@ -190,7 +190,7 @@ class TimerQueue:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether `index` was called."""
+        """True if `index` was called."""
         return self._times is not None
 
     def index(self) -> None:

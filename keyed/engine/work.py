@@ -1,4 +1,4 @@
-"""What a key group does with a batch, for the two kinds of functions: rows and whole columns.
+"""The work of a key group on a batch, for both kinds of functions: over rows and over whole columns.
 
 `RowWork` is here, `keyed.engine.vectorized_work.VectorizedWork` is the other one.
 """
@@ -28,7 +28,7 @@ from keyed.operators import OperatorSpec
 
 @attrs.frozen(eq=False)
 class Done:
-    """What came of a batch.
+    """Result of a batch.
 
     Attributes:
         main: The main output.

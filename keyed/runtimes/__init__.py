@@ -1,1 +1,1 @@
-"""Where keyed functions run: in this process (`local`) and on Spark (`spark`), with the same engine under both."""
+"""The runtimes: in this process (`local`) and on Spark (`spark`), with the same engine."""

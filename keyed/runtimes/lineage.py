@@ -1,4 +1,4 @@
-"""Which queries a restored one goes on from: in the folders of its sinks it counts as them, on whichever runtime."""
+"""The queries that a restored one continues, on any runtime: it may write to the folders of their sinks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keyed.recovery.cut import Cut
 
 @attrs.frozen
 class _Queries:
-    """What the positions of all runtimes have."""
+    """Common fields of the positions of all runtimes."""
 
     queries: list[str] = attrs.field(factory=list)
 

@@ -39,7 +39,7 @@ METADATA = b"keyed.record"
 
 @attrs.frozen
 class Recorder:
-    """Where a job records its input. It travels to the tasks that do so.
+    """The recording of a job's input. It is sent to the tasks that write it.
 
     Attributes:
         path: The folder, which all of them reach.

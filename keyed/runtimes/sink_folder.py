@@ -1,4 +1,4 @@
-"""Whose folder a Parquet sink writes into: a mark in it names the query, and another query is refused.
+"""Ownership of a Parquet sink's folder: a mark in it names the query, and another query is refused.
 
 A query has an id of its own, which is kept with its checkpoint; without a checkpoint each run is a query. One that is
 restored from the changelogs of another goes on in the folder of that one, which from then on is its own: the earlier
@@ -37,7 +37,7 @@ _OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
 
 
 class SinkFolder(Protocol):
-    """What is asked of a folder, wherever it is."""
+    """Protocol of a sink's folder on any file system."""
 
     @property
     def path(self) -> str:

@@ -1,4 +1,4 @@
-"""What hardly anyone means, said once with the remedy while a query runs: the same on both runtimes."""
+"""Warns once per query about likely mistakes and how to fix them, on both runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where state is kept: local stores for the engine to read from, and the commit stores of runs without Spark.
+"""Stores of state: local stores, from which the engine reads, and commit stores, for runs without Spark.
 
 A local store is a cache that follows a key group's log: `MemoryStore` in dictionaries, `open_rocks_store` on disk for
 state larger than memory. A commit store is the log itself, and what else a local run must not lose: `CommitStore` on

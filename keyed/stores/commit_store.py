@@ -55,7 +55,7 @@ def _checked(name: str, parameter: str) -> bytes:
 
 
 class BufferedCommits(ABC):
-    """What the commit stores share: names, the buffer of what is not committed, and reading through it."""
+    """Base of the commit stores: names, the buffer of uncommitted records, and reads through it."""
 
     def __init__(self) -> None:
         self.rollback()

@@ -149,7 +149,7 @@ class _Interrupted(Exception):
 
 
 def is_interrupted(error: BaseException) -> bool:
-    """Whether `Database` raised ``error`` because it was closed or opened again meanwhile, so nothing is damaged."""
+    """Return whether `Database` raised ``error`` because it was closed or opened again, which damages nothing."""
     return isinstance(error.__cause__, _Interrupted)
 
 
@@ -275,7 +275,7 @@ class Database:
             return self.get(*keys)
 
     def is_there(self) -> bool:
-        """Whether the folder is still the one that was opened, of a database that is written."""
+        """Return whether the folder of a writable database is still the one that was opened."""
         return self._lock_file() == self._identity
 
     def _lock_file(self) -> tuple[int, int, int] | None:

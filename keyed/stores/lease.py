@@ -43,7 +43,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds it."""
+        """True if this process holds it."""
         return self._descriptor >= 0
 
     def close(self) -> None:

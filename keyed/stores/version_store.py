@@ -81,7 +81,7 @@ _first = itemgetter(0)
 
 @attrs.frozen(kw_only=True)
 class VersionedBatch:
-    """What the store knows of one batch, which all key groups have committed.
+    """A batch in the store, which all key groups have committed.
 
     Attributes:
         commit: Number of the commit.
@@ -131,7 +131,7 @@ class Era:
 
 @attrs.frozen
 class Extent:
-    """What a store holds.
+    """Range of batches in a store.
 
     Attributes:
         eras: The changelogs that its commits are of, in order.
@@ -257,7 +257,7 @@ class VersionStore:
 
     @property
     def refuses(self) -> bool:
-        """Whether a write failed: until `reopen` all others do."""
+        """True if a write failed: until `reopen` all others do."""
         return self._database.refuses
 
     def reopen(self) -> None:
@@ -273,7 +273,7 @@ class VersionStore:
         self.undo()
 
     def is_there(self) -> bool:
-        """Whether the folder is still the one that was opened."""
+        """Return whether the folder is still the one that was opened."""
         return self._database.is_there()
 
     # Reading ----------------------------------------------------------------------------------------------------
@@ -619,7 +619,7 @@ def _new_batch() -> WriteBatch:
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a store."""
+    """Return whether a folder holds a store."""
     return bool(_numbers(Path(path)))
 
 

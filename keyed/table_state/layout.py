@@ -21,7 +21,7 @@ DUE_COLUMN = "__keyed_due"
 
 @attrs.frozen(eq=False)
 class Layout:
-    """What is stored of a table.
+    """Stored form of a table.
 
     Attributes:
         name: Name of the state.

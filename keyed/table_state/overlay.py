@@ -1,4 +1,4 @@
-"""What a batch does to a table: the stored rows stay as they are, and what changes lies over them.
+"""Changes of a table in a batch: an overlay over the stored rows, which stay unchanged.
 
 A stored row has a status; rows that the batch wrote are *fresh*, and each knows the stored row that it replaces. What
 is left at the end is the net change: fresh rows, keys of removed rows, and the ranges that were removed as such.

@@ -1,4 +1,4 @@
-"""State tables: what a job's functions keep, as tables that any program may ask while the job runs."""
+"""State tables: the state of a job's functions, as tables that any program can query while the job runs."""
 
 from keyed.tables.entries import Entry
 from keyed.tables.follower import Lag

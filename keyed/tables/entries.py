@@ -50,14 +50,14 @@ class Entry:
     """One entry of a state.
 
     Attributes:
-        key: The key, as it was given to ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
+        key: The key of ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
-        entry: Which entry of the state: the map key of a map, (batch, index) of a list element, the timestamp of a
+        entry: The entry within the state: the map key of a map, (batch, index) of a list element, the timestamp of a
             version, the other key columns of a table as a tuple, start and end of a window as datetimes (milliseconds
-            beyond the years 1 to 9999), the first column of rows as a tuple; ``None`` where there is but one.
+            beyond the years 1 to 9999), the first column of rows as a tuple; ``None`` if there is only one.
         value: The value, element, map value, accumulator or aggregate's result; of a table and of rows a dict of the
-            other columns; ``None`` of a version that is a deletion.
-        expires: Where there is a time to live, when it ends, in milliseconds of the state's clock.
+            other columns; ``None`` for a version that is a deletion.
+        expires: With a time to live, its end, in milliseconds of the state's clock.
     """
 
     key: Any
@@ -68,20 +68,20 @@ class Entry:
 
 
 class EntryReader:
-    """Knows where the entries of one state are, and what they say.
+    """Locates and decodes the entries of one state.
 
     Args:
         described: The state's description with its id, as commits have it (`GroupMeta.states`).
-        type_: Type of its values, or its declaration, or the `keyed.AggregateFunction` whose results are to be given
-            instead of accumulators. By default plain values have their types, and in place of a class comes a
-            `msgspec.Struct` with its fields.
+        type_: Type of its values, or its declaration, or the `keyed.AggregateFunction` whose results replace
+            accumulators. By default plain values have their types, and a class is replaced by a `msgspec.Struct` with
+            its fields.
 
     Attributes:
         schema: The state's name, kind and types.
         range: The first address of its entries, and the one behind the last.
 
     Raises:
-        StateSchemaChanged: ``type_`` does not fit what is stored.
+        StateSchemaChanged: ``type_`` does not fit the stored entries.
     """
 
     def __init__(self, described: dict[str, Any], type_: Any = None) -> None:

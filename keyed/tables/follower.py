@@ -1,4 +1,4 @@
-"""A store of versions kept level with a changelog, at the newest batch that all key groups have."""
+"""A store of versions that follows a changelog, at the newest batch that all key groups have."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Held:
 
     Attributes:
         store: The store.
-        damage: What is wrong with it, as somebody who read it has found; empty if nothing was found.
-        check: Raises the error that following ended with, if it did.
-        is_stopping: Whether following in this thread is to end.
+        damage: Damage that a reader has found; empty without any.
+        check: Raises the error that ended following, if there is one.
+        is_stopping: Following in this thread has to end.
     """
 
     def __init__(self, store: VersionStore) -> None:
@@ -61,11 +61,11 @@ class Held:
         self._lock = threading.Lock()
 
     def check_open(self) -> None:
-        """Refuse tables that were closed, maybe by another thread, or are not followed any more.
+        """Refuse tables that were closed, perhaps by another thread, or are not followed any more.
 
         Raises:
             StateAccessError: All stores were closed.
-            Exception: Following ended with it.
+            Exception: The error that ended following.
         """
         self.check()
         if self._is_closed:
@@ -77,7 +77,7 @@ class Held:
         Raises:
             StateAccessError: All stores were closed.
             HistoryCompacted: What the commit left may be removed already.
-            LocalStoreError: Another store is in use by now.
+            LocalStoreError: Another store is in use.
         """
         with self._lock:
             self.check_open()
@@ -144,17 +144,17 @@ def _follows() -> None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether an error of a store may pass without a change of the store: the disk is full, say."""
+    """Return whether an error of a store may be transient, such as a full disk."""
     return is_refused(error) or is_locked(error) or is_interrupted(error)
 
 
 @attrs.frozen
 class Lag:
-    """How far tables are behind their changelogs, which themselves end one batch before the running job.
+    """Lag of tables behind their changelogs, which themselves end one batch before the running job.
 
     Attributes:
         records: Records of the changelogs that are not applied, over all key groups.
-        seconds: Processing time from the batch that there is to the newest one.
+        seconds: Processing time from the tables' batch to the newest one.
     """
 
     records: int
@@ -164,20 +164,20 @@ class Lag:
 class Follower:
     """Follows the changelog of one operator, and after it those of the jobs that were restored from it.
 
-    What is shown is whole: one batch of all key groups, as they committed it. The store goes on from where it stands.
-    Where that is not possible the state that the changelog has is applied as what differs from the one that is there,
-    and that is logged. A damaged store is rebuilt. A changelog of another job or operator is refused.
+    The store shows one committed batch of all key groups. It resumes from its position. If that is not possible, the
+    differences from the changelog's state are applied, and that is logged. A damaged store is rebuilt. A changelog of
+    another job or operator is refused.
 
     Args:
         operator: Name of the operator.
         changelog: The changelog. It need not be written yet.
         path: Folder of the store.
-        history_ms: How far back, in processing time from the newest batch, past states can be asked for.
+        history_ms: Processing time before the newest batch for which past states are kept.
 
     Attributes:
-        held: The store, and what snapshots hold of it.
-        rebuilds: How often the state was taken from the beginning of a changelog since the store was opened, because
-            it could not go on from where it stood.
+        held: The store, and the commits that snapshots hold.
+        rebuilds: Number of rebuilds from the beginning of a changelog since the store was opened, because it could not
+            resume.
     """
 
     def __init__(self, operator: str, changelog: Changelog, path: str | os.PathLike[str], history_ms: int) -> None:
@@ -199,14 +199,14 @@ class Follower:
             self._say(store.damage)
 
     def poll(self) -> int:
-        """Apply what the changelog has and the store lacks.
+        """Apply new commits of the changelog.
 
         Returns:
-            How many records that were.
+            The number of their records.
 
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
-            ChangelogDiverged: It is another one, and its job was not restored from the one that was followed.
+            ChangelogDiverged: It is another one, and its job was not restored from the followed one.
             OperatorChanged: It is another operator's.
             LocalStoreError: The store cannot be written, or its folder was deleted.
         """
@@ -262,13 +262,13 @@ class Follower:
 
     @staticmethod
     def may_pass(error: Exception) -> bool:
-        """Whether an error of `poll` may pass: the changelog cannot be reached, say, or the disk is full."""
+        """Return whether an error of `poll` may be transient: the changelog cannot be reached, or the disk is full."""
         if isinstance(error, LocalStoreError):
             return may_pass(error)
         return isinstance(error, ChangelogError | OSError) and not isinstance(error, ChangelogDiverged)
 
     def lag(self) -> Lag:
-        """Tell how far the store is behind the changelog.
+        """Return the lag of the store behind the changelog.
 
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
@@ -479,13 +479,13 @@ class _Log:
 
 
 class FolderReader:
-    """The store that another program keeps level, read.
+    """Reads the store of another program.
 
     Args:
         path: Folder of the store.
 
     Attributes:
-        held: The store, and what snapshots hold of it.
+        held: The store, and the commits that snapshots hold.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -494,7 +494,7 @@ class FolderReader:
         self._lock = threading.Lock()
 
     def poll(self) -> int:
-        """Take in what was written since. Gives 0: applying is the other program's."""
+        """Refresh the store. Returns 0, because the other program applies records."""
         with self._lock:
             self.held.check_open()
             if not self.held.refresh():
@@ -507,7 +507,7 @@ class FolderReader:
         return 0
 
     def may_pass(self, error: Exception) -> bool:
-        """Whether an error of `poll` may pass: the other program replaces files, and its folder is there."""
+        """Return whether an error of `poll` may be transient, while the other program replaces files."""
         return isinstance(error, LocalStoreError | OSError) and is_store(self._path)
 
     def close(self) -> None:

@@ -32,8 +32,8 @@ _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date
 def as_json(answer: Any) -> bytes:
     """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects.
 
-    Floats that JSON has not are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. A map is an object where its keys are
-    single values, and else, as of keys that are tuples, a list of ``[key, value]``.
+    Floats without a JSON form are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. A map is an object where its keys
+    are single values, and else, as of keys that are tuples, a list of ``[key, value]``.
     """
     try:
         encoded = msgspec.json.encode(answer, enc_hook=_simple)

@@ -1,4 +1,4 @@
-"""One operator's state as one batch left it: where the answers of its tables are taken from."""
+"""One operator's state after one batch, from which its tables are read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CHANGES_BYTES, _CHANGE_BYTES = 16 << 20, 500
 
 @attrs.frozen
 class Position:
-    """Which state of an operator an answer was taken from.
+    """The state of an operator from which an answer was taken.
 
     Attributes:
         operator: Name of the operator.
@@ -65,7 +65,7 @@ class Position:
 
 
 class Operator:
-    """One operator's source of tables: its store, kept level here or by another program."""
+    """One operator's source of tables: its store, written here or by another program."""
 
     def __init__(self, name: str, source: Follower | FolderReader, types: Mapping[str, Any]) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class Operator:
 
     @property
     def extent(self) -> Extent:
-        """What its store holds.
+        """The range of batches in its store.
 
         Raises:
             TableNotFound: There is no batch yet.
@@ -93,7 +93,7 @@ class Operator:
 
     @contextmanager
     def view(self, commit: int) -> Iterator[View]:
-        """Open the state that a commit left, which stays as it is while the context is open.
+        """Open the state after a commit, which does not change while the context is open.
 
         Raises:
             HistoryCompacted: It is not kept any more.
@@ -116,7 +116,7 @@ class Operator:
             held.give_back(store, commit)
 
     def commit_of(self, batch: int) -> int:
-        """Return the commit that is a batch, given by its id.
+        """Return the commit of a batch, by its id.
 
         Raises:
             HistoryCompacted: It is not kept any more.
@@ -185,9 +185,9 @@ class Changed:
 
     Attributes:
         address: Its address.
-        entry: The entry, with its value after the batch; ``None`` if it is gone.
+        entry: The entry, with its value after the batch; ``None`` if it was removed.
         old: The value before.
-        removed: Whether it is gone.
+        removed: True if it was removed.
         size: The bytes of both values.
     """
 
@@ -199,15 +199,15 @@ class Changed:
 
 
 class ChangedEntries(list[Changed]):
-    """What a commit changed in a state, by address."""
+    """Changes of a state in a commit, by address."""
 
     __slots__ = ("__weakref__",)
 
 
 class RecentChanges:
-    """What commits changed in states: those used last, up to a number of bytes. Threads share it.
+    """Cache of recent changes of states by commit, up to a number of bytes. Threads share it.
 
-    What exceeds the limit alone is here for as long as somebody uses it.
+    Changes that exceed the limit by themselves are cached only while they are used.
 
     Args:
         limit: The most bytes.
@@ -244,7 +244,7 @@ class RecentChanges:
 
 
 class View:
-    """One operator's state as a commit left it.
+    """One operator's state after a commit.
 
     Attributes:
         operator: The operator.

@@ -1,9 +1,9 @@
-"""Which rows a filter can let through: bounds on columns, out of the Substrait form of an Arrow expression.
+"""Bounds on columns for rows that pass a filter, from the Substrait form of an Arrow expression.
 
-A filter is a tree in C++ that cannot be looked at from Python, but it can be written as Substrait's
+A filter is a tree in C++ that Python cannot inspect, but it can be written as Substrait's
 ``ExtendedExpression``, a protocol buffer with a published layout. Of that, conjunctions of comparisons between a
-column and a constant are understood; whatever else there is bounds nothing. So a bound may let through more than the
-filter does, and never less: the filter is applied to what is found.
+column and a constant are understood; other parts are ignored. So a bound may accept more rows than the filter, and
+never fewer: the filter is applied to the rows that are found.
 
 Field numbers are those of ``substrait/algebra.proto`` and ``extended_expression.proto``.
 """
@@ -28,11 +28,11 @@ _NULL = 29
 
 @attrs.define
 class Bound:
-    """What a filter says of one column.
+    """Bound of one column.
 
     Attributes:
         values: The only values that it can have; ``None`` if they are not listed.
-        least: The least value, if there is one; it may or may not be let through itself.
+        least: The least value, if there is one; it may or may not pass itself.
         greatest: The greatest value likewise.
     """
 

@@ -165,7 +165,7 @@ def run_sql(
         parameters: Values for ``?`` or ``$name`` in it.
 
     Raises:
-        DefinitionError: DuckDB is not installed; the query is no SELECT, or names what is not there.
+        DefinitionError: DuckDB is not installed; the query is not a SELECT, or names an unknown table or column.
         QueryFailed: It failed while it ran.
     """
     try:

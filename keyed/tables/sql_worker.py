@@ -2,7 +2,7 @@
 
 It writes a line when it is ready. Then for each line of JSON, ``{"query", "parameters", "names", "as_of", "rows",
 "bytes"}``, it writes one: ``{"columns", "rows", "more", "positions"}`` or ``{"error": {"type", "message"}}``. Its
-parent kills it when a query takes too long. It bounds its memory itself, and ends by itself where its parent is gone.
+parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended.
 """
 
 from __future__ import annotations

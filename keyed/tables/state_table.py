@@ -39,12 +39,12 @@ _token = msgspec.msgpack.Decoder(tuple[str, int, bytes]).decode
 
 @attrs.frozen
 class QueryResult:
-    """An answer, and the state that it was taken from (as Kafka Streams' ``QueryResult``).
+    """An answer with the state from which it was taken (Kafka Streams' ``QueryResult``).
 
     Attributes:
-        value: What `StateTable.get` gives.
+        value: The result of `StateTable.get`.
         position: The state.
-        found: Whether there is something: a map may hold ``None``, and an aggregate may result in it.
+        found: True if there is an entry, because a map may hold ``None``, and an aggregate may result in it.
     """
 
     value: Any
@@ -54,14 +54,14 @@ class QueryResult:
 
 @attrs.frozen
 class Version:
-    """What a batch made of an entry.
+    """A version of an entry after a batch.
 
     Attributes:
         batch: Id of the batch, from 0, as progress and sinks have it.
         processing_time: Its processing time, milliseconds since the epoch.
         watermark: The watermark after it.
-        value: The value; ``None`` if it is gone.
-        removed: Whether it is gone: a map may hold ``None``.
+        value: The value; ``None`` if it was removed.
+        removed: True if the entry was removed, because a map may hold ``None``.
     """
 
     batch: int
@@ -72,12 +72,12 @@ class Version:
 
 
 class Scan(Iterator[Entry]):
-    """Entries in the order of their addresses, read as they are asked for.
+    """Entries in the order of their addresses, read lazily.
 
     Attributes:
-        position: The state that they are taken from.
-        token: After the last entry, what a further `StateTable.scan` goes on with: text for ``after=``, or ``None`` if
-            nothing follows.
+        position: The state from which they are taken.
+        token: After the last entry, the text for ``after=`` of a further `StateTable.scan`, or ``None`` if nothing
+            follows.
     """
 
     def __init__(self, entries: Iterator[tuple[bytes, Entry]], limit: int | None, position: Position) -> None:
@@ -106,8 +106,7 @@ class History(list[Version]):
     """Versions of an entry, the newest first.
 
     Attributes:
-        token: What a further `StateTable.history` goes on with: text for ``after=``, or ``None`` if nothing older is
-            kept.
+        token: The text for ``after=`` of a further `StateTable.history`, or ``None`` if nothing older is kept.
     """
 
     token: str | None = None
@@ -117,7 +116,7 @@ class StateTable:
     """The entries of one state, of all keys.
 
     Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or that of the
-    `Snapshot` which the table belongs to. An entry that has expired by the clocks of that batch is not given.
+    table's `Snapshot`. Entries that have expired by the clocks of that batch are omitted.
 
     Attributes:
         name: Name of the state.
@@ -131,10 +130,10 @@ class StateTable:
         self.operator = operator
 
     def get(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> Any:
-        """Return what the state holds for a key.
+        """Return the value, or the entries, of a key.
 
         Args:
-            key: The key, as it was given to ``key_by``: one value, or a tuple of several.
+            key: The key of ``key_by``: one value, or a tuple of several.
             entry: Which entry: the map key of a map, the other key columns of a table as a tuple, the time as of which
                 a version is asked for, of windows the start or ``(start, end)``, as datetimes or milliseconds.
             namespace: The namespace, for example a window that a function of yours keeps, as ``(start, end)``.
@@ -143,25 +142,25 @@ class StateTable:
 
         Returns:
             The value, or ``None`` if there is none. Without ``entry`` a list state's elements, and a dict of all
-            entries of a map, of windows, or of a table with further key columns. Of a versioned state the
-            `VersionedRecord` that its ``get`` would give.
+            entries of a map, of windows, or of a table with further key columns. For a versioned state the
+            `VersionedRecord` of its ``get``.
 
         Raises:
             KeyTypeError: The keys of the state have another type.
-            HistoryCompacted: The batch is older than the history that is kept.
+            HistoryCompacted: The batch is older than the history.
             TableNotFound: There is no such state, or no batch yet.
         """
         with self._view(as_of) as view:
             return self._value(view, key, entry, namespace)[0]
 
     def query(self, key: Any, entry: Any = NOT_GIVEN, *, namespace: Any = None, as_of: AsOf = None) -> QueryResult:
-        """Return what `get` does, with the position that the answer was taken from."""
+        """Return the result of `get` with the position of the answer."""
         with self._view(as_of) as view:
             value, found = self._value(view, key, entry, namespace)
             return QueryResult(value, view.position, found)
 
     def _value(self, view: View, key: Any, entry: Any, namespace: Any) -> tuple[Any, bool]:
-        """Return what the state holds, and whether it holds anything."""
+        """Return the value or entries, and whether there are any."""
         reader = view.reader(self.name)
         prefix = reader.prefix(key, namespace)
         self._check_entry(reader, entry)
@@ -183,10 +182,10 @@ class StateTable:
         return {reader.decode_sub(sub): reader.value(stored) for _, sub, stored in found}, bool(found)
 
     def get_many(self, keys: Iterable[Any], *, namespace: Any = None, as_of: AsOf = None) -> list[Any]:
-        """Return what the state holds for keys, in their order: `get` for each, from one batch.
+        """Return `get` for each of several keys, in their order, from one batch.
 
         Raises:
-            DefinitionError: The state has several entries a key, or ``keys`` is one text.
+            DefinitionError: The state has several entries per key, or ``keys`` is one text.
             KeyTypeError: The keys of the state have another type.
         """
         if isinstance(keys, str | bytes):
@@ -226,25 +225,25 @@ class StateTable:
         Args:
             key: Only this key.
             namespace: Only this namespace of the key; ``None`` is the state itself.
-            prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
-            from_: The least key; of keys that are tuples also their first parts.
-            to: The key before which the range ends.
+            prefix: Prefix of the keys: text, bytes, or the first parts of keys that are tuples.
+            from_: The least key; for keys that are tuples also their first parts.
+            to: End of the range, exclusive.
             windows: Of windowed state, only windows that start at the first time or later, and before the second:
                 milliseconds, or datetimes with a zone. Of state that is windowed otherwise than by `keyed.windows`
                 the window is the namespace; in a table or map its start is the first further key column or the map
                 key. With ``key`` only these are read.
-            limit: The greatest number of entries to give.
-            after: The `Scan.token` of an earlier scan with the same range: goes on behind it, in the same batch.
+            limit: Maximal number of entries.
+            after: The `Scan.token` of an earlier scan with the same range: resumes after it, in the same batch.
             as_of: As in `get`.
-            reverse: Whether the greatest key comes first.
-            timeout: Seconds that reading may take, from the call on: entries that have expired, or are of other
+            reverse: The greatest key comes first.
+            timeout: Maximal seconds of reading, from the call on; entries that have expired, or belong to other
                 windows, are read too.
 
         Raises:
             TimeoutError: Reading took longer.
             DefinitionError: A parameter breaks its rule.
             KeyTypeError: The keys of the state have another type.
-            HistoryCompacted: The batch is older than the history that is kept.
+            HistoryCompacted: The batch is older than the history.
             TableNotFound: There is no such state, or no batch yet.
         """
         if type(reverse) is not bool:
@@ -275,7 +274,9 @@ class StateTable:
                     first, end = max(first, within[0]), min(end, within[1])
             if token is not None:
                 if token[0] != position.log_id:
-                    raise HistoryCompacted(f"scan(after={after!r}): the token is of another changelog; begin anew")
+                    raise HistoryCompacted(
+                        f"scan(after={after!r}): the token belongs to another changelog; start again without it"
+                    )
                 if reverse:
                     end = min(end, token[2])
                 else:
@@ -304,18 +305,18 @@ class StateTable:
         limit: int | None = None,
         after: str | None = None,
     ) -> History:
-        """Return what became of an entry, the newest version first, as far back as the history is kept.
+        """Return the versions of an entry, the newest first, as far back as the history is kept.
 
         Args:
             key: The key.
-            entry: Which entry, where there are several.
+            entry: The entry, if there are several.
             namespace: The namespace.
-            limit: The greatest number of versions to give.
-            after: The `History.token` of an earlier answer: goes on with older versions.
+            limit: Maximal number of versions.
+            after: The `History.token` of an earlier answer: continues with older versions.
 
         Raises:
-            DefinitionError: The state has several entries a key, and none is named; or a parameter breaks its rule.
-            HistoryCompacted: What ``after`` names is older than the history that is kept.
+            DefinitionError: The state has several entries per key, and none is named; or a parameter breaks its rule.
+            HistoryCompacted: The version of ``after`` is older than the history.
             KeyTypeError: The keys of the state have another type.
         """
         if limit is not None and (type(limit) is not int or limit < 1):
@@ -378,16 +379,16 @@ class StateTable:
             return _first(view, view.reader(self.name))
 
     def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
-        """Follow the table: its state as the newest batch left it, and then each change of it.
+        """Follow the table: its state at the newest batch, and then each change of it.
 
         Args:
             key: Only this key.
             prefix: Only keys that begin with this, as in `scan`.
-            after: Where to begin: ``None`` with the state; ``"now"`` behind it, with the next change; ``"beginning"``
-                with the state of the oldest batch that is kept; or a `Subscription.token`: behind what came before it.
+            after: The start: ``None`` with the state; ``"now"`` with the next change; ``"beginning"`` with the state at
+                the oldest batch that is kept; or after a `Subscription.token`.
 
         Raises:
-            DefinitionError: ``after`` is no token; there are both ``key`` and ``prefix``; or the table is that of a
+            DefinitionError: ``after`` is not a token; both ``key`` and ``prefix`` are given; or the table belongs to a
                 snapshot, which does not change.
             KeyTypeError: The keys of the state have another type.
             TableNotFound: There is no such state, or no batch yet.
@@ -416,15 +417,15 @@ class StateTable:
         """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``.
 
         Args:
-            has_key: Whether the key's columns, which have their names in ``key_by``, are ``key``, or ``key_1``,
-                ``key_2`` and so on, as well, after all others.
+            has_key: Repeat the key's columns, which have their names from ``key_by``, as ``key``, or ``key_1``,
+                ``key_2`` and so on, after all others.
         """
         from keyed.tables.state_dataset import StateDataset
 
         return StateDataset(self.name, self._view, has_key=has_key)
 
     def __len__(self) -> int:
-        """Return the number of entries. It is counted: the time is in proportion to it."""
+        """Return the number of entries. They are counted, in time proportional to their number."""
         with self._view(None) as view:
             reader = view.reader(self.name)
             return sum(1 for _ in view.scan(reader, *reader.range))

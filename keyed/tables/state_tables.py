@@ -1,4 +1,4 @@
-"""The tables of a job, by name: followed in this program, or kept level by another one and read."""
+"""The tables of a job, by name: followed in this program, or read from the folder of another one."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Tables(Mapping[str, StateTable]):
         return len(self._names())
 
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
-        """Run a SQL query over the tables, all as one batch left them. Needs DuckDB: ``keyed[sql]``.
+        """Run a SQL query over the tables, all at one batch. Needs DuckDB: ``keyed[sql]``.
 
         The columns are those of `StateTable.dataset`. The query cannot reach files, the network or this program.
 
@@ -98,7 +98,7 @@ class _Tables(Mapping[str, StateTable]):
             parameters: Values for ``?`` in it, or by name for ``$name``.
 
         Raises:
-            DefinitionError: The query is no SQL, or names what is not there.
+            DefinitionError: The query is invalid, or names an unknown table or column.
             QueryFailed: It failed while it ran.
         """
         from keyed.tables.sql import run_sql
@@ -134,11 +134,11 @@ class _Tables(Mapping[str, StateTable]):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the state. Closing again does nothing."""
+        """Release the state. Closing again does nothing."""
 
     @property
     def positions(self) -> dict[str, Position]:
-        """The state that answers are taken from, by operator."""
+        """The state from which answers are taken, by operator."""
         found = {}
         for name, operator in self._operators.items():
             with self._viewing(operator)(None) as view:
@@ -147,7 +147,7 @@ class _Tables(Mapping[str, StateTable]):
 
 
 class Snapshot(_Tables):
-    """The tables as one batch left them, for as long as the snapshot is open. `StateTables.snapshot` opens one."""
+    """The tables at one batch, while the snapshot is open. `StateTables.snapshot` opens one."""
 
     def __init__(self, operators: dict[str, Operator], commits: Mapping[str, int]) -> None:
         super().__init__(operators)
@@ -169,7 +169,7 @@ class Snapshot(_Tables):
         return view
 
     def close(self) -> None:
-        """Let go of the state. Closing again does nothing."""
+        """Release the state. Closing again does nothing."""
         self._views = {}
         self._context.close()
 
@@ -183,8 +183,8 @@ class Snapshot(_Tables):
 class StateTables(_Tables):
     """The tables of a job's operators, a mapping from names to `StateTable`. `open_tables` opens them.
 
-    Answers are taken from whole batches that all key groups of all operators have committed, and nothing else. When
-    following ends with an error, every later read raises that error.
+    Answers are taken only from complete batches that all key groups of all operators have committed. When following
+    ends with an error, every later read raises that error.
 
     Attributes:
         path: The folder.
@@ -211,7 +211,7 @@ class StateTables(_Tables):
         return self.snapshot()
 
     def _commit(self, operator: Operator, as_of: AsOf) -> int:
-        """Return the commit of an operator that an answer is taken from."""
+        """Return the commit of an operator from which an answer is taken."""
         if as_of is None:
             return operator.extent.newest if len(self._operators) == 1 else self._level()[operator.name]
         if isinstance(as_of, datetime):
@@ -239,7 +239,7 @@ class StateTables(_Tables):
 
     @property
     def batch(self) -> int:
-        """Id of the newest batch that can be asked for; −1 before the first one."""
+        """Id of the newest batch of the tables; −1 before the first one."""
         operator = next(iter(self._operators.values()))
         try:
             return batch_id(operator.extent.batch_of(self._commit(operator, None)))
@@ -248,20 +248,20 @@ class StateTables(_Tables):
 
     @property
     def rebuilds(self) -> int:
-        """How often a store was rebuilt since the tables were opened."""
+        """Number of rebuilds of stores since the tables were opened."""
         return sum(getattr(operator.source, "rebuilds", 0) for operator in self._operators.values())
 
     def poll(self) -> int:
-        """Apply what the changelogs have and the tables lack; of tables that are only read, take in what was written.
+        """Apply new commits of the changelogs; refresh tables that are only read.
 
         Returns:
-            How many records were applied.
+            The number of applied records.
 
         Raises:
             ChangelogError: A changelog cannot be read, or is damaged.
-            DefinitionError: ``types`` has a name that no state has.
+            DefinitionError: ``types`` has an unknown name.
             StateAccessError: The tables are closed.
-            KeyedError: The error that following in a thread ended with.
+            KeyedError: The error that ended following in a thread.
         """
         self.check()
         began = time.monotonic()
@@ -282,7 +282,7 @@ class StateTables(_Tables):
         return all(operator.source.may_pass(error) for operator in self._operators.values())
 
     def check(self) -> None:
-        """Raise the error that following ended with, as every read does; each time with that error as its cause.
+        """Raise the error that ended following, like every read; each time with that error as its cause.
 
         Raises:
             StateAccessError: The tables are closed, or belong to the process that this one was forked from.
@@ -292,27 +292,27 @@ class StateTables(_Tables):
 
     @property
     def status(self) -> Status:
-        """The status of following: starting until the first look succeeded, then following, failed or closed."""
+        """The status of following: starting until the first successful poll, then following, failed or closed."""
         return self._following.status
 
     @property
     def trouble(self) -> str:
-        """The error of the last look, which is retried, or that following ended with; empty if there is none."""
+        """The error of the last poll, which is retried, or the one that ended following; empty if there is none."""
         error = self._following.error or self._following.trouble
         return "" if error is None else f"{type(error).__name__}: {error}"
 
     @property
     def failures(self) -> int:
-        """How many looks of the thread that `start` began failed so far."""
+        """Number of failed polls of the thread of `start` so far."""
         return self._following.failures
 
     @property
     def age(self) -> float | None:
-        """Seconds since the last look that succeeded began, so that answers are at most so old; ``None`` before it."""
+        """Seconds since the last successful poll began: the maximal age of answers; ``None`` before it."""
         return self._following.age
 
     def _check_types(self) -> None:
-        """Check the names that types were given for, as soon as all states are known."""
+        """Check the names in ``types``, as soon as all states are known."""
         stores = {name: operator.source.held.store for name, operator in self._operators.items()}
         if not self._types or any(store.extent is None for store in stores.values()):
             return
@@ -333,17 +333,17 @@ class StateTables(_Tables):
         return [operator.source.held.store.extent for operator in self._operators.values()]
 
     def start(self, every: float = 1.0, *, wait: bool = True) -> Self:
-        """Follow in a thread of its own, and return when that has looked once.
+        """Follow in a thread, and return after its first poll.
 
-        While a changelog cannot be read or the disk is full, the thread tries again. Any other error ends following:
+        While a changelog cannot be read or the disk is full, the thread retries. Any other error ends following:
         every later read raises it.
 
         Args:
-            every: Seconds from one look at the changelogs to the next.
-            wait: Whether to wait for the first look, which applies all that the changelogs have.
+            every: Seconds between two polls of the changelogs.
+            wait: Wait for the first poll, which applies the whole content of the changelogs.
 
         Raises:
-            KeyedError: The first look failed for good. The tables are closed.
+            KeyedError: The first poll failed permanently. The tables are closed.
         """
         if self._following.is_running:
             raise DefinitionError("start: the tables follow their changelogs already")
@@ -362,19 +362,19 @@ class StateTables(_Tables):
         return self
 
     def stop(self) -> None:
-        """End the thread that `start` began.
+        """End the thread of `start`.
 
         Raises:
-            KeyedError: The error that it ended with.
+            KeyedError: The error that ended it.
         """
         self._following.stop()
         self._following.check()
 
     def wait_for(self, position: int | Position, timeout: float = 30.0) -> int:
-        """Wait until the tables have a batch: what was written before it was committed is seen then.
+        """Wait until the tables have a batch.
 
         Args:
-            position: Id of the batch, as `keyed.Progress.batch_id` has it, or a `Position`.
+            position: Id of the batch, as in `keyed.Progress.batch_id`, or a `Position`.
             timeout: Seconds.
 
         Returns:
@@ -383,7 +383,7 @@ class StateTables(_Tables):
         Raises:
             TimeoutError: It did not come in time.
             DefinitionError: ``position`` is neither.
-            KeyedError: What following failed with.
+            KeyedError: The error that ended following.
         """
         batch = position.batch if isinstance(position, Position) else position
         if type(batch) is not int:
@@ -411,7 +411,7 @@ class StateTables(_Tables):
         return True
 
     def snapshot(self, as_of: AsOf = None) -> Snapshot:
-        """Return the tables as the newest batch, or an older one, left them; to be closed, best by ``with``.
+        """Return the tables at the newest batch, or at an older one; close them, best by ``with``.
 
         Raises:
             HistoryCompacted: The batch is older than the history that is kept.
@@ -424,10 +424,10 @@ class StateTables(_Tables):
         )
 
     def lag(self) -> Lag:
-        """Tell how far the tables are behind their changelogs.
+        """Return the lag of the tables behind their changelogs.
 
         Raises:
-            DefinitionError: The tables are only read here: the program that keeps them level knows.
+            DefinitionError: The tables are only read here: ask the program that writes them.
             ChangelogError: A changelog cannot be read, or is damaged.
         """
         self.check()
@@ -435,12 +435,12 @@ class StateTables(_Tables):
         return Lag(sum(lag.records for lag in found), max(lag.seconds for lag in found))
 
     def take_over(self) -> dict[str, RestorePoint]:
-        """End following, apply what the changelogs have, and give what a new query is restored from.
+        """End following, apply the rest of the changelogs, and return restore points for a new query.
 
-        Stop the job first, or cut it off: what it commits from now on is not in what the new query takes up.
+        Stop the job first: the new query does not have later commits of the old one.
 
         Returns:
-            What to give as ``restore_from=``, by operator: it reads from the changelog only what these tables lack.
+            The restore points for ``restore_from=``, by operator: they read only missing batches from the changelog.
 
         Raises:
             DefinitionError: The tables are only read here.
@@ -460,7 +460,7 @@ class StateTables(_Tables):
         return followers
 
     def close(self) -> None:
-        """End following and let go of the folder. Closing again does nothing."""
+        """End following and release the folder. Closing again does nothing."""
         if not self._following.is_inherited:
             self._following.close()
             self._context.close()
@@ -480,23 +480,23 @@ def open_tables(
     types: Function | Mapping[str, Any] | None = None,
     history: Duration = _HOUR_MS,
 ) -> StateTables:
-    """Open the state that changelogs hold as tables, in local stores that are kept level with them.
+    """Open the state of changelogs as tables, in local stores that follow them.
 
     Nothing is read before `StateTables.poll` or `StateTables.start`. A folder of earlier tables is resumed.
 
     Args:
-        changelog: The changelog of an operator, or those of several operators of one query. They have been written:
-            their jobs were started once.
+        changelog: The changelog of an operator, or those of several operators of one query. Their jobs must have been
+            started once.
         path: Folder for the stores; created if missing.
         types: Types of values by name of the state, ``operator.state`` where names meet, or the function that declares
             the states. By name of a window operator the operator, its aggregates by column, or its only aggregate,
             where the results of a class of yours are wanted. See `EntryReader`.
-        history: How far back, in processing time from the newest batch, past states are kept: `int` milliseconds or
-            `timedelta`. It begins with what the changelog still has when it is first followed.
+        history: Processing time before the newest batch for which past states are kept: `int` milliseconds or
+            `timedelta`. It begins with the history of the changelog when it is first followed.
 
     Raises:
         ChangelogError: A changelog was never written.
-        LocalStoreError: Another program keeps this folder level.
+        LocalStoreError: Another program writes this folder.
         DefinitionError: A parameter breaks its rule, or the folder holds tables of another operator.
     """
     changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
@@ -519,7 +519,7 @@ def open_tables(
 def keep_tables(
     path: str | os.PathLike[str], changelogs: Mapping[str, Changelog], functions: Mapping[str, Function]
 ) -> StateTables:
-    """Open the tables of a query that is about to start.
+    """Open the tables of a query before its start.
 
     Args:
         path: Folder for the stores; created if missing.
@@ -528,7 +528,7 @@ def keep_tables(
 
     Raises:
         DefinitionError: The folder holds tables of another query.
-        LocalStoreError: Another program keeps this folder level.
+        LocalStoreError: Another program writes this folder.
     """
     root = _folder(path)
     _check_folder(root, functions, f"tables={str(root)!r}")
@@ -556,23 +556,23 @@ def _follow(
 
 
 def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
-    """Open tables that another program on this machine keeps level, only to read them.
+    """Open tables of another program on this machine, only to read them.
 
-    They show what that program had written when they were opened, and then with each `StateTables.poll`.
+    They show the state that the program had written when they were opened, and are refreshed by `StateTables.poll`.
 
     Args:
         path: The folder that was given to `open_tables`.
         types: As for `open_tables`.
 
     Raises:
-        DefinitionError: ``types`` has a name that no state has.
+        DefinitionError: ``types`` has an unknown name.
         LocalStoreError: The folder holds no tables.
     """
     return _read(_folder(path), lambda operator: _types(types, operator), types)
 
 
 def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Function]) -> StateTables:
-    """Open the tables that a query has kept, only to read them.
+    """Open the tables of a query, only to read them.
 
     Args:
         path: The folder that was given to `keep_tables`.
@@ -606,7 +606,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 def _check_folder(root: Path, operators: Collection[str], what: str) -> None:
-    """Check that a folder holds tables of these operators alone: readers would show those of others as they were."""
+    """Check that a folder holds only tables of these operators: readers would show outdated ones of others."""
     others = sorted(folder.name for folder in _operator_folders(root) if folder.name not in operators)
     if others:
         raise DefinitionError(

@@ -1,4 +1,4 @@
-"""What is stored of a state as a commit left it, by the addresses under which it is shown.
+"""Stored entries of a state after a commit, by the addresses under which they are shown.
 
 They are those under which it is stored, but for namespaces that go by names (``named_by`` of a state): windows that
 merge leave their contents where they are, and the state that is named says which window these are of by now.

@@ -1,4 +1,4 @@
-"""Push: a table's state, and then every change of it, batch by batch, from wherever a reader left off."""
+"""Subscriptions: a table's state, and then every change of it, batch by batch, resumed from a token."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _address_of = attrgetter("address")
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """An entry as a batch left it.
+    """A changed entry after a batch.
 
     Attributes:
-        kind: ``"snapshot"`` for an entry of the state that a subscription begins with, else ``"change"``.
+        kind: ``"snapshot"`` for an entry of the initial state of a subscription, else ``"change"``.
         batch: Id of the batch, from 0, as progress and sinks have it.
         key: The key.
         namespace: The namespace beside the key; ``None`` is the state itself.
-        entry: Which entry of the key, as `Entry.entry` has it.
+        entry: The entry of the key, as in `Entry.entry`.
         old: The value before the batch; ``None`` if there was none, and in a snapshot.
-        new: The value after it; ``None`` if it is gone.
-        removed: Whether it is gone: a map may hold ``None``.
-        token: What goes on behind this change: text for ``subscribe(after=)``.
+        new: The value after it; ``None`` if it was removed.
+        removed: True if the entry was removed, because a map may hold ``None``.
+        token: The text for ``subscribe(after=)`` to resume after this change.
     """
 
     kind: Literal["snapshot", "change"]
@@ -59,13 +59,13 @@ class Change:
 
 
 class Token(msgspec.Struct, array_like=True, frozen=True):
-    """Where a subscription is.
+    """Position of a subscription.
 
     Attributes:
         log_id: Identity of the changelog.
         batch: Number of the commit, from 1, that the last change is of.
         address: The address of the last entry given; of a whole batch ``None``.
-        in_snapshot: Whether it was part of the snapshot.
+        in_snapshot: It was part of the snapshot.
     """
 
     log_id: str
@@ -94,13 +94,13 @@ _decode = msgspec.msgpack.Decoder(Token).decode
 
 @attrs.frozen
 class Feed:
-    """Where changes of an operator's tables come from.
+    """Source of the changes of an operator's tables.
 
     Attributes:
         operator: The operator.
-        shown: Gives the newest commit of it that is shown.
-        wait: Waits until something is so, for so many seconds at most or for ever; gives whether it is.
-        status: Returns the status of what follows the operator.
+        shown: Returns its newest visible commit.
+        wait: Waits until a condition holds, for a number of seconds at most or for ever; returns whether it holds.
+        status: Returns the status of following.
     """
 
     operator: Operator
@@ -110,18 +110,18 @@ class Feed:
 
 
 class Subscription(Iterator[Change], AsyncIterator[Change]):
-    """The changes of a table: first the state as one batch left it, then what each later batch changed, in order.
+    """The changes of a table: first the state at one batch, then the changes of each later batch, in order.
 
-    Each change comes once. A reader that was away for longer than the history goes back, or whose token is of another
-    changelog, gets the state anew, in changes of kind ``"snapshot"``: what it had before is to be dropped at the first
-    of them, and `resets` counts it.
+    Each change comes once. A reader that was away for longer than the history, or whose token belongs to another
+    changelog, gets the whole state again, in changes of kind ``"snapshot"``: drop the earlier state at the first of
+    them. `resets` counts these.
 
     Iterating waits for changes; `take` waits for at most its timeout; ``async for`` waits in a thread, and may be
-    cancelled at any await: a change is delivered, or will be. Nothing is kept for a reader but a part of a batch: a
-    slow one reads from the history, until it is behind that. When following ends with an error, reading raises it.
+    cancelled at any await: no change is lost. Only a part of a batch is buffered for a reader: a slow one reads from
+    the history, until it is behind that. When following ends with an error, reading raises it.
 
     Attributes:
-        resets: How often the state was given anew.
+        resets: Number of times that the whole state came again.
         token: The token of the last change that was delivered, for ``subscribe(after=)``; ``None`` before the first.
     """
 
@@ -155,13 +155,13 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             self._at = Token.of(after)
 
     def take(self, timeout: float | None = None) -> list[Change]:
-        """Return the next changes: those of one batch, or a part of them or of the snapshot where there are many.
+        """Return the next changes: those of one batch, or a part of them or of the snapshot if there are many.
 
         Args:
             timeout: Seconds to wait for them; for ever if ``None``.
 
         Returns:
-            The changes; none if the time is over.
+            The changes; none after the timeout.
         """
         if not self._fill(timeout):
             return []

@@ -1,8 +1,8 @@
 """Compaction: the oldest segments of a key group folded into a base, which holds the state as it is after them.
 
 A base is written beside what it replaces, read back, and only then are the old base and the segments removed; so a
-crash at any moment leaves a log that says the same. Readers that are in the midst of what is removed are told that they
-are too late. One compacts a log at a time: it holds the lock in the group's folder.
+crash at any moment leaves a log with the same content. Readers of removed files get an error. One process at a time
+compacts a log: it holds the lock in the group's folder.
 
 Memory is needed for the changes that are folded at a time, not for the state: the old base is in the order of addresses
 and is merged as it is read. Table rows are the exception, they are folded in memory.
@@ -44,11 +44,11 @@ _Part = TypeVar("_Part")
 
 @attrs.frozen
 class CompactionLimits:
-    """How much history compaction leaves.
+    """Limits of the history that compaction keeps.
 
     Attributes:
-        lag_ms: Commits that are younger than this stay as they are, measured in processing time from the newest.
-        history_bytes: Unless they have more bytes than this: then the younger half is left. ``None`` is no limit.
+        lag_ms: Commits younger than this are kept, measured in processing time from the newest.
+        history_bytes: If they have more bytes than this, only the younger half is kept. ``None`` is no limit.
     """
 
     lag_ms: int
@@ -57,7 +57,7 @@ class CompactionLimits:
 
 @attrs.frozen
 class Compacted:
-    """What a compaction did to a key group.
+    """Result of the compaction of a key group.
 
     Attributes:
         group: Index of the key group.
@@ -65,7 +65,7 @@ class Compacted:
         newest: Sequence of its newest commit; 0 if there is none.
         base_bytes: Bytes of its base.
         history_bytes: Bytes of its segments.
-        removed_bytes: Bytes less than before.
+        removed_bytes: Bytes that were removed.
     """
 
     group: int
@@ -87,13 +87,13 @@ def compact_group(
 
     Args:
         folder: The folder of the key group.
-        limits: What is to be left.
-        stopped: Asked now and then; if it says yes nothing more is done.
-        wait: Whether to wait for another one that is compacting the log; else nothing is done then.
+        limits: The history to keep.
+        stopped: Polled now and then; if it returns true, compaction ends.
+        wait: Wait for another process that compacts the log; else nothing is done then.
 
     Raises:
-        CorruptionError: The log is damaged, or its state is not what its commits say. Nothing has been removed then.
-        ChangelogError: The disk fails. The log is as it was, or compacted.
+        CorruptionError: The log is damaged, or its state does not match its commits. Nothing was removed then.
+        ChangelogError: The disk fails. The log is unchanged, or compacted.
     """
     if not exists(folder.path):
         # No writer was opened yet, so nobody has made the folder.
@@ -184,7 +184,7 @@ def _going_on(parts: Iterable[_Part], stopped: Callable[[], bool]) -> Iterator[_
 
 
 def _checked(state: Iterable[Delta], marker: Commit, path: Path) -> Iterator[Block]:
-    """Yield the blocks of a state; they are refused in the end if it is not the state that the commit says."""
+    """Yield the blocks of a state; raise at the end if it does not match the commit."""
     found = LiveHash()
     for delta in state:
         found.add(delta)
@@ -200,13 +200,13 @@ def _checked(state: Iterable[Delta], marker: Commit, path: Path) -> Iterator[Blo
 class BackgroundCompaction:
     """Compacts a key group as its log grows, in a thread beside its writer.
 
-    It is due when the segments have as many bytes as what would be written anew, so that the bytes written are at most
+    It is due when the segments have as many bytes as would be rewritten, so that the bytes written are at most
     twice those appended; or more, where those segments are too many to be folded at a time. A failure does not disturb
     the job: its log is longer than it need be, and compaction is tried again when the log has grown.
 
     Args:
         folder: The folder of the key group.
-        limits: What is to be left.
+        limits: The history to keep.
 
     Attributes:
         work: The work of the thread, which there is only while compaction runs.
@@ -220,19 +220,19 @@ class BackgroundCompaction:
         self._due = 0
 
     def begin(self, listing: Listing) -> None:
-        """Take in what there is when the writer opens."""
+        """Initialize with the folder's content when the writer opens."""
         self._bytes = listing.history_bytes
         self._wait(listing.base_bytes, 0)
 
     def grown(self, size: int) -> None:
-        """Take in that a segment was appended."""
+        """Record that a segment was appended."""
         self._bytes += size
         is_over = self.work.status in (Status.FAILED, Status.CLOSED)
         if self._bytes >= self._due and not is_over and not self.work.is_running:
             self.work.start()
 
     def close(self) -> None:
-        """Give up what is running."""
+        """Stop a running compaction."""
         self.work.close()
 
     def _step(self) -> None:

@@ -4,8 +4,8 @@ Layout of the folder, in which no file is ever replaced::
 
     header                                   header (`keyed.changelog.records`)
     groups/00000/, groups/00001/, ...        a key group each (`keyed.changelog.directory.group_folder`)
-    positions/00000000000000000007.position  what the runner says of its sources after sequence 7
-    kept/<name>                              what else it keeps (both in `keyed.changelog.records`)
+    positions/00000000000000000007.position  the runner's positions in its sources after sequence 7
+    kept/<name>                              other data of the runner (both in `keyed.changelog.records`)
 """
 
 from __future__ import annotations
@@ -101,20 +101,19 @@ def _other_content(root: Path) -> str | None:
 class DirectoryChangelog:
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
 
-    Each commit of a key group is a file, which is published whole and never replaced. Old ones are folded into one that
-    holds the whole state: as the log grows, beside the job, and by `compact`.
+    Each commit of a key group is a file, which is published atomically and never replaced. Old ones are folded into one
+    with the whole state: as the log grows, in a background thread, and by `compact`.
 
     Args:
-        path: The folder; created with its parents, and new or empty at first. One operator has it for itself. The same
-            path has to lead to it on all machines, on a file system with hard links.
-        compaction_lag: Commits younger than this are kept as they are, so that a past state can be restored and readers
-            can go on from where they were: `int` milliseconds or `timedelta` of processing time. (Kafka's
-            ``min.compaction.lag.ms``.)
-        history_bytes: If the commits of a key group have more bytes than this, compaction leaves the newest half of so
-            many, younger or not; ``None`` is no limit.
-        auto_compact: Whether writers compact as the log grows, in a thread beside the job. If not, run `compact`.
-        group_access: Whether the folder, if it is made, can be read by its group: by followers under another user, say.
-            Otherwise it is for the user alone.
+        path: The folder; created with its parents, and new or empty at first. It belongs to one operator. All machines
+            have to reach it by the same path, on a file system with hard links.
+        compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
+            `int` milliseconds or `timedelta` of processing time. (Kafka's ``min.compaction.lag.ms``.)
+        history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half as
+            many bytes, whatever their age; ``None`` is no limit.
+        auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
+        group_access: The folder, if it is created, can be read by its group, for example by followers under another
+            user. Otherwise only the user can read it.
 
     Raises:
         DefinitionError: A parameter breaks its rule.
@@ -130,7 +129,7 @@ class DirectoryChangelog:
         return f"changelog {self.path}"
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that what is there is this operator's.
+        """Create the changelog, or check that an existing one is this operator's.
 
         Args:
             operator: Name of the operator.
@@ -170,7 +169,7 @@ class DirectoryChangelog:
         """Open the writer of a key group.
 
         Raises:
-            ChangelogError: The changelog does not exist, or not where this process runs; or it cannot be written.
+            ChangelogError: The changelog does not exist on this machine, or cannot be written.
         """
         folder = self._group(group)
         return DirectoryWriter(folder, BackgroundCompaction(folder, self._limits) if self.auto_compact else None)
@@ -179,10 +178,10 @@ class DirectoryChangelog:
         """Publish the commit of a key group that an attempt has staged.
 
         Returns:
-            Whether it is published. If not, it will be appended.
+            True if it is published. If not, it will be appended.
 
         Raises:
-            ChangelogError: The changelog does not exist, or not where this process runs; or it cannot be written.
+            ChangelogError: The changelog does not exist on this machine, or cannot be written.
         """
         return publish_staged(self._group(group).segment(sequence), attempt)
 
@@ -190,18 +189,18 @@ class DirectoryChangelog:
         """Open a reader of a key group.
 
         Raises:
-            ChangelogError: The changelog does not exist, or not where this process runs.
+            ChangelogError: The changelog does not exist on this machine.
         """
         return DirectoryReader(self._group(group))
 
     def compact(self) -> list[Compacted]:
-        """Fold what is older than the compaction lag, now. A job may be running.
+        """Fold commits older than the compaction lag, now. A job may be running.
 
         Returns:
-            What there is of each key group after it.
+            The result for each key group.
 
         Raises:
-            CorruptionError: The log of a group is damaged, or its state is not what its commits say; nothing of that
+            CorruptionError: The log of a group is damaged, or its state does not match its commits; nothing of that
                 group was removed.
             ChangelogError: The disk fails.
         """
@@ -211,10 +210,10 @@ class DirectoryChangelog:
         return done
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Remember the runner's position after a batch. The same one again is left as it is.
+        """Store the runner's position after a batch. Storing the same one again has no effect.
 
         Raises:
-            ChangelogDiverged: Another position is kept for this sequence.
+            ChangelogDiverged: Another position is stored for this sequence.
             ChangelogError: It cannot be written.
         """
         self._present()
@@ -239,10 +238,10 @@ class DirectoryChangelog:
                 yield sequence, data
 
     def keep(self, name: str, data: bytes) -> None:
-        """Keep something of the runner's. The same again is left as it is.
+        """Store data of the runner under a name. Storing the same again has no effect.
 
         Raises:
-            ChangelogDiverged: Something else is kept under the name.
+            ChangelogDiverged: Other data is stored under the name.
             ChangelogError: It cannot be written.
         """
         path = Path(self.path, "kept", _kept_name(name))
@@ -252,7 +251,7 @@ class DirectoryChangelog:
             raise ChangelogDiverged(f"{path}: something else is kept under this name; give changelog= an empty folder")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Keep no longer what was given to `keep` under names. Those that are not kept are passed over.
+        """Remove data that `keep` stored under names. Unknown names are ignored.
 
         Raises:
             ChangelogError: It cannot be removed.
@@ -260,7 +259,7 @@ class DirectoryChangelog:
         remove(Path(self.path, "kept", _kept_name(name)) for name in names)
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what is kept, in order of names.
+        """Yield the data of `keep`, in order of names.
 
         Raises:
             CorruptionError: Something of it is damaged.
@@ -273,7 +272,7 @@ class DirectoryChangelog:
                 yield name, self._decoded_kept(record, folder / name)
 
     def _refuse_other_content(self, root: Path) -> None:
-        """Refuse a folder that holds something else than the start of a changelog.
+        """Refuse a folder that holds anything but the start of a changelog.
 
         Raises:
             ChangelogError: It does, or it cannot be read.
@@ -332,6 +331,6 @@ class DirectoryChangelog:
         return data
 
     def _drop_positions(self) -> None:
-        """Remove positions of states that no group can go back to."""
+        """Remove positions of states that no group can restore."""
         least = min(self._group(group).listing().base for group in range(self._present().parallelism))
         remove(self._position(sequence) for sequence in self._sequences() if sequence < least)

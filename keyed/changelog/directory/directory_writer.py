@@ -28,12 +28,12 @@ from keyed.errors import ChangelogDiverged, ChangelogFenced
 class DirectoryWriter:
     """The `keyed.changelog.model.ChangelogWriter` of a key group.
 
-    Writers are not told of each other. Who publishes a sequence first has written it; another one finds the same commit
-    there, and need not write it, or a different one, and is refused.
+    Writers are independent of each other. The first one to publish a sequence has written it; another one finds the
+    same commit there, and writes nothing, or a different one, and raises.
 
     Args:
         folder: The group's folder; created if missing.
-        compaction: What folds the log as it grows, if anything is to.
+        compaction: Compacts the log as it grows; ``None`` for no compaction.
 
     Raises:
         CorruptionError: The newest commit is damaged, and not merely torn.
@@ -117,7 +117,7 @@ class DirectoryWriter:
             self._compaction.close()
 
     def _take_published(self) -> None:
-        """Take in the commit that was staged here, if it was published."""
+        """Record the staged commit, if it was published."""
         segment = self._staged
         if segment is None:
             return
@@ -139,7 +139,7 @@ class DirectoryWriter:
             unstage(self._folder.segment(segment.commit.sequence), segment.commit.attempt)
 
     def _look(self) -> None:
-        """Take in what is in the folder."""
+        """Read the folder."""
         self._listing, self._last = self._folder.look()
         # Whoever published the newest commit may have died before it was durable, and we are about to build on it.
         sync_folder(self._folder.path)

@@ -1,9 +1,9 @@
-"""What the directory log does to the disk, and what the disk's errors become.
+"""File operations of the directory log, and the translation of their errors.
 
-A file is written under a name of its own, synced, and then *published*: linked under its final name, which fails if
+A file is written under a temporary name, synced, and then *published*: linked under its final name, which fails if
 that name is taken, on NFS too. So a file under its final name is whole, is never replaced, and of two writers that
-race for a name one loses. The folder is synced before a publication counts. What is *staged* is written and synced, and
-another process publishes it, or nobody does.
+race for a name one loses. The folder is synced before a publication counts. A *staged* file is written and synced, and
+may be published by another process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REMEDIES = {
 
 @contextmanager
 def _telling(action: str, path: Path) -> Iterator[None]:
-    """Make errors of the operating system say what cannot be done to which file, and what to do about it."""
+    """Translate errors of the operating system into ones with the operation, the file and the remedy."""
     try:
         yield
     except OSError as error:
@@ -117,11 +117,11 @@ def read_file(path: Path) -> bytes | None:
 
 
 def make_folder(path: Path, *, group: bool = False) -> None:
-    """Create a folder with its parents, durably, even if whoever created it died before it was.
+    """Create a folder with its parents durably, even if an earlier creator died before that.
 
     Args:
         path: The folder.
-        group: Whether the group may read what is in it.
+        group: Let the group read its content.
 
     Raises:
         ChangelogError: It cannot be created.
@@ -137,10 +137,10 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
 
     Args:
         path: The file.
-        chunks: Its content. What their iteration raises is passed on, and nothing is published.
+        chunks: Its content. An error of the iteration propagates, and nothing is published.
 
     Returns:
-        Whether it was written. Either way a file of this name is there, whole and durable.
+        True if it was written. Either way a complete file of this name exists, durably.
 
     Raises:
         ChangelogError: It cannot be written. Unless only the last step failed, there is no file of this name.
@@ -158,11 +158,11 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
 
 
 def stage(path: Path, attempt: str, chunks: Iterable[bytes]) -> None:
-    """Write what may be published under a name, by whoever knows that it is to be.
+    """Write a file that may be published under a name later, perhaps by another process.
 
     Args:
         path: The name.
-        attempt: Identity of what is staged. Others may be staged for the same name.
+        attempt: Identity of the staged file. Others may be staged for the same name.
         chunks: Its content.
 
     Raises:
@@ -176,10 +176,10 @@ def stage(path: Path, attempt: str, chunks: Iterable[bytes]) -> None:
 
 
 def publish_staged(path: Path, attempt: str) -> bool:
-    """Publish what was staged for a name.
+    """Publish a staged file under its name.
 
     Returns:
-        Whether it was published. If not, there is another file of this name, or nothing of this attempt is staged.
+        True if it was published. If not, there is another file of this name, or this attempt is not staged.
 
     Raises:
         ChangelogError: It cannot be published.
@@ -197,7 +197,7 @@ def publish_staged(path: Path, attempt: str) -> bool:
 
 
 def is_staged(path: Path, attempt: str) -> bool:
-    """Tell whether what an attempt has staged for a name is there.
+    """Return whether an attempt is staged for a name.
 
     Raises:
         ChangelogError: The folder cannot be read.
@@ -206,7 +206,7 @@ def is_staged(path: Path, attempt: str) -> bool:
 
 
 def unstage(path: Path, attempt: str) -> None:
-    """Remove what is staged for a name, if it is there."""
+    """Remove the staged files of a name."""
     with suppress(OSError):
         _staged(path, attempt).unlink()
 
@@ -292,14 +292,14 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold a lock, which ends with the process that holds it, whatever becomes of that.
+    """Hold a lock, which ends with its process.
 
     Args:
         path: The file of the lock; created if missing, and left where it is.
-        wait: Whether to wait while another one holds it.
+        wait: Wait while another process holds it.
 
     Returns:
-        Whether it is held.
+        True if it is held.
 
     Raises:
         ChangelogError: The file system has no locks.
@@ -323,7 +323,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove files; those that are gone already are passed over.
+    """Remove files; missing ones are ignored.
 
     Raises:
         ChangelogError: One cannot be removed.
@@ -334,7 +334,7 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove what writers that died have left half written, and all that is staged: what counts is written again."""
+    """Remove incomplete files of dead writers, and all staged files: valid ones are written again."""
     for name in names:
         if name.endswith(_LEFTOVER):
             with suppress(OSError):

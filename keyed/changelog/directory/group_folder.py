@@ -1,15 +1,15 @@
 """The folder of one key group in a directory log, and what is in it.
 
     00000000000000000007.segment     the commit of sequence 7
-    00000000000000000007-1.segment   the same once more, because the file above is torn; -2, -3, ... if need be
+    00000000000000000007-1.segment   the same again, because the file above is torn; also -2, -3, ...
     00000000000000000007.base        the whole state after the commit of sequence 7, which compaction left
-    compacting                       the lock of whoever compacts the log
+    compacting                       the lock for compaction of the log
     .*.tmp                           files that are being written, or were when their writer died
     .00000000000000000008.segment.3f6c1a9e.staged.tmp
                                      what attempt 3f6c1a9e of the job would have as the commit of sequence 8: it becomes
                                      the segment when it is known that the job has committed this attempt
 
-A base makes all segments up to its sequence, and all bases before it, leftovers, which nobody reads any more. Sequences
+All segments up to a base's sequence, and all bases before it, are leftovers, which are not read any more. Sequences
 after it follow one another without a gap, except that a snapshot may follow on anything.
 """
 
@@ -38,7 +38,7 @@ class Listing:
     Attributes:
         base: Sequence of the newest base; 0 if there is none.
         base_bytes: Its size.
-        segments: By sequence, in order, those after the base: how often each was written anew, and the bytes of all.
+        segments: The segments after the base by sequence, in order: how often each was rewritten, and the bytes of all.
         leftovers: Names of files that are not read any more, in the order in which they are to be removed: while one
             of them is there, those that follow it are.
         temporary: Names of files that are being written, or were.
@@ -57,7 +57,7 @@ class Listing:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is something, and its sequences follow one another."""
+        """True if it is not empty, and its sequences have no gap."""
         newest = max(self.segments, default=self.base)
         return newest > 0 and newest == self.base + len(self.segments)
 
@@ -91,7 +91,7 @@ class GroupFolder:
 
     @property
     def lock(self) -> Path:
-        """The lock of whoever compacts the log."""
+        """The lock for compaction of the log."""
         return self.path / "compacting"
 
     def listing(self) -> Listing:

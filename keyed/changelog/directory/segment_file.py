@@ -11,8 +11,8 @@ A file is a row of frames (`keyed.codec.frames`), all of version 1, numbers big-
 The end has a fixed size, so the marker is found without reading the blocks. Its checksum is over all frames, because a
 file may also lose, repeat or exchange what is whole by itself.
 
-A file without a good end was not written to its end. It is *torn* if it is cut short or ends in zeros, which is what a
-crash of the machine leaves where the disk did not do what it was told; all else is corruption.
+A file without a good end was not written to its end. It is *torn* if it is cut short or ends in zeros, as after a crash
+of the machine if the disk had not written synced data; everything else is corruption.
 """
 
 from __future__ import annotations

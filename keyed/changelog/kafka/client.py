@@ -1,4 +1,4 @@
-"""Clients of a Kafka cluster: what keyed sets, what a user may set, and what Kafka's errors become."""
+"""Clients of a Kafka cluster: their settings, and the translation of Kafka's errors."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ _REMEDIES = {
 
 
 def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
-    """Return the error of ours for one of Kafka's.
+    """Return keyed's error for one of Kafka's.
 
     Args:
-        error: What the client raised, or handed over as an event.
-        doing: What was being done, and where.
+        error: The client's exception, or its error event.
+        doing: The operation, for the message.
     """
     if isinstance(error, TimeoutError):
         return ChangelogError(f"{doing}: no answer in time; {_UNREACHABLE}")
@@ -130,7 +130,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Check the client settings of a user.
 
     Raises:
-        DefinitionError: One is keyed's own, or no plain value.
+        DefinitionError: One is keyed's own, or not a plain value.
     """
     for name, value in settings.items():
         if name in _RESERVED:
@@ -146,20 +146,20 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 class _Logger:
-    """Takes what the client has to say. What matters is told by errors too; that it is fenced need worry nobody."""
+    """Logger of the client. Important messages are raised as errors too; fencing is routine and not logged."""
 
     def log(self, _level: int, message: str, *arguments: Any) -> None:
         _log.info(message, *arguments)
 
 
 class Trouble:
-    """What a client last told of itself, and of no one call: why there is no connection, say. For messages."""
+    """The last error of a client outside of calls, such as the reason for a missing connection. For messages."""
 
     def __init__(self) -> None:
         self._said = ""
 
     def tell(self, error: Any) -> None:
-        """Note an error of no one call. Most of them pass."""
+        """Record an error outside of calls. Most of them are transient."""
         # That all brokers are down follows on the error that says why.
         if not self._said or error.name() != "_ALL_BROKERS_DOWN":
             self._said = f" (the client said: {error.str()})"
@@ -190,22 +190,22 @@ class Cluster:
         Args:
             transactional_id: Its id.
             reported: Called for each message that was delivered or given up, with an error or ``None``.
-            failed: Called with errors that are of no one message.
+            failed: Called with errors outside of messages.
         """
         own = {**_FIXED_PRODUCER, "transactional.id": transactional_id, "on_delivery": reported, "error_cb": failed}
         client: Producer = self._client("Producer", {**_PRODUCER, **self.settings, **own})
         return client
 
     def consumer(self) -> Consumer:
-        """Return a consumer of what is committed, without group management."""
+        """Return a consumer of committed records, without group management."""
         client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **_FIXED_CONSUMER})
         return client
 
     def admin(self, failed: Callable[[Any], None] | None = None) -> AdminClient:
-        """Return a client that makes and describes topics.
+        """Return a client that creates and describes topics.
 
         Args:
-            failed: Called with errors that are of no one call, when the client is polled.
+            failed: Called with errors outside of calls, when the client is polled.
         """
         # Brokers make a topic, as they see fit, for who only asks for it.
         own = {"allow.auto.create.topics": False, **({"error_cb": failed} if failed else {})}

@@ -129,14 +129,14 @@ class KafkaChangelog:
         topic: The topic; one for each operator.
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
         replication_factor: Number of replicas; by default, the broker's ``default.replication.factor``.
-        compaction_lag: Commits younger than this are kept as they are, so that a past state can be restored and readers
-            can go on from where they were: `int` milliseconds or `timedelta` (``min.compaction.lag.ms``).
-        tombstone_retention: For how long removals are kept beyond compaction, which has to be longer than it takes to
+        compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
+            `int` milliseconds or `timedelta` (``min.compaction.lag.ms``).
+        tombstone_retention: Time for which removals are kept after compaction, which has to be longer than it takes to
             read a partition: `int` milliseconds or `timedelta` (``delete.retention.ms``).
         topic_settings: Other settings of the topic, such as ``{"min.insync.replicas": 2}``.
-        settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. They go
-            wherever the query's key groups run. What transactions depend on is set by keyed and cannot be given.
-        timeout: For how long an operation waits for a broker before it fails: `int` milliseconds or `timedelta`.
+        settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. They are
+            sent to the query's workers. keyed sets the ones that transactions depend on, and refuses them here.
+        timeout: Time for which an operation waits for a broker before it fails: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is out of its range, or a setting is keyed's own.

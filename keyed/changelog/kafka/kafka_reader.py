@@ -1,6 +1,6 @@
-"""Reads a key group's log: whole commits, in order, each once; what compaction left of older ones as a snapshot.
+"""Reads a key group's log: whole commits, in order, each once; compacted ones as a snapshot.
 
-How the compacted part of a log is told from the rest is said in `keyed.changelog.kafka.kafka_records`.
+`keyed.changelog.kafka.kafka_records` describes how the compacted part of a log is recognized.
 """
 
 from __future__ import annotations

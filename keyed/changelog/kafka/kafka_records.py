@@ -1,4 +1,4 @@
-"""What the topic of a changelog holds, and its bytes.
+"""The records of a changelog's topic, and their byte layout.
 
 A changelog with n key groups has a topic of n + 1 partitions: partition g is the log of key group g, and the last one
 keeps the positions, apart, so that they can be read without a group's log. The topic is compacted, so a record's key
@@ -8,7 +8,7 @@ see it. Keys, big-endian::
     H                                       header of the partition; its first record
     C                                       marker of a commit; the last record of the commit
     P | slot (u8)                           position, slot = sequence mod 64
-    K | name (UTF-8)                        what is kept under a name; in the partition of the positions
+    K | name (UTF-8)                        data under a name; in the partition of the positions
     E | length of operator (u16) | operator (UTF-8) | hash of the user's key (i64) | length of prefix (u32)
       | prefix | sub                        an entry
 

@@ -1,8 +1,8 @@
 """Writes a key group's log: one transaction for each commit, by a producer that is kept open.
 
-The transactional id is that of the log and the group: who takes it fences the writers before, and what they left open
-is aborted. Only then the end of the log is read, so nothing can come between what is read and what is appended. After
-any error the producer is given up; the next append takes the id anew and reads what became of the last one.
+The transactional id is that of the log and the group: taking it fences earlier writers, and aborts their open
+transactions. Only then the end of the log is read, so nothing can come between what is read and what is appended. After
+any error the producer is closed; the next append takes the id again and reads the result of the last one.
 """
 
 from __future__ import annotations

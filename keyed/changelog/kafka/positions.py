@@ -1,6 +1,6 @@
-"""The positions that a runner remembers, and what they build on: records of the topic's last partition.
+"""Positions of a runner, and the data they depend on: records of the topic's last partition.
 
-Each is a transaction of its own.
+Each is a separate transaction.
 """
 
 from __future__ import annotations

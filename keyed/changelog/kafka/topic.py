@@ -50,7 +50,7 @@ def make_or_check(
     settings: Mapping[str, str],
     settings_if_new: Mapping[str, str],
 ) -> None:
-    """Create a topic, or check that the one that is there is as asked for.
+    """Create a topic, or check that an existing one matches the options.
 
     Args:
         cluster: The cluster.
@@ -61,7 +61,7 @@ def make_or_check(
         settings_if_new: Settings with which it is created, unless those say otherwise, and which are not checked.
 
     Raises:
-        ChangelogError: It cannot be created, or differs; names what differs.
+        ChangelogError: It cannot be created, or differs; the message has the differences.
     """
     there = partitions(cluster, topic)
     if not there:

@@ -72,11 +72,11 @@ class Transactions:
         return self._offset
 
     def commit(self) -> None:
-        """Commit the transaction. Whether it is committed if this fails is seen when the id is taken anew."""
+        """Commit the transaction. If this fails, the result is known when the id is taken again."""
         self._guarded(self._producer.commit_transaction, self._timeout)
 
     def close(self) -> None:
-        """Give the producer up. A transaction that is open is aborted when its id is taken the next time."""
+        """Close the producer. An open transaction is aborted when its id is taken the next time."""
         producer = self.__dict__.pop("_producer", None)
         # Its own close() would wait for a broker, as long as it takes.
         if producer is not None:
@@ -139,7 +139,7 @@ class Transactions:
         return self._translated(error) if isinstance(error, KafkaException) else error
 
     def _translated(self, error: Exception) -> ChangelogError:
-        """Return the error of ours: what a message was given up for is the reason of what is told later."""
+        """Return keyed's error: the first failure of a message is the cause of later ones."""
         if self._failed is None or error.args[0].fatal():
             return translated(error, f"{self._where}{self._trouble}")
         return translated(self._failed, self._where)

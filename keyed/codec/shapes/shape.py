@@ -30,7 +30,7 @@ _PLAIN_CLASSES = frozenset(
 
 @attrs.define(eq=False)
 class Shape:
-    """What the encoding of a type needs to know about it.
+    """Properties of a type that its encoding needs.
 
     Attributes:
         name: The type as a user writes it, for messages.

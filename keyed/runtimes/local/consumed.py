@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of the rows that it has consumed, to tell whether a source still begins with them.
+"""Digest of the rows that a checkpoint has consumed, to check that a source still begins with them.
 
 Those are the digests of the first thousand rows and of the last thousand. A row's digest is the same whatever kind of
 source it comes from: dictionaries, rows, a DataFrame. It is BLAKE2b over the ``repr`` of the row's plain form, in which

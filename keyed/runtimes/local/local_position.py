@@ -1,4 +1,4 @@
-"""Where a query of the local runtime stands in its source.
+"""Position of a query of the local runtime in its sources.
 
 The position is committed with each batch, and logged into the changelogs of the query before the batch is exported, so
 that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
@@ -26,7 +26,7 @@ _KIND = b"KRUN"
 
 @attrs.define
 class SourcePosition:
-    """Where a query stands in one of its sources. The attributes are those of `LocalPosition`."""
+    """Position of a query in one of its sources. The attributes are those of `LocalPosition`."""
 
     rows: int = 0
     consumed: Consumed | None = None

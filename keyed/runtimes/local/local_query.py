@@ -133,7 +133,7 @@ class LocalQuery(Shown):
 
     @property
     def is_active(self) -> bool:
-        """Whether the query is running."""
+        """True while the query runs."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -325,7 +325,7 @@ class LocalQuery(Shown):
 
     @property
     def _logs_time(self) -> bool:
-        """Whether a batch that is run again has the rows and the time of its first attempt."""
+        """True if a batch that is run again has the rows and the time of its first attempt."""
         return self._checkpoint is not None and self._last.source.ingests
 
     def _begun(self, commits: BufferedCommits, position: LocalPosition) -> BegunBatch | None:

@@ -1,4 +1,4 @@
-"""What a local run does to the process that it is in.
+"""Settings of the process of a local run.
 
 SIGTERM and Ctrl-C end it after the batch that is running, with its changelogs flushed.
 """

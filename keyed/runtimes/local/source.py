@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class Arrivals:
-    """What the sources of a query have for a batch.
+    """Rows of a query's sources for a batch.
 
     Attributes:
         rows: The rows of each input that is a source, by operator and number of the input.

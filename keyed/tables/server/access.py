@@ -1,4 +1,4 @@
-"""Who may ask for what: tokens for tables, and the hosts and origins that requests may come with."""
+"""Access control: tokens for tables, and allowed hosts and origins of requests."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 @attrs.frozen
 class Access:
-    """Who may ask for what.
+    """Access rights of clients.
 
     Args:
-        tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens everybody may ask for
-            everything, which `serve` allows on loopback only.
-        hosts: Names, without port, that requests may have as ``Host``: a page elsewhere that has its name resolve to
-            this machine (DNS rebinding) has another one.
+        tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens every client has all
+            rights, which `serve` allows on loopback only.
+        hosts: Allowed names, without port, in ``Host`` of requests. This blocks other pages whose name resolves to this
+            machine (DNS rebinding).
 
     Raises:
-        DefinitionError: A token is too short or has other characters.
+        DefinitionError: A token is too short or has invalid characters.
     """
 
     tokens: dict[str, frozenset[str]] = attrs.field(factory=dict, converter=_tokens, repr=False)
     hosts: tuple[str, ...] = _LOOPBACK
 
     def tables_of(self, token: str | None) -> frozenset[str] | None:
-        """Return the tables that a token opens; ``None`` if it opens nothing."""
+        """Return the tables of a token; ``None`` if it is unknown."""
         if not self.tokens:
             return frozenset((ALL_TABLES,))
         found = None
@@ -62,9 +62,9 @@ class Access:
         return found
 
     def session_of(self, token: str) -> str | None:
-        """Return what a browser keeps in place of a token, for `SESSION_SECONDS`; ``None`` if that opens nothing.
+        """Return a browser's session for a token, valid for `SESSION_SECONDS`; ``None`` if the token is unknown.
 
-        It is signed with the token and does not hold it; it stays good when the server is started again.
+        It is signed with the token and does not contain it; it stays valid when the server is restarted.
         """
         if not self.tables_of(token):
             return None
@@ -72,7 +72,7 @@ class Access:
         return f"{end}.{_signature(token, end)}"
 
     def tables_of_session(self, session: str) -> frozenset[str] | None:
-        """Return the tables that a browser's session opens; ``None`` if it opens nothing."""
+        """Return the tables of a browser's session; ``None`` if it is invalid."""
         end, _, signature = session.partition(".")
         if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
             return None

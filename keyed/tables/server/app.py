@@ -1,15 +1,15 @@
 """The HTTP interface of state tables, as an ASGI application.
 
-    GET  /health                                   whether the server follows: its status, and the error it ended with
-    GET  /ready                                    whether answers are fresh: within
+    GET  /health                                   status of following, and the error that ended it
+    GET  /ready                                    freshness of answers: within
     GET  /metrics                                  counters, in Prometheus' text format
     GET  /openapi.json                             this interface
-    GET  /status                                   the newest batch, and what the job says of itself
+    GET  /status                                   the newest batch, and the job's own status
     GET  /batches                                  the same as server-sent events, one a batch
     GET  /tables                                   names, kinds and types
     GET  /tables/{table}                           entries: key, prefix, from, to, windows, order, limit, after, as_of
     GET  /tables/{table}/changes                   server-sent events: key, prefix, after, or the header Last-Event-ID
-    GET  /tables/{table}/keys/{key}                what the table holds for a key: entry, namespace, limit, after, as_of
+    GET  /tables/{table}/keys/{key}                the entries of a key: entry, namespace, limit, after, as_of
     GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace, limit, after
     GET  /timers                                   pending timers: key, limit, as_of
     POST /sql                                      {"query": ..., "parameters": [...], "as_of": ...}
@@ -17,8 +17,8 @@
     DELETE /session                                takes it back
     GET  /, /page/                                 the page, if there is one
 
-Keys are text, or JSON where the keys of the table are not text. An answer is a JSON object; ``position`` says of which
-batch it is. An error is ``{"error": {"type": ..., "message": ...}}`` with a status of 4xx or 5xx.
+Keys are text, or JSON if the keys of the table are not text. An answer is a JSON object; ``position`` names its batch.
+An error is ``{"error": {"type": ..., "message": ...}}`` with a status of 4xx or 5xx.
 """
 
 from __future__ import annotations
@@ -89,25 +89,25 @@ _ENDED = (Status.FAILED, Status.CLOSED)
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What one request may cost.
+    """Limits of requests.
 
     Attributes:
-        page: Entries in one answer.
+        page: Maximal number of entries, or versions, in one answer; also the default of ``limit``.
         body: Bytes of a request's body.
         sql_seconds: Seconds that a query may run.
         sql_megabytes: Megabytes that the process of a query may have.
         sql_rows: Rows in the answer to a query.
         answer: Bytes of an answer.
         scan_seconds: Seconds that a scan of a table may take.
-        wait_seconds: Seconds that a request waits for others to end where as many run as may; then it is refused, with
-            429 a query and with 503 any other.
+        wait_seconds: Seconds for which a request waits if the maximal number of others run; then it is refused, a query
+            with 429 and any other with 503.
         streams: Streams of changes at a time.
         send_seconds: Seconds that a client may take to read what was sent; then its connection is closed, and a stream
             of changes counts as dropped.
         request_seconds: Seconds in which a request, header and body, has to arrive.
-        connections: Connections that may be answered at a time, fewer where the process may open fewer files; held by
-            `serve` and `serving`.
-        fresh_seconds: Seconds since the last look at the changelogs up to which ``/ready`` is 200.
+        connections: Connections served at a time, fewer if the process may open fewer files; enforced by `serve` and
+            `serving`.
+        fresh_seconds: Seconds since the last successful poll of the changelogs up to which ``/ready`` is 200.
     """
 
     page: int = 1_000
@@ -609,13 +609,13 @@ def make_app(
     """Return the ASGI application that serves tables. `serve` runs it with uvicorn.
 
     Args:
-        tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
-        access: Who may ask for what; everybody by default.
-        limits: What a request may cost.
-        sql: The processes that queries run in; by default new ones over the tables' folder.
-        page: Whether the page that shows all tables is served at ``/``; or the folder of another page, with
-            ``index.html``, which finds the parts of that under ``/page/``.
-        status: What the job says of itself, such as rows so far, for ``/status`` and the page: names and plain values.
+        tables: The tables. The server does not poll them: call `StateTables.start` before.
+        access: Access rights; by default every client has all.
+        limits: Limits of requests.
+        sql: The processes for queries; by default new ones over the tables' folder.
+        page: Serve the page over all tables at ``/``; or the folder of another page, with ``index.html``, which finds
+            parts of the standard page under ``/page/``.
+        status: Returns the job's own status, such as rows so far, for ``/status`` and the page: names and plain values.
             ``title`` is the heading of the page.
     """
     access, limits = access or Access(), limits or Limits()

@@ -1,15 +1,14 @@
 """Connections of the HTTP interface: how many are open, and how long a client may take to send and to read.
 
 uvicorn waits for ever for the rest of a header and for a client that does not read, and accepts connections until the
-process has no descriptors left. Here
+process has no descriptors left. This module adds limits:
 
 - a request, header and body, has `Limits.request_seconds` to arrive, and then its connection is closed;
 - a client has `Limits.send_seconds` to read each part of an answer, and then its connection is aborted: a close would
   wait for as long as the client likes;
-- of the clients that have not read their answers the one that has been longest at it is dropped where these answers
-  take too much memory;
-- of the connections that wait for a request the oldest makes room for a new one, so that unfinished requests keep
-  nobody out; where all are being answered, a further request gets a 503.
+- if unread answers take too much memory, the client that has been reading for longest is dropped;
+- a new connection replaces the oldest one without a complete request, so that unfinished requests do not block other
+  clients; if all are being answered, a further request gets a 503.
 """
 
 from __future__ import annotations

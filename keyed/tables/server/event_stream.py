@@ -1,7 +1,7 @@
-"""What happens to tables as server-sent events (HTML Living Standard, section 9.2).
+"""Changes of tables as server-sent events (HTML Living Standard, section 9.2).
 
-The ``id`` of an event is the token of a change, or the id of a batch: a browser sends it as ``Last-Event-ID`` when
-it connects again, and the stream goes on behind it.
+The ``id`` of an event is the token of a change, or the id of a batch: a browser sends it as ``Last-Event-ID`` when it
+reconnects, and the stream resumes after it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Watch:
     Attributes:
         streams: Streams there are.
         dropped: Streams that were ended because the reader took too long.
-        dropped_for_memory: Connections that were dropped because answers that nobody read took too much memory.
-        resets: How often a reader got the state anew because it was too far behind.
+        dropped_for_memory: Connections that were dropped because unread answers took too much memory.
+        resets: Number of times that a reader got the whole state again because it was too far behind.
         is_over: Whether the server ends, and all streams with it.
     """
 
@@ -52,7 +52,7 @@ class Watch:
         self.is_over = False
 
     def count_dropped_for_memory(self) -> None:
-        """Count a connection that was dropped because answers that nobody read took too much memory."""
+        """Count a connection that was dropped because unread answers took too much memory."""
         self.dropped_for_memory += 1
 
     async def end(self) -> None:
@@ -97,11 +97,11 @@ class Watch:
 
 
 class Events(Protocol):
-    """What a stream sends."""
+    """Events of a stream."""
 
     @property
     def resets(self) -> int:
-        """How often the reader got the state anew."""
+        """Number of times that the reader got the whole state again."""
 
     def take(self) -> bytes:
         """Return the next events; nothing if there is none until the next batch."""
@@ -119,7 +119,7 @@ class ChangeEvents:
 
     @property
     def resets(self) -> int:
-        """How often the reader got the state anew."""
+        """Number of times that the reader got the whole state again."""
         return self._subscription.resets
 
     def take(self) -> bytes:
@@ -147,7 +147,7 @@ class BatchEvents:
         self._told = -1
 
     def take(self) -> bytes:
-        """Return the newest batch as an event ``batch``, unless it was told already."""
+        """Return the newest batch as an event ``batch``, unless it was sent already."""
         batch = self._batch()
         if batch == self._told:
             return b""
@@ -156,12 +156,12 @@ class BatchEvents:
 
 
 class EventStream:
-    """A response that goes on for as long as the reader stays.
+    """A response that lasts until the reader disconnects.
 
     Args:
-        events: What is sent.
-        watch: Tells of new batches.
-        send_seconds: How long the reader may take to take something.
+        events: The events.
+        watch: Waits for new batches.
+        send_seconds: Seconds that the reader may take to read a part.
         message_of: Returns the text of an error as the reader may see it.
     """
 

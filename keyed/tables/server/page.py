@@ -1,4 +1,4 @@
-"""The page over the tables of a job: static files, and what browsers are told to allow them."""
+"""The page over the tables of a job: static files, and their security headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are refused, and the places for those that are worked at."""
+"""Refused requests, and the limit of concurrent ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 class Places:
-    """How many requests are worked at at a time. A further one waits for a while and is then refused.
+    """Limit of concurrent requests. A further one waits for a while and is then refused.
 
     Args:
         most: Requests at a time.

@@ -1,4 +1,4 @@
-"""Runs the HTTP interface: until the program is told to stop, or in a thread beside a job."""
+"""Runs the HTTP interface: until the program is stopped, or in a thread beside a job."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class ServeOptions(TypedDict, total=False):
     Attributes:
         host: Address to listen at: loopback, unless ``access`` has tokens and the names of the host.
         port: Port, 8765 by default; 0 is any that is free.
-        access: Who may ask for what.
-        limits: What a request may cost.
-        page: Whether to serve a page at ``/``, or which, as in `make_app`.
-        status: What the job says of itself, as in `make_app`.
+        access: Access rights.
+        limits: Limits of requests.
+        page: Serve a page at ``/``, as in `make_app`.
+        status: Returns the job's own status, as in `make_app`.
     """
 
     host: str
@@ -83,15 +83,15 @@ class ServeOptions(TypedDict, total=False):
 def serve(
     tables: StateTables, *, ready: Callable[[str], object] = lambda _: None, **options: Unpack[ServeOptions]
 ) -> None:
-    """Serve tables over HTTP until the process is told to stop, by Ctrl-C or SIGTERM.
+    """Serve tables over HTTP until the process is stopped, by Ctrl-C or SIGTERM.
 
     Args:
-        tables: The tables. They are kept level elsewhere: call `StateTables.start` before.
+        tables: The tables. The server does not poll them: call `StateTables.start` before.
         ready: Called with the address, such as ``http://127.0.0.1:8765``, when it listens.
         **options: Those of `ServeOptions`.
 
     Raises:
-        DefinitionError: The address is not loopback, and everybody could ask for everything; or it is in use.
+        DefinitionError: The address is not loopback and there are no tokens; or it is in use.
     """
     server, listening, address = _prepared(tables, **options)
     with listening:
@@ -101,7 +101,7 @@ def serve(
 
 @contextmanager
 def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[str]:
-    """Serve tables over HTTP in a thread for as long as the context is open, and give the address, which answers.
+    """Serve tables over HTTP in a thread while the context is open, and return the address once it answers.
 
     The arguments are those of `serve`. An error that ends the server meanwhile is logged at once, and raised at the end
     of the context.

@@ -60,7 +60,7 @@ class SqlProcesses:
         Args:
             query: One SELECT.
             parameters: Its parameters.
-            names: The tables that it may name; all if ``None``.
+            names: The tables that it may use; all if ``None``.
             as_of: The batch or time.
             rows: The greatest number of rows to give.
 
@@ -68,7 +68,7 @@ class SqlProcesses:
             The answer as JSON.
 
         Raises:
-            DefinitionError: It is no query, or names what is not there.
+            DefinitionError: It is invalid, or names an unknown table or column.
             QueryFailed: It failed, or needed more time or memory than it may have.
             Refused: All processes are at work, or the answer is too large.
         """

@@ -1,4 +1,4 @@
-"""How a query begins on a checkpoint: with nothing, where the checkpoint stands, or with what changelogs hold.
+"""The start of a query on a checkpoint: empty, at the checkpoint's state, or with the state of changelogs.
 
 The record ``keyed-begin`` in the checkpoint of a query of `run` or `start` is JSON of the fields of `Begin`. It is
 written before the first batch, and of a restored query again when the checkpoint can be used like any other.
@@ -38,7 +38,7 @@ _NAME = "keyed-begin"
 
 @attrs.frozen
 class Begin:
-    """How a query began, and what is still to be done for it.
+    """The kind of start of a query, and its pending steps.
 
     Attributes:
         first_batch: What sinks are given as the id of Spark's batch 0. They go on after those of the earlier query, and

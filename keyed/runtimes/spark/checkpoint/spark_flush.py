@@ -161,7 +161,7 @@ def _log_position(
 
 
 class _NotEnoughError(Exception):
-    """What the last batch wrote is not enough to export it."""
+    """The records of the last batch are not sufficient to export it."""
 
 
 def _exporting(targets: Mapping[str, _Target], *, changes: bool) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Where a Spark query stands in its sources, and the log of it in the query's changelogs.
+"""Position of a Spark query in its sources, and its log in the query's changelogs.
 
 Before the key groups export a batch, which they do in the next one, its position is logged into each changelog of the
 query under the batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 2, whose payload is
@@ -23,7 +23,7 @@ _KIND = b"KSPK"
 
 @attrs.frozen
 class SparkPosition:
-    """Where a query stands after a batch.
+    """Position of a query after a batch.
 
     Attributes:
         batch: Id of the batch, as sinks got it.

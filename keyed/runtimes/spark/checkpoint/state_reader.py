@@ -59,7 +59,7 @@ class StateOperator:
 
 @attrs.frozen
 class CheckpointLayout:
-    """How the operators of a checkpoint are laid out, which is fixed by its first batch.
+    """Layout of the operators of a checkpoint, which is fixed by its first batch.
 
     Attributes:
         parallelism: Number of key groups.

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Route:
-    """How an output is taken out of the plan's DataFrame.
+    """The part of the plan's DataFrame that is an output.
 
     Attributes:
         schema: Its columns.

@@ -1,4 +1,4 @@
-"""What the first stage reads: the columns of the source, its keys and event time, and the ticks.
+"""Inputs of the first stage: the columns of the source, its keys and event time, and the ticks.
 
 Everything about the source that can be wrong is found here, before the first row.
 """

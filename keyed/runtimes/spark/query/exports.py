@@ -1,4 +1,4 @@
-"""What the driver of a query does for its changelogs.
+"""The driver's part of exports to changelogs.
 
 It logs positions, publishes what the key groups have staged of a batch that Spark has committed, and flushes when the
 query ends.

@@ -77,7 +77,7 @@ class Job:
 
     @property
     def restored(self) -> Restored | None:
-        """What this program restores the query with."""
+        """The batch and position from which this program restores the query."""
         return None if self._cut is None else Restored(batch_id(self._cut.sequence), with_position=False)
 
     def values(self, batches: Collection[int]) -> list[Any]:

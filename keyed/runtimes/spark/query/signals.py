@@ -21,7 +21,7 @@ class Stopped(SystemExit, KeyboardInterrupt):
 
 @attrs.define
 class Signals:
-    """What has come.
+    """The received signals.
 
     Attributes:
         received: Number of the first signal.

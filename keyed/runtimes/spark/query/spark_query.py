@@ -156,7 +156,7 @@ class SparkQuery(Shown):
 
     @property
     def restored(self) -> Restored | None:
-        """What the query was restored with, if this program has restored it."""
+        """The restored batch, if this program has restored the query."""
         return self._job.restored
 
     def __repr__(self) -> str:
@@ -179,13 +179,13 @@ class SparkQuery(Shown):
 
     @property
     def _trouble(self) -> BaseException | None:
-        """What timers and changelogs wait for, or have failed with."""
+        """The error that timers and changelogs retry, or that ended them."""
         work = None if self._ticker is None else self._ticker.work
         return None if work is None else work.error or work.trouble
 
     @property
     def is_active(self) -> bool:
-        """Whether the query is running."""
+        """True while the query runs."""
         return bool(self.query.isActive)
 
     @property
@@ -196,7 +196,7 @@ class SparkQuery(Shown):
 
     @property
     def has_drained(self) -> bool:
-        """Whether the input has ended."""
+        """True if the input has ended."""
         progress = self.progress
         return progress is not None and progress.watermark == MAX_TIMESTAMP
 

@@ -143,12 +143,12 @@ class StreamJob(Job):
 
     @property
     def first_batch(self) -> int:
-        """What sinks get as the id of Spark's batch 0."""
+        """The id of Spark's batch 0 in sinks."""
         return self._begin.first_batch
 
     @property
     def restored(self) -> Restored | None:
-        """What this program restores the query with."""
+        """The batch and position from which this program restores the query."""
         return None if self._cut is None else Restored(batch_id(self._cut.sequence), self._begin.with_position)
 
     def begin_at(self, cut: Cut) -> None:
@@ -159,7 +159,7 @@ class StreamJob(Job):
 
     @property
     def takes_position(self) -> bool:
-        """Whether the query is to go on where an earlier one was. `take_position` does it, once there is state."""
+        """Return whether `take_position` has to set the position of an earlier query, once there is state."""
         return self._begin.sources is not None
 
     def take_position(self) -> None:

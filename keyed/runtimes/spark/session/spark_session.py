@@ -171,7 +171,7 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
 
 
 def _differ(mine: _Holder, other: _Holder) -> bool:
-    """Whether another thread has a setting at another value than is wanted."""
+    """Return whether another thread has set a setting to another value."""
     return mine[0] != other[0] and any(other[1].get(name, value) != value for name, value in mine[1].items())
 
 

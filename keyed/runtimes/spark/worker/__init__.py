@@ -1,1 +1,1 @@
-"""What runs in Spark's tasks: packing, the key groups, emitting."""
+"""The code in Spark's tasks: packing, the key groups, emitting."""

@@ -90,7 +90,7 @@ class Reading:
 
 @attrs.frozen
 class Packer:
-    """What the tasks of one packing step share: it packs what an operator reads of one frame.
+    """Packs an operator's input from one frame; shared by the tasks of a packing step.
 
     Attributes:
         parallelism: Number of key groups.
@@ -192,7 +192,7 @@ class _Task:
 
 
 class _Packed:
-    """What a task has packed, and not handed to Spark yet."""
+    """Packed rows of a task that were not passed to Spark yet."""
 
     def __init__(self, parallelism: int, partition: int) -> None:
         self.parallelism = parallelism

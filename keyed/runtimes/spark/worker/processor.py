@@ -57,7 +57,7 @@ WRITERS = WriterCache()
 
 @attrs.frozen(eq=False)
 class Operation:
-    """What the key groups of one operator need to know.
+    """The description of an operator for its key groups.
 
     Attributes:
         spec: The operator.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class PackedInput:
-    """What a stage reads, as it was packed.
+    """Packed input of a stage.
 
     Attributes:
         keys: Key columns.
@@ -47,7 +47,7 @@ class PackedInput:
 
 @attrs.define(eq=False)
 class Incoming:
-    """What reached a key group in one micro-batch.
+    """Input of a key group in one micro-batch.
 
     Attributes:
         chunks: Arrow buffers of rows by the number of their input, in order.

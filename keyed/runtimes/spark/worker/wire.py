@@ -1,4 +1,4 @@
-"""What travels between the tasks of a query: packed payloads and notes. Nothing of it outlives a micro-batch.
+"""Data between the tasks of a query: packed payloads and notes. It never outlives a micro-batch.
 
 A *packed row* is what the packer sends to a key group: the group's id, a payload and, added by the plan, the
 processing time of the batch.
@@ -50,7 +50,7 @@ _LENGTH = Struct("<H")
 
 @attrs.frozen
 class TaskMark:
-    """What a packing task tells every key group when it has packed all its rows.
+    """The mark that a packing task sends to every key group after its rows.
 
     Attributes:
         max_timestamp: Highest timestamp of its rows, ``None`` if there is none.
@@ -77,7 +77,7 @@ class TaskMark:
 
 @attrs.frozen
 class GroupMark:
-    """What a key group tells the next stage and the driver after each batch.
+    """The mark that a key group sends to the next stage and the driver after each batch.
 
     Attributes:
         operator: Name of its operator.
