@@ -635,7 +635,7 @@ class VersionedRecord(Generic[T]):
         value: The value.
         timestamp: Start of its validity, in milliseconds.
         valid_to: End of its validity, exclusive: the timestamp of the next version or deletion; ``None`` for the
-        newest.
+            newest.
     """
 
     value: T
