@@ -50,7 +50,7 @@ def main() -> None:
     for row in names.values:
         print(row.order, row.name)
     for row in unknown.values:
-        print(row.order, "has waited in vain")
+        print(row.order, "was not matched")
 
 
 if __name__ == "__main__":

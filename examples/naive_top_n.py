@@ -1,7 +1,7 @@
 """The top-N job as one writes it first: the ten best-selling products of each hour of the clock on the wall.
 
-Run it with ``python -m examples.naive_top_n``. It is short, and it counts a sale when it happens to come by: one that
-is told late, or a day that is read again, counts in the hour of the reading. `examples.top_n` counts it in its own.
+Run it with ``python -m examples.naive_top_n``. It is short, and it counts a sale when it is processed: a late sale, or
+a day that is read again, counts in the hour of the reading. `examples.top_n` counts it in its own hour.
 """
 
 from __future__ import annotations

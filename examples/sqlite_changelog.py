@@ -31,7 +31,7 @@ _TABLES = """
     create table if not exists positions (sequence int primary key, data blob);
     create table if not exists kept (name text primary key, data blob);
 """
-#: A version, a length and a checksum around the blocks, so that damage is told and not read.
+#: A version, a length and a checksum around the blocks, so that damage is detected.
 _CONTENT: RecordFormat[Any] = RecordFormat(b"KSQB", 1, list[tuple[int, msgspec.Raw]])
 
 
@@ -47,7 +47,7 @@ class SqliteChangelog:
 
     @contextmanager
     def opened(self) -> Generator[sqlite3.Connection]:
-        """Open the database: for each use anew, as threads and processes cannot share a connection."""
+        """Open the database, for each use, because threads and processes cannot share a connection."""
         try:
             with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
                 database.executescript(_TABLES)
@@ -149,7 +149,7 @@ class Group:
         commit = attrs.evolve(commit, log_id=self.log_id, group=self.group, records=sum(map(records_of, content)))
         encoded = _CONTENT.encode([(kind, body) for block in content for kind, _, body in encode_block(block)])
         with self.log.opened() as database:
-            # One writer at a time: whoever comes second finds what the first has written.
+            # One writer at a time: the second one finds what the first has written.
             database.execute("begin immediate")
             query = "select sequence, marker from commits where grp = ? and sequence = ?"
             row = database.execute(query, (self.group, commit.sequence)).fetchone()

@@ -6,7 +6,10 @@ sources, sinks, watermarks, and what runs them. Beside it: `keyed.windows` and `
 `keyed.errors`, `keyed.pyflink`, and `keyed.extending` (authors of libraries).
 """
 
+import difflib
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from keyed.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
@@ -126,4 +129,27 @@ def __getattr__(name: str) -> Any:
         raise DefinitionError(
             f"keyed.{name} is keyed.pyflink.{name} now; or give context.get_... a keyed.{state}(..., name=...) in open"
         )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if not name.startswith("_") and not importlib.util.find_spec(f"{__name__}.{name}"):
+        message += _where(name)
+        if sys._getframe(1).f_code.co_name == "_handle_fromlist":  # noqa: SLF001 - the caller is the import system
+            # ``from keyed import name`` replaces the message of an AttributeError by its own.
+            raise ImportError(message, name=__name__)
+    raise AttributeError(message, name=name, obj=sys.modules[__name__])
+
+
+def _where(name: str) -> str:
+    """Return the remedy for a missing name: the import of the name, or of a similar one; else an empty text."""
+    doors = dict.fromkeys(reversed(__all__), __name__)
+    for package in ("pyflink", *sorted(_PACKAGES, reverse=True)):
+        try:
+            module = importlib.import_module(f"keyed.{package}")
+        except ImportError:  # an extra is not installed
+            continue
+        for each in module.__all__:
+            if doors.get(each) != __name__:
+                doors[each] = module.__name__
+    if name in doors:
+        return f"; it is in another package: from {doors[name]} import {name}"
+    near = difflib.get_close_matches(name, doors, n=1, cutoff=0.75)
+    return "".join(f"; did you mean {each!r}? from {doors[each]} import {each}" for each in near)

@@ -206,8 +206,8 @@ class KafkaSource:
 
     def _gone(self, why: str) -> str:
         return (
-            f"the source {self!r} stands at {self._offsets}, and {why}: records that were not read yet were deleted, "
-            "or the topic was made anew; start from a new checkpoint, with restore_from= a changelog to keep the state"
+            f"the source {self!r} is at {self._offsets}, and {why}: records that were not read yet were deleted, "
+            "or the topic was recreated; start from a new checkpoint, with restore_from= a changelog to keep the state"
         )
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("keyed", "keyed functions")
-    group.addoption("--keyed-seed", type=int, help="what chooses the examples of properties and the simulations")
-    group.addoption("--keyed-simulations", type=int, help="how many simulations are run")
-    group.addoption("--keyed-update", action="store_true", help="write golden outputs anew, to be reviewed")
+    group.addoption("--keyed-seed", type=int, help="seed of the examples of properties and of the simulations")
+    group.addoption("--keyed-simulations", type=int, help="number of simulations")
+    group.addoption("--keyed-update", action="store_true", help="rewrite golden outputs, to be reviewed")
 
 
 def _choose(config: pytest.Config) -> None:
@@ -104,7 +104,7 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
         if not path.exists():
             pytest.fail(f"{path} is not there yet: run with --keyed-update, review it and keep it")
         assert lines == path.read_text(encoding="utf-8").split("\n")[:-1], (
-            f"not as in {path}; --keyed-update writes it anew"
+            f"not as in {path}; --keyed-update rewrites it"
         )
 
     return check

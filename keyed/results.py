@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import attrs
 
@@ -106,6 +106,22 @@ class RunResult(Shown):
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the values."""
         return iter(self.values)
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return the value at an index, or the list of those in a slice."""
+        return self.values[index]
+
+    def __bool__(self) -> bool:
+        """Return true: a result without values is a result."""
+        return True
 
     def to_arrow(self) -> pa.Table:
         """Return the values as an Arrow table.

@@ -463,6 +463,38 @@ def losing_cancellations(module: str, tree: ast.AST) -> list[str]:
     ]
 
 
+#: Phrases of the old prose, which CONTRIBUTING.md asks to avoid: name the actor, and use the field's verb.
+TRANSLATED = re.compile(r"\b(whoever|anew|told|by now|in vain|taken apart)\b", re.IGNORECASE)
+#: A summary is a verb for a function, and a noun phrase for a class or module.
+QUESTION = re.compile(r"(What|Whoever|Who|Whose|How|Which|Whether)\b")
+
+
+def translated(where: str, text: str, first: int = 1) -> list[str]:
+    """Return the lines of a text with a phrase that does not belong there."""
+    return [
+        f"{where}:{number} says {found.group()!r}"
+        for number, line in enumerate(text.split("\n"), first)
+        for found in TRANSLATED.finditer(line)
+    ]
+
+
+def wrong_english(module: str, tree: ast.AST) -> list[str]:
+    """Return the docstrings and messages of a module with such a phrase, and the docstrings that are questions."""
+    found = []
+    documented = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                documented[id(first.value)] = first.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found += translated(module, node.value, node.lineno)
+    for docstring in documented.values():
+        if begins := QUESTION.match(str(docstring.value).lstrip()):
+            found.append(f"{module}:{docstring.lineno} begins with {begins.group()!r}")
+    return found
+
+
 def over(files: list[Path], check, **packages: bool) -> list[str]:
     """Run a rule over files, of which there must be some."""
     assert files, "the rule is for a folder that is not there: move it to where its modules went"
@@ -788,3 +820,32 @@ def test_the_top_level_holds_what_is_agreed():
     agreed |= {"Makefile", "constraints.txt", "pyproject.toml", "docs", "examples", "keyed", "tests", "windows"}
     top = {path.relative_to(ROOT).parts[0] for path in project_files()}
     assert {name for name in top if not name.startswith(".")} - agreed == set()
+
+
+def test_docstrings_messages_and_pages_are_in_plain_english():
+    """A finding has the module or page, the line and the phrase. CONTRIBUTING.md has the rule."""
+    examples = sorted(ROOT.glob("examples/**/*.py"))
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md"]
+    found = []
+    for path in [*LIBRARY, *examples]:
+        text = path.read_text(encoding="utf-8")
+        # Most modules need not be parsed.
+        if TRANSLATED.search(text) or re.search(rf'"""\s*{QUESTION.pattern}', text):
+            found += wrong_english(module_name(path), tree_of(path))
+    for page in pages:
+        found += translated(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('def f():\n    """What is left."""', ["keyed.state:2 begins with 'What'"]),
+        ('class A:\n    """A thing.\n\n    It is built anew.\n    """', ["keyed.state:4 says 'anew'"]),
+        ("raise E(f'{a} is told of b')", ["keyed.state:1 says 'told'"]),
+        ("parser.add_argument('x', help='for whoever asks')", ["keyed.state:1 says 'whoever'"]),
+        ('def f():\n    """Return whether it has ended."""\n    # told', []),
+    ],
+)
+def test_other_english_is_seen(source, found):
+    assert wrong_english("keyed.state", ast.parse(source)) == found

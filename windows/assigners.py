@@ -66,6 +66,19 @@ def _not_called(assigner: object, given: tuple[Any, ...], named: dict[str, Any],
     return DefinitionError(f"{name}({shown}): windows are not made by calling the class; use {name}.{remedy}")
 
 
+class _Made(type):
+    """The class of assigners that class methods create: an unknown class method is refused with the right one."""
+
+    _made_by: str
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls)
+        raise AttributeError(
+            f"{cls.__name__} has no {name!r}; its windows are made by {cls.__name__}.{cls._made_by}", name=name, obj=cls
+        )
+
+
 def _refuses_other_calls(make: F) -> F:
     """Let a class method refuse wrong arguments with the right call in the message."""
     signature = inspect.signature(make)
@@ -89,9 +102,11 @@ def _refuses_other_calls(make: F) -> F:
     return cast("F", checked)
 
 
-class _Tumbling(WindowAssigner, HoppingWindows):
+class _Tumbling(WindowAssigner, HoppingWindows, metaclass=_Made):
+    _made_by = "of(size)"
+
     def __init__(self, *given: Any, **named: Any) -> None:
-        raise _not_called(self, given, named, "of(size)")
+        raise _not_called(self, given, named, self._made_by)
 
     @classmethod
     @_refuses_other_calls
@@ -112,9 +127,11 @@ class _Tumbling(WindowAssigner, HoppingWindows):
         return made
 
 
-class _Hopping(WindowAssigner, HoppingWindows):
+class _Hopping(WindowAssigner, HoppingWindows, metaclass=_Made):
+    _made_by = "of(size, slide)"
+
     def __init__(self, *given: Any, **named: Any) -> None:
-        raise _not_called(self, given, named, "of(size, slide)")
+        raise _not_called(self, given, named, self._made_by)
 
     @classmethod
     @_refuses_other_calls
@@ -160,9 +177,11 @@ SlidingEventTimeWindows = HoppingEventTimeWindows
 SlidingProcessingTimeWindows = HoppingProcessingTimeWindows
 
 
-class _Sessions(SessionWindows, MergingWindowAssigner):
+class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=_Made):
+    _made_by = "with_gap(gap), or with_dynamic_gap(function of the element)"
+
     def __init__(self, *given: Any, **named: Any) -> None:
-        raise _not_called(self, given, named, "with_gap(gap), or with_dynamic_gap(function of the element)")
+        raise _not_called(self, given, named, self._made_by)
 
     @classmethod
     def _of_gap(cls, gap: int | Callable[[Any], Any]) -> Self:

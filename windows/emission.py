@@ -91,7 +91,7 @@ class Emission:
         if is_row or isinstance(result, str | bytes | dict):
             raise OutputDefinitionError(
                 f"{result!r} of type {type(result).__name__} was returned by {type(self._process).__name__}.process, "
-                "which would be taken apart into outputs; yield it, or return a list of outputs"
+                "which would count as several outputs; yield it, or return a list of outputs"
             )
         return result
 

@@ -1,7 +1,7 @@
 """A window operator as one table: a row for each key and window, with the aggregates' results, whatever the path keeps.
 
-What a path keeps is told as data beside its state, the *description*, and travels with the state into changelogs and
-checkpoints (`keyed.extending.inner_state`). `WindowTable` reads what is stored by it:
+The stored form of a path is described as data beside its state. This *description* is exported with the state to
+changelogs and checkpoints (`keyed.extending.inner_state`), and `WindowTable` reads the state by it:
 
 ===============  =====================================================================================================
 ``layout``       what is stored

@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(".demo", "top_n"),
         metavar="DIR",
-        help="folder for results and, if not told otherwise, the checkpoint (default: %(default)s)",
+        help="folder for results and, by default, the checkpoint (default: %(default)s)",
     )
     how.add_argument("--checkpoint", type=Path, metavar="DIR", help="checkpoint folder (default: OUTPUT/checkpoint)")
     how.add_argument(

@@ -98,7 +98,7 @@ class Flights:
 class Sales:
     """Sales of products, made up from a seed.
 
-    Some products are popular, evenings are busy, offers make bursts of two hours, and some sales are told late.
+    Some products are popular, evenings are busy, offers make bursts of two hours, and some sales are late.
 
     Args:
         rows: How many.

@@ -1,4 +1,4 @@
-"""Column types as they read in a Parquet file, whoever wrote it: one name for what readers take for one type."""
+"""Column types of Parquet files of any writer: one name for each type that readers do not distinguish."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _COLLECTIONS: dict[type[inspect.Type], str] = {
 
 
 def cached_by_type(make: Callable[[Any], R]) -> Callable[[Any], R]:
-    """Remember what ``make`` made of a type: states are bound anew for each batch and key group."""
+    """Cache the result of ``make`` per type, because states are bound again for each batch and key group."""
     cached = lru_cache(maxsize=1024)(make)
 
     @wraps(make)

@@ -4,7 +4,7 @@
 decoded equals what was encoded and has the same types in all its parts, except that aware datetimes come back in UTC,
 and ints as floats where floats are declared.
 
-Byte layout, version 1, told apart by the type alone (its fingerprint):
+Byte layout, version 1, determined by the type alone (its fingerprint):
 
 - A type all of whose parts are typed is written as msgspec writes it: MessagePack; decimals, dates, times, durations
   and naive datetimes as text; UUIDs as 16 bytes; aware datetimes as MessagePack timestamps; enums by value; classes as

@@ -1,4 +1,4 @@
-"""The order-independent hash of a set of entries, by which a copy of a key group's state is told to be whole and right.
+"""The order-independent hash of a set of entries, which verifies copies of a key group's state.
 
 Each live entry is hashed by itself, and the hashes are added modulo 2^128: a commit takes away what it replaced and
 adds what it wrote, without a look at the rest, and any two programs that hold the same entries get the same sum

@@ -109,7 +109,7 @@ class BoundTableState(TableState):
         return self._overlay.num_rows
 
     def flush(self, changes: Changes) -> None:
-        """Give the net change of the batch. Rows that have expired by now are removed."""
+        """Pass on the net change of the batch. Expired rows are removed."""
         overlay = self._open
         if self.ttl is not None:
             self._expire(overlay)

@@ -1,11 +1,11 @@
-"""The export of what a key group has committed to its changelog.
+"""The export of a key group's commits to its changelog.
 
 A batch is exported when it can no longer be undone: at the start of the group's next batch, or by a flush. A changelog
-that can keep it out of sight until then is given it at its end already, and whoever knows that the job has committed it
-publishes it; where that failed it is exported as ever.
+that can stage it gets it at its end already, hidden from readers; it is published once the job has committed it. If
+that failed, it is exported as usual.
 
 The meta record names the attempt whose batch the group's log ends with (`GroupMeta.attempt`) and the one before it
-(`GroupMeta.previous`), so the changelog can be told to be of the same course or refused:
+(`GroupMeta.previous`), so a changelog of another branch can be refused:
 
 - It ends with the attempt before: the changes of the last commit follow.
 - It ends with the last attempt: there is nothing to do. A batch that is run again comes here.

@@ -142,7 +142,7 @@ _all_plain = _PLAIN.issuperset
 
 
 def _comes_back_as_it_is(value: Any) -> bool:
-    """Tell whether a value can neither change nor be changed by being stored. Most are told by their class."""
+    """Return whether a value is immutable and not changed by being stored. For most the class decides."""
     cls = value.__class__
     if cls in _PLAIN:
         return True

@@ -17,7 +17,7 @@ _PLAIN = STORED_AS_THEY_ARE | {float, datetime, Decimal}
 
 
 def check_return_value(result: Any) -> None:
-    """Check that what was returned is outputs, and not one that would be taken apart.
+    """Check that a function returned outputs, not one output that would be iterated over.
 
     Raises:
         OutputDefinitionError: It is a tuple, row, text or dictionary.
@@ -26,6 +26,6 @@ def check_return_value(result: Any) -> None:
     # A tuple of rows is outputs; one with plain values in it is a row.
     if cls in _NO_OUTPUTS or (isinstance(result, tuple) and not _PLAIN.isdisjoint(map(type, result))):
         raise OutputDefinitionError(
-            f"{shown(result)} of type {type(result).__name__} was returned, which would be taken apart into outputs; "
+            f"{shown(result)} of type {type(result).__name__} was returned, which would count as several outputs; "
             "yield it, or return a list of outputs"
         )

@@ -87,7 +87,7 @@ class Scope:
 
 
 class Outside:
-    """Stands where there is something only during a call of the user's function. Who uses it is told so.
+    """Placeholder for an object that is only valid during a call of the user's function. Its use raises an error.
 
     So a kept state or context needs no check while a call runs.
     """

@@ -7,8 +7,7 @@ version 1, whose payload is msgpack::
 
 ``commit`` numbers the group's commits from 1 and ``last`` marks the last row of the segment. ``attempt`` is the
 identity of the attempt that wrote the row, and ``before`` that of the row before it (empty for the first row of a log):
-by them a store that followed another course of the log, because a checkpoint was set back, is told from one that is
-merely behind.
+they distinguish a store of another branch of the log, after a checkpoint was set back, from one that is merely behind.
 
 Blocks are those of `keyed.content.blocks` for the log of a key group.
 """

@@ -205,7 +205,7 @@ class IntervalJoin(TimedJoin):
         if isinstance(outputs, str | bytes | dict | tuple):
             raise OutputDefinitionError(
                 f"{outputs!r:.200} was returned by process_element of {type(self.function).__name__}, which would be "
-                "taken apart into outputs; yield it, or return a list of outputs"
+                "count as several outputs; yield it, or return a list of outputs"
             )
         return outputs or ()
 

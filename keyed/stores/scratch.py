@@ -1,7 +1,7 @@
-"""Folders under the temporary one, which go with whoever made them, or with a later program.
+"""Temporary folders, which are removed with their process, or by a later one.
 
-Whoever made one holds a lock on the file ``lock`` in it while it lives. A folder whose lock is free is of a program
-that was killed, and whoever makes the next one removes it.
+The process that created a folder holds a lock on the file ``lock`` in it. A folder whose lock is free belongs to a
+killed program; the next process that creates a folder removes it.
 """
 
 from __future__ import annotations

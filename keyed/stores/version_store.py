@@ -1,11 +1,11 @@
 """The versions of an operator's entries, in one RocksDB for all its key groups.
 
-The database is in the subfolder ``keyed-versions-2.<number>`` of the store's folder: the name says whose it is and in
-which format; a store that is built anew gets the next number, so that readers keep what they have open. Entries are
-those of a changelog (`keyed.content.addresses`), rows of tables as `keyed.content.table_entries` has them. What is
-followed is a changelog, and after it those of the jobs that were restored from it; so commits have numbers of the
-store's own, which count on, and an *era* says which batches of which changelog they are. A *version* is a value with
-the number of the commit that wrote it. The database's keys and values, numbers big-endian:
+The database is in the subfolder ``keyed-versions-2.<number>`` of the store's folder: the name identifies the owner and
+the format; a rebuilt store gets the next number, so that readers keep the files they have open. Entries are those of a
+changelog (`keyed.content.addresses`), rows of tables as `keyed.content.table_entries` has them. A store follows a
+changelog, and after it those of the jobs that were restored from it; so commits have the store's own consecutive
+numbers, and an *era* maps them to the batches of a changelog. A *version* is a value with the number of the commit that
+wrote it. The database's keys and values, numbers big-endian:
 
     M                              position: a frame of kind KVPO, version 2, whose payload is the msgpack array
                                    [eras, number of buckets, oldest commit that can be asked for, newest commit, number

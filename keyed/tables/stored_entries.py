@@ -1,7 +1,7 @@
 """Stored entries of a state after a commit, by the addresses under which they are shown.
 
-They are those under which it is stored, but for namespaces that go by names (``named_by`` of a state): windows that
-merge leave their contents where they are, and the state that is named says which window these are of by now.
+They are the stored addresses, except for namespaces with names (``named_by`` of a state): windows that merge keep their
+contents in place, and the named state maps them to their current window.
 """
 
 from __future__ import annotations

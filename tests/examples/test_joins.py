@@ -21,4 +21,4 @@ def test_quotes_are_those_of_pandas(capsys):
 
 def test_orders_wait_for_their_customers(capsys):
     enriched_orders.main()
-    assert sorted(capsys.readouterr().out.splitlines()) == ["1 Ann", "2 Bob", "3 has waited in vain", "4 Anne"]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["1 Ann", "2 Bob", "3 was not matched", "4 Anne"]

@@ -1,6 +1,7 @@
 """Mistakes of newcomers: accepted where the meaning is clear, elsewhere refused with the rule and the remedy."""
 
 import datetime as dt
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -423,3 +424,60 @@ def test_values_of_different_columns_are_no_table():
     function = function_with(process_element=lambda self, value, ctx: [value, 1])
     with pytest.raises(OutputDefinitionError, match="have different columns; declare the output's type"):
         sales().key_by("item").process(function).run().to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("name", "door"),
+    [
+        ("DefinitionError", "keyed.errors"),
+        ("open_tables", "keyed.tables"),
+        ("verify", "keyed.recovery"),
+        ("flush", "keyed.recovery"),
+        ("TableState", "keyed.vectorized"),
+        ("KeyedTestHarness", "keyed.testing"),
+        ("TumblingEventTimeWindows", "keyed.windows"),
+        ("StreamExecutionEnvironment", "keyed.pyflink"),
+    ],
+)
+def test_a_public_name_of_another_package_is_refused_with_its_import(name, door):
+    remedy = rf"module 'keyed' has no attribute '{name}'; .*: from {door} import {name}$"
+    with pytest.raises(AttributeError, match=remedy):
+        getattr(keyed, name)
+    with pytest.raises(ImportError, match=remedy):
+        exec(f"from keyed import {name}")
+    assert not hasattr(keyed, name)
+
+
+def test_a_module_that_is_not_loaded_is_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "keyed.pytest_plugin", raising=False)
+    monkeypatch.delattr(keyed, "pytest_plugin", raising=False)
+    exec("from keyed import pytest_plugin")
+    assert "keyed.pytest_plugin" in sys.modules
+
+
+def test_a_misspelt_public_name_gets_the_one_like_it():
+    with pytest.raises(AttributeError, match=r"did you mean 'ValueState'\? from keyed import ValueState$"):
+        keyed.ValueStat  # noqa: B018
+    with pytest.raises(AttributeError, match=r"did you mean 'open_tables'\? from keyed\.tables import open_tables$"):
+        keyed.open_table  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'entirely_other'$"):
+        keyed.entirely_other  # noqa: B018
+
+
+def test_an_assigner_names_the_class_method_that_it_has():
+    sessions: Any = EventTimeSessionWindows
+    with pytest.raises(AttributeError, match=r"EventTimeSessionWindows has no 'of'; .*\.with_gap\(gap\)"):
+        sessions.of(5)
+    with pytest.raises(AttributeError, match=r"TumblingEventTimeWindows has no 'with_gap'; .*\.of\(size\)"):
+        TUMBLING.with_gap(5)
+    assert not hasattr(sessions, "of")
+
+
+def test_a_result_is_a_sequence_of_its_values():
+    result = sales().key_by("item").process(Passes()).run()
+    assert (len(result), result[0], result[-1], result[1:]) == (3, SALES[0], SALES[2], SALES[1:])
+    with pytest.raises(IndexError):
+        result[3]
+    nothing = keyed.stream([], timestamp="at").key_by("item").process(Passes()).run()
+    assert len(nothing) == 0
+    assert nothing, "a run that gave nothing has a result"

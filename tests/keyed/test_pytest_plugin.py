@@ -88,7 +88,7 @@ def test_fixtures_options_and_golden_outputs(tmp_path):
     assert (tmp_path / "golden" / "test_count.test_golden.txt").read_text() == "('a', 1)\n('b', 1)\n"
     assert run_pytest(tmp_path, *options)[0] == 0
     code, said = run_pytest(tmp_path, *options, extra="a")
-    assert (code, "4 passed" in said, "--keyed-update writes it anew" in said) == (1, True, True)
+    assert (code, "4 passed" in said, "--keyed-update rewrites it" in said) == (1, True, True)
     (tmp_path / "golden" / "test_count.test_golden.txt").unlink()
     assert "run with --keyed-update" in run_pytest(tmp_path, "-k", "golden")[1]
 
@@ -205,4 +205,4 @@ def test_an_installed_wheel_brings_the_plugin_and_hypothesis_entry_point(tmp_pat
         assert (code, "7 passed" in said) == (0, True), said
     (tmp_path / "golden" / "test_count.test_golden.txt").write_text("another\n")
     code, said = run(*pytest_, "-k", "golden")
-    assert (code, "--keyed-update writes it anew" in said) == (1, True), said
+    assert (code, "--keyed-update rewrites it" in said) == (1, True), said

@@ -119,7 +119,7 @@ def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
         )
     if name in _OUT_OF_RANGE:
         return HistoryCompacted(
-            f"{said}; what was read up to is no longer in the topic: records were deleted, or the topic was made anew. "
+            f"{said}; what was read up to is no longer in the topic: records were deleted, or the topic was recreated. "
             "Read again from the start (after=0)"
         )
     remedy = _REMEDIES.get(name)

@@ -246,8 +246,8 @@ class KafkaReader:
     def _check_header(self, header: LogHeader) -> None:
         if header != self._header:
             raise ChangelogError(
-                f"{self._where} is now changelog {header.log_id}, it was {self._header.log_id}: the topic was made "
-                "anew; open a new reader"
+                f"{self._where} is now changelog {header.log_id}, it was {self._header.log_id}: the topic was "
+                "recreated; open a new reader"
             )
 
     def _offset_near(self, consumer: Consumer, after: int) -> int:

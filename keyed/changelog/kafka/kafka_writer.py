@@ -96,8 +96,8 @@ class KafkaWriter:
         if header != self._header:
             now = "empty" if header is None else header.log_id
             raise ChangelogDiverged(
-                f"{self._where} was changelog {self._header.log_id}, and is now {now}: the topic was deleted and made "
-                "anew. Start the query again, with an empty topic"
+                f"{self._where} was changelog {self._header.log_id}, and is now {now}: the topic was deleted and "
+                "recreated. Start the query again, with an empty topic"
             )
 
     def _why_not(self, commit: Commit, last: Commit | None) -> str | None:
@@ -139,8 +139,8 @@ class KafkaWriter:
         end = transactions.deliver() + 1
         if end <= self._end:
             raise ChangelogDiverged(
-                f"{self._where}: the log ended at offset {self._end}, and now at {end}: the topic was deleted and made "
-                "anew, or records were lost; nothing was committed. Give changelog= an empty topic"
+                f"{self._where}: the log ended at offset {self._end}, and now at {end}: the topic was deleted and "
+                "recreated, or records were lost; nothing was committed. Give changelog= an empty topic"
             )
         transactions.commit()
         self._last, self._base, self._end = commit, base, end

@@ -114,8 +114,8 @@ class Positions:
         end = transactions.deliver() + 1
         if end <= self._end:
             raise ChangelogDiverged(
-                f"{self._partition} ended at offset {self._end}, and now at {end}: the topic was deleted and made "
-                "anew; nothing was committed. Give changelog= an empty topic"
+                f"{self._partition} ended at offset {self._end}, and now at {end}: the topic was deleted and "
+                "recreated; nothing was committed. Give changelog= an empty topic"
             )
         transactions.commit()
         self._end = end

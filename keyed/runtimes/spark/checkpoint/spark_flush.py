@@ -1,9 +1,9 @@
-"""Flush: exports what a checkpoint has committed and its changelogs lack.
+"""Flush: exports committed batches of a checkpoint that its changelogs lack.
 
 A running query exports a batch with its next one. The last batch of a query that has ended is exported here, and so is
-all of a checkpoint whose changelog is empty. The workers do it: first with what the last batch wrote, and then, for key
-groups for which that is not enough, with all they have. Before that the driver logs where the query stood, if `run` or
-`start` have begun it and so its sources are told from the ticks.
+all of a checkpoint whose changelog is empty. The workers do it: first with the records of the last batch, and then, for
+key groups for which that is not enough, with all of their records. Before that the driver logs the query's position, if
+`run` or `start` have begun it, so that its sources can be distinguished from the ticks.
 """
 
 from __future__ import annotations

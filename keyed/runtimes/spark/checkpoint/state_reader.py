@@ -1,7 +1,7 @@
-"""Reads what key groups have committed out of a checkpoint, without the query: by Spark's source ``statestore``.
+"""Reads the commits of key groups from a checkpoint, without the query, by Spark's source ``statestore``.
 
-A key group's log stands in one partition of the state. Its rows are brought to a worker in order, the meta record
-first, and the worker does with them what it is told.
+A key group's log is in one partition of the state. Its rows are sent to a worker in order, the meta record first, and
+the worker calls a function with them.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class _Log:
 
     Args:
         meta: The meta record.
-        rows: What was written as each row, number and record: more than once by a group that began anew in mid-batch.
+        rows: The written rows with number and record; some more than once, after a restart within a batch.
     """
 
     def __init__(self, meta: GroupMeta, rows: Iterator[list[tuple[int, bytes]]]) -> None:

@@ -98,7 +98,7 @@ class Job:
             self._on_progress(progress)
 
     def _progress(self, batch: int, rows: int | None, observed: Mapping[str, dict[str, int]]) -> Progress:
-        """Return what is told of a batch; where the number of its rows is not known, that of a first batch."""
+        """Return the progress of a batch; if the number of its rows is unknown, that of a first batch."""
         metrics = {stage.name: dict(observed.get(stage.name, {})) for stage in self._last.chain}
         clocks = {
             name: (counters.pop("watermark", MIN_TIMESTAMP), counters.pop("processing_time", 0))

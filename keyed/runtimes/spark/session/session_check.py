@@ -1,8 +1,4 @@
-"""Checks that a Spark session has what keyed needs: settings, packages of versions that serve, and workers that run.
-
-What counts is what there is in this program and in a Python worker: a platform may bring a Spark of its own, and its
-workers may run another Python. All that is wrong is told at once.
-"""
+"""Checks that a Spark session has what keyed needs: settings, packages in supported versions, and running workers."""
 
 from __future__ import annotations
 

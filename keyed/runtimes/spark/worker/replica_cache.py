@@ -39,10 +39,10 @@ class _Held:
 
 
 def default_local_dir() -> str:
-    """Return the folder for local stores where none is given: one per user in the folder for temporary files.
+    """Return the default folder for local stores: one per user in the folder for temporary files.
 
     Raises:
-        LocalStoreError: Somebody else has made it: whoever knows the name can.
+        LocalStoreError: Another user has created it.
     """
     try:
         user = getpass.getuser()

@@ -1,8 +1,8 @@
 """The changelog writers of a Python worker process.
 
-A worker keeps the writer of every key group that it has served: opening one takes a look at the end of the log and, in
-Kafka, a transactional id. Where the group was served elsewhere meanwhile the writer is opened anew: what is committed
-to the group's own log says whether it was.
+A worker keeps the writer of every key group that it has served: opening one reads the end of the log and, in Kafka,
+takes a transactional id. If another worker has served the group meanwhile, according to the group's own log, the writer
+is opened again.
 """
 
 from __future__ import annotations
