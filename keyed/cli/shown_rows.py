@@ -10,6 +10,9 @@ from typing import Any
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_of
 from keyed.tables.json_values import as_json
 
+#: Numbers that people mean as milliseconds: 1973 to 5138.
+_FIRST_TIME, _LAST_TIME = 10**11, 10**14
+
 
 def print_rows(rows: Iterable[dict[str, Any]]) -> None:
     """Print rows of the same columns, or that there is nothing."""
@@ -33,6 +36,13 @@ def clock_text(clock: int) -> str:
     except OverflowError:
         return str(clock)
     return f"{clock} ({time.replace(tzinfo=None).isoformat(sep=' ', timespec='milliseconds')} UTC)"
+
+
+def namespace_text(namespace: Any) -> Any:
+    """Return a namespace for people: beside a number that may be a time in milliseconds the time that it is."""
+    if isinstance(namespace, tuple):
+        return ", ".join(_text(namespace_text(part)) for part in namespace)
+    return clock_text(namespace) if type(namespace) is int and _FIRST_TIME <= namespace < _LAST_TIME else namespace
 
 
 def _text(value: Any) -> str:

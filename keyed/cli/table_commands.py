@@ -14,13 +14,13 @@ import attrs
 
 from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of, check_tables_folder
 from keyed.cli.places import CHANGELOGS, Place, check_place
-from keyed.cli.shown_rows import clock_text, print_rows
+from keyed.cli.shown_rows import clock_text, namespace_text, print_rows
 from keyed.cli.stdout import check_reader
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables import StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
-from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of
+from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
 from keyed.tables.state_table import NOT_GIVEN, Version
 
 
@@ -125,7 +125,12 @@ def _get(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
         table = tables[arguments.table]
         key, entry, namespace = _place(table, arguments)
-        answer = table.query(key, entry, namespace=namespace, as_of=batch_or_time(arguments.as_of, "--as-of"))
+        as_of = batch_or_time(arguments.as_of, "--as-of")
+        if entry is NOT_GIVEN and table.schema.kind == "window":
+            rows = list(map(_row_maker(table, is_json=arguments.json), table.scan(key=key, as_of=as_of)))
+            _print(arguments, rows)
+            return int(not rows)
+        answer = table.query(key, entry, namespace=namespace, as_of=as_of)
         _print(arguments, [{"key": key, "value": answer.value, "batch": answer.position.batch}])
     # As grep does: nothing found is not success.
     return int(not answer.found)
@@ -137,20 +142,20 @@ def _scan(arguments: argparse.Namespace) -> int:
         first = table.first()
         bounds = bounds_of(vars(arguments), first and first.key, "--")
         scan = table.scan(**bounds, limit=arguments.limit, as_of=batch_or_time(arguments.as_of, "--as-of"))
-        _print(arguments, map(_row_maker(table), scan))
+        _print(arguments, map(_row_maker(table, is_json=arguments.json), scan))
     return 0
 
 
-def _row_maker(table: StateTable) -> Callable[[Entry], dict[str, Any]]:
-    """Return what makes a row for people and programs of an entry: of windows with columns of their own."""
+def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[str, Any]]:
+    """Return a function that makes a row of an entry: a window has columns of its own, and people read times."""
     schema, names = table.schema, table.key_columns
-    if schema.kind != "window":
-        return lambda entry: attrs.asdict(entry, recurse=False)
 
     def row(entry: Entry) -> dict[str, Any]:
+        if schema.kind != "window":
+            found = attrs.asdict(entry, recurse=False)
+            return found if is_json else found | {"namespace": namespace_text(entry.namespace)}
         keys = entry.key if isinstance(entry.key, tuple) and len(names) > 1 else (entry.key,)
-        columns = (*(names or ("key",)), *schema.key, *entry.value)
-        return dict(zip(columns, (*keys, *(entry.entry or ()), *entry.value.values()), strict=True))
+        return dict(zip(names or ("key",), keys, strict=True)) | window_row(schema, entry)
 
     return row
 

@@ -109,6 +109,11 @@ class StateSchema:
             raise CorruptionError(f"the description of a state is malformed ({error!r}): {data!r:.200}") from error
         return schema
 
+    @property
+    def subject(self) -> str:
+        """The state as messages name it: without a name where it is part of an operator of a library."""
+        return f"the state {self.name!r}" if self.shown_as is None else "the state of the operator"
+
     def __str__(self) -> str:
         types = format_type(self.value)
         if self.kind in MAPS:
@@ -120,7 +125,8 @@ class StateSchema:
         ttl = f", {self.ttl['milliseconds']} ms of {self.ttl['time_domain']} to live" if self.ttl else ""
         if self.kind == "versioned" and self.ttl:
             ttl = f", {self.ttl['milliseconds']} ms of history"
-        return f"{self.kind} state {self.name!r} of {types}{ttl}"
+        name = f" {self.name!r}" if self.shown_as is None else ""
+        return f"{self.kind} state{name} of {types}{ttl}"
 
 
 def _describe_ttl(ttl: Any) -> dict[str, Any] | None:
@@ -154,7 +160,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
             raise StateSchemaChanged(
-                f"the state {stored.name!r} does not fit what is stored: {reason}.\n"
+                f"{stored.subject} does not fit what is stored: {reason}.\n"
                 f"  stored:   {stored}\n"
                 f"  declared: {schema or 'nothing'}\n"
                 f"{_other_kind_of_function(stored, declared)}"

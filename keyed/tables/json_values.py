@@ -19,6 +19,7 @@ from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
     from keyed.codec.state_schema import StateSchema
+    from keyed.tables.entries import Entry
     from keyed.tables.operator_view import Position
 
 _NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -170,6 +171,11 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
             f"{parameter}={text!r:.100} is no window: give its start, or [start, end], each a time such as "
             "2026-01-31T12:00:00Z or milliseconds"
         ) from error
+
+
+def window_row(schema: StateSchema, entry: Entry) -> dict[str, Any]:
+    """Return a window of a key as a row: its bounds and the results, by column."""
+    return dict(zip((*schema.key, *entry.value), (*(entry.entry or ()), *entry.value.values()), strict=True))
 
 
 def _time(text: str) -> Any:

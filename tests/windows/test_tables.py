@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keyed
 from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.windows import CountEvictor, Mean, ProcessWindowFunction, TopK, WindowOperator
+from keyed.windows import (
+    Count,
+    CountEvictor,
+    HoppingEventTimeWindows,
+    Mean,
+    ProcessWindowFunction,
+    TopK,
+    WindowOperator,
+)
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from tests.windows.oracle import Oracle, Program
 from tests.windows.programs import any_program, assigner_of, operator_of, random_program
@@ -181,3 +190,34 @@ def test_the_table_is_what_brute_force_gives(path, tmp_path):
 @given(st.randoms(use_true_random=False), st.sampled_from(PATHS))
 def test_tables_of_all_programs_are_what_brute_force_gives(tmp_path_factory, rng, path):
     check(program_for(path, rng), path, tmp_path_factory.mktemp("tables"), rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+def test_on_spark_the_table_is_what_brute_force_gives(spark, tmp_path, path):
+    rng = random.Random(3)
+    rows = sorted((rng.randint(0, 200), rng.choice("abc"), rng.randint(0, 9)) for _ in range(120))
+    source = spark.createDataFrame([(key, at, value) for at, key, value in rows], "key string, at bigint, value bigint")
+    source.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema(source.schema).parquet(str(tmp_path / "rows"))
+    windowed = (
+        keyed.stream(stream, timestamp="at", watermark=keyed.bounded_out_of_orderness(milliseconds=30))
+        .key_by("key")
+        .window(HoppingEventTimeWindows.of(40, 10))
+        .allowed_lateness(15)
+        .path(path)
+    )
+    output = windowed.aggregate({"n": Count(), "mean": Mean("value")}, name="hops", parallelism=2)
+    kept = {"checkpoint": str(tmp_path / "checkpoint"), "tables": str(tmp_path / "tables")}
+    watermark = rows[-1][0] - 31
+    wanted = {}
+    for start in range(-40, 210, 10):
+        for key in "abc":
+            inside = [value for at, k, value in rows if k == key and start <= at < start + 40]
+            if inside and start + 39 + 15 > watermark:
+                wanted[key, (time(start), time(start + 40))] = {"n": len(inside), "mean": sum(inside) / len(inside)}
+    with output.run(**kept, drain=False).tables as tables:  # type: ignore[arg-type]
+        assert [*tables] == ["hops"]
+        assert {(entry.key, entry.entry): entry.value for entry in tables["hops"]} == wanted
+        rows_of_sql = tables.sql("select * from hops").to_pylist()
+    assert {(row["key"], (row["window_start"], row["window_end"])) for row in rows_of_sql} == wanted.keys()

@@ -67,6 +67,7 @@ from keyed.tables.json_values import (
     key_of,
     namespace_of,
     shown_position,
+    window_row,
 )
 from keyed.tables.operator_view import Position
 from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
@@ -349,6 +350,8 @@ class _Server:
             entries: Any
             if kind == "list":
                 entries = self._listed(entry.value for entry in scan)
+            elif kind == "window":
+                entries = self._listed(window_row(table.schema, entry) for entry in scan)
             else:
                 keys: list[Any] = []
 
@@ -711,9 +714,11 @@ def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[
 
 
 def _many(schema: StateSchema) -> str | None:
-    """Return whether a key has a list or a map of entries; ``None`` if it has one value."""
+    """Return whether a key has a list, a map or windows as entries; ``None`` if it has one value."""
     if schema.kind == "list":
         return "list"
-    if schema.rows is not None or schema.kind in MAPS or (schema.kind == "window" and schema.key):
+    if schema.kind == "window":
+        return "window" if schema.key else None
+    if schema.rows is not None or schema.kind in MAPS:
         return "map"
     return "map" if schema.kind == "table" and len(schema.key) > schema.value["stream_keys"] else None

@@ -136,6 +136,12 @@ export function shownTime(time) {
   return date.toISOString().replace("T", " ").replace(/(:00)?\.000Z$/, "").replace("Z", "");
 }
 
+/** A namespace, most often a window: whole numbers that may be milliseconds are times, from 1973 to 5138. */
+export function shownNamespace(value) {
+  if (Array.isArray(value)) return value.map(shownNamespace).join(" · ");
+  return Number.isInteger(value) && value >= 1e11 && value < 1e14 ? shownTime(value) : shown(value);
+}
+
 /** A length of time in a few characters. */
 export function shownSpan(milliseconds) {
   const seconds = Math.max(0, milliseconds) / 1000;

@@ -1,6 +1,6 @@
 // The view of all tables: what each holds, one key with its history, a past batch, and the changes as they come.
 import {
-  ask, beginnings, cellOf, completing, filled, follow, h, isWhole, nameOf, oneAtATime, pathOf, placeOf, shown, shownTime, shownPosition, stepChart, tableOf,
+  ask, beginnings, cellOf, completing, filled, follow, h, isWhole, nameOf, oneAtATime, pathOf, placeOf, shown, shownNamespace, shownTime, shownPosition, stepChart, tableOf,
 } from "/page/keyed.js";
 
 const PAGE = 100;
@@ -113,17 +113,18 @@ function entriesTable(entries, table, context, eachRow = () => {}) {
   const types = typesOf(table);
   const fields = fieldsOf(entries);
   const named = table.entry?.length > 0;
-  const keys = table.key_columns.length ? table.key_columns : ["Key"];
+  const keys = table.kind === "window" && table.key_columns.length ? table.key_columns : ["Key"];
+  const keyNames = table.key_columns.length === keys.length ? table.key_columns : keys;
   const heads = [...keys, ...(spaces ? ["Namespace"] : []), ...(inner ? (named ? table.entry : ["Entry"]) : []), ...(fields ?? ["Value"])];
   const entryCells = (entry) => (named ? table.entry.map((name, at) => cellOf(entry?.[at], undefined, name)) : [cellOf(entry, types.entry)]);
   const keyCells = (key) => {
     const [first, ...rest] = keys.length > 1 && Array.isArray(key) ? key : [key];
     const href = context.link({ view: "tables", table: table.name, key: placeOf(key), as_of: context.params.as_of });
-    return [h("a", { href }, shown(first, keys.length > 1 ? undefined : types.key, keys[0])), ...rest.map((part, at) => cellOf(part, undefined, keys[at + 1]))];
+    return [h("a", { href }, shown(first, keys.length > 1 ? undefined : types.key, keyNames[0])), ...rest.map((part, at) => cellOf(part, undefined, keys[at + 1]))];
   };
   const made = tableOf(heads, entries.map((entry) => [
     ...keyCells(entry.key),
-    ...(spaces ? [cellOf(entry.namespace)] : []), ...(inner ? entryCells(entry.entry) : []),
+    ...(spaces ? [h("span", { class: "time" }, shownNamespace(entry.namespace))] : []), ...(inner ? entryCells(entry.entry) : []),
     ...(fields ? fields.map((name) => cellOf(entry.value[name], types.fields[name], name)) : [cellOf(entry.value, types.value, table.name)]),
   ]), `Entries of ${table.name}`);
   made.querySelectorAll("tbody tr").forEach((row, index) => eachRow(entries[index], row));
@@ -255,7 +256,7 @@ function followed(root, button, table, params, signal) {
         if (kind === "snapshot" && !resumed) return;
         resumed = true;
         if (!begins(change.key)) return;
-        const cells = [String(change.batch), shown(change.key, types.key, table.key_columns.length === 1 ? table.key_columns[0] : undefined), shown(change.entry ?? change.namespace, change.entry === null ? undefined : types.entry),
+        const cells = [String(change.batch), shown(change.key, types.key, table.key_columns.length === 1 ? table.key_columns[0] : undefined), change.entry === null ? shownNamespace(change.namespace) : shown(change.entry, types.entry),
           shown(change.old, types.value, table.name), change.removed ? "removed" : shown(change.new, types.value, table.name)];
         body.prepend(h("tr", { class: "changed" }, cells.map((cell) => h("td", {}, cell))));
         while (body.children.length > FOLLOWED) body.lastChild.remove();

@@ -210,16 +210,20 @@ def test_the_start_of_a_window_is_a_time(tmp_path, page):
     late = keyed.bounded_out_of_orderness(minutes=60)
     windowed = keyed.stream(rows, timestamp="time", watermark=late).key_by("name")
     counts = windowed.window(w.TumblingEventTimeWindows.of(300_000)).aggregate(
-        {"n": w.Count()}, output="name string, n bigint", changelog=changelog
+        {"n": w.Count(), "mean": w.Mean("time")}, name="counts", changelog=changelog
     )
     counts.run(lambda rows, batch: None, checkpoint=tmp_path / "checkpoint", drain=False)
     with open_tables(changelog, tmp_path / "tables") as tables, serving(tables, port=0, page=True) as address:
         tables.poll()
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).first.wait_for()
-        assert page.locator("main th").all_inner_texts() == ["Key", "window.start", "n"]
+        assert page.locator("main th").all_inner_texts() == ["name", "window_start", "window_end", "n", "mean"]
         starts = page.locator("tbody td:nth-child(2)").all_inner_texts()
         assert starts == ["2013-07-01 12:00", "2013-07-01 12:05", "2013-07-01 12:10"]
+        assert page.locator("tbody td:nth-child(3)").all_inner_texts()[0] == starts[1]
+        assert page.locator("tbody td:nth-child(4)").all_inner_texts() == ["5", "5", "2"]
+        names = page.get_by_role("navigation", name="Tables").get_by_role("link").all_inner_texts()
+        assert [text.split("\n")[0] for text in names] == ["counts", "timers"]
 
 
 def test_the_search_ignores_case_and_completes_names(replayed, page):

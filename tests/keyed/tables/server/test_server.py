@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import background
+from keyed import windows as w
 from keyed.tables import StateTables, open_tables
 from keyed.tables.server import Access, Limits, make_app, serve
 from keyed.testing import KeyedTestHarness
@@ -105,6 +106,35 @@ def test_a_key_is_found_whatever_characters_it_has(ask):
     assert (nobody["found"], nobody["value"]) == (False, None)
     assert ask.get("/tables/count/keys/ann").json()["found"] is True
     assert ask.get("/tables/count/history/ann").json()["versions"][-1]["value"] == 0
+
+
+def test_windows_are_rows_with_times(tmp_path):
+    rows = [{"k": "ann", "t": time, "n": time} for time in range(0, 9000, 1000)]
+    stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=9000)).key_by("k")
+    output = stream.window(w.TumblingEventTimeWindows.of(5000)).aggregate(
+        {"n": w.Count(), "mean": w.Mean("n")}, name="x"
+    )
+    start, middle, end = (f"1970-01-01T00:00:{second}Z" for second in ("00", "05", "10"))
+    first, second = {"n": 5, "mean": 2000.0}, {"n": 4, "mean": 6500.0}
+    with (
+        output.run(tables=tmp_path / "tables", drain=False).tables as tables,
+        served(tables) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+    ):
+        (table,) = client.get("/tables").json()["tables"]
+        assert (table["name"], table["kind"], table["key_columns"], table["entry"]) == (
+            "x", "window", ["k"], ["window_start", "window_end"]
+        )  # fmt: skip
+        entries = client.get("/tables/x", params={"windows": f"{middle}/{end}"}).json()["entries"]
+        assert entries == [{"key": "ann", "namespace": None, "entry": [middle, end], "value": second, "expires": None}]
+        value = client.get("/tables/x/keys/ann").json()["value"]
+        bounds = [{"window_start": start, "window_end": middle}, {"window_start": middle, "window_end": end}]
+        assert value == [bounds[0] | first, bounds[1] | second]
+        for entry in (middle, "5000", f'["{middle}", "{end}"]', "[5000, 10000]"):
+            assert client.get("/tables/x/keys/ann", params={"entry": entry}).json()["value"] == second
+        assert client.get("/tables/x/keys/ann", params={"entry": "noon"}).status_code == 400
+        assert client.get("/tables/x/history/ann", params={"entry": middle}).json()["versions"][0]["value"] == second
+        assert client.get("/tables/x/keys/nobody").json()["found"] is False
 
 
 class NotRead(keyed.DirectoryChangelog):
