@@ -19,8 +19,9 @@ import pytest
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.records import decode_kept, encode_kept
-from keyed.errors import KeysChanged
+from keyed.errors import KeysChanged, TableNotFound
 from keyed.recovery import verify
+from keyed.tables import open_tables
 from tests.keyed.changelog.kafka import topics
 from tests.upgrade import programs
 from tests.upgrade.make_fixtures import FIXTURES, SPARK_FOLDER, final_state
@@ -167,3 +168,23 @@ def test_a_changelog_of_spark_is_restored(spark, on_spark):
 
 def test_fixtures_are_small():
     assert sum(Path(file).stat().st_size for file in FIXTURES.iterdir()) < 500_000
+
+
+@pytest.mark.parametrize("name", ["tumbling", "sessions", "sessions-triggered", "tumbling-columns", "sessions-columns"])
+def test_windows_are_one_table_from_the_first_batch_of_this_version_on(tmp_path, name):
+    folder, _ = unpacked(name, tmp_path)
+    changelog = changelog_in(folder)
+    with open_tables(changelog, tmp_path / "tables") as tables:
+        tables.poll()
+        # What was written before has the states as they are kept.
+        before, batch = {state: len(table) for state, table in tables.items()}, tables.batch
+        assert sum(before.values())
+        assert "WindowOperator" not in before
+        programs.run(name, folder, changelog, rows=programs.ROWS)
+        tables.poll()
+        assert [*tables] == ["WindowOperator"]
+        table = tables["WindowOperator"]
+        assert table.schema.key == ["window_start", "window_end"]
+        assert [*table.scan(as_of=batch + 1)]
+        with pytest.raises(TableNotFound, match="there are: "):
+            table.scan(as_of=batch)
