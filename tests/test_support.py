@@ -15,6 +15,10 @@ ALL = [
     for feature in features
 ]
 
+#: On Spark one of each kind; the others are long, and most have tests of their own in `tests/keyed/runtimes/spark`.
+USUAL = {"State-ValueState", "Joins-IntervalJoin", "Windows-and-aggregates-hopping"}
+ON_SPARK = [pytest.param(*each.values, id=each.id, marks=[] if each.id in USUAL else pytest.mark.long) for each in ALL]
+
 
 def rows_of(output, **options):
     """The rows of a run, in an order of their own."""
@@ -86,7 +90,7 @@ def test_rescale(feature, tmp_path):
     check(feature, "rescale", work)
 
 
-@pytest.mark.parametrize("feature", ALL)
+@pytest.mark.parametrize("feature", ON_SPARK)
 def test_spark(feature, spark):
     def on_spark(rows):
         return keyed.stream(spark.createDataFrame(rows, SCHEMA), timestamp="at")
@@ -104,6 +108,7 @@ def test_sinks(sink, tmp_path):
     assert sorted(sink.read(tmp_path, made)) == SUMS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink.name)
 def test_sinks_on_spark(sink, spark, tmp_path):
     made = sink.make(tmp_path)
@@ -120,6 +125,7 @@ def test_a_changelog_in_kafka(kafka, tmp_path):
     check_changelog(CHANGELOGS["`KafkaChangelog`"][1], tmp_path, kafka, local)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in CHANGELOGS if "Kafka" not in name])
 def test_changelogs_on_spark(name, spark, tmp_path):
     log = CHANGELOGS[name][1](tmp_path / "log", "")

@@ -103,7 +103,7 @@ def test_in_a_window_join_the_slower_side_decides(delay, other, expected, rows_p
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("path", ["row", "vectorized"])
+@pytest.mark.parametrize("path", ["row", pytest.param("vectorized", marks=pytest.mark.long)])
 def test_on_spark(spark, path):
     for delay, expected in ((0, TWO), (1, ONE)):
         rows = spark.createDataFrame(ROWS, "key string, at bigint")

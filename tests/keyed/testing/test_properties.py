@@ -182,13 +182,7 @@ DEAR = {
     wrong.Sessions,
     wrong.Prices,
     wrong.Tags,
-    wrong.Dated,
-    wrong.SumOfTenths,
-    wrong.ReadsLater,
     wrong.FirstAmount,
-    wrong.FirstAmountOfCache,
-    wrong.LastOfTime,
-    wrong.SilencesByClock,
 }
 #: Further ones of a kind.
 FURTHER = {
@@ -209,6 +203,12 @@ FURTHER = {
     wrong.AtHour,
     wrong.Throttled,
     wrong.FirstWins,
+    wrong.Dated,
+    wrong.SumOfTenths,
+    wrong.ReadsLater,
+    wrong.FirstAmountOfCache,
+    wrong.LastOfTime,
+    wrong.SilencesByClock,
 }
 CASES = [
     pytest.param(

@@ -97,7 +97,7 @@ print(int(peak) // 1024)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("rows_per_batch", [10, 100_000])
+@pytest.mark.parametrize("rows_per_batch", [10, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_cache_of_parsed_trees_is_as_large_after_many_rows_as_after_few(rows_per_batch):
     """A tree is half a megabyte, and refers to itself."""
     ran = subprocess.run(

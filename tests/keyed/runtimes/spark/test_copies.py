@@ -91,7 +91,9 @@ def batch_at(task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "changelog" else pytest.mark.long) for kind in JOBS]
+)
 def test_a_thousand_tasks_leave_no_thread_and_no_descriptor(kind, tmp_path):
     stage = JOBS[kind](tmp_path).stage
     spec = stage.spec(1, output_timestamps=False)

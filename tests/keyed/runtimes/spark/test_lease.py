@@ -70,6 +70,7 @@ def test_a_forked_process_does_not_keep_it(tmp_path):
         child.join()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_on_a_cluster_a_checkpoint_on_a_mount_has_it_too(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(stream_job, "is_here", lambda _: False)
