@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
+from functools import partial
 from http.client import HTTPResponse
 from textwrap import dedent
 from typing import Any
@@ -24,6 +26,8 @@ import keyed
 from keyed.tables import open_tables
 from keyed.tables.server import Access, Limits, serving
 from keyed.tables.server import connections as connections_module
+from keyed.tables.server import event_stream
+from keyed.tables.server.event_stream import BatchEvents, EventStream, Watch
 from keyed.testing import KeyedTestHarness
 from tests.support.waiting import until
 
@@ -139,6 +143,45 @@ def test_readers_that_are_dropped_for_memory_are_counted(job, monkeypatch):
             # An answer of 4 MB each.
             stack.enter_context(connected(address, request("/tables/text?limit=400")))
         until(lambda: "keyed_unread_dropped_total 2" in httpx.get(f"{address}/metrics", timeout=300).text)
+
+
+def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
+    """Two hundred streams, half of which leave before the batch is announced and half after, in one round."""
+    monkeypatch.setattr(event_stream, "_LOOK_AGAIN", 0.01)
+
+    async def receive_when(left: asyncio.Event) -> dict[str, Any]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def rounds() -> tuple[int, list[str]]:
+        watch, left = Watch(job[1]), [asyncio.Event() for _ in range(200)]
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        def started(event: asyncio.Event) -> asyncio.Task[None]:
+            stream = EventStream(BatchEvents(lambda: watch.batch, dict), watch, 30.0, str)
+            return asyncio.create_task(stream({}, partial(receive_when, event), send))
+
+        streams = [started(event) for event in left]
+        # Each has sent its header, a line and the newest batch, and waits for the next one.
+        while len(sent) < 600 or len(watch._changed._waiters) < 200:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        async with watch._changed:
+            for event in left[:100]:
+                event.set()
+            watch._changed.notify_all()
+            for event in left[100:]:
+                event.set()
+        await asyncio.wait(streams)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        writers = [each for each in asyncio.all_tasks() if "EventStream" in repr(each.get_coro())]
+        await watch.end()
+        return watch.streams, [repr(each) for each in writers]
+
+    assert asyncio.run(rounds()) == (0, [])
 
 
 def test_where_all_connections_are_answered_a_further_one_is_a_503(job):
