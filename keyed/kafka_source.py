@@ -16,8 +16,9 @@ from keyed.sources import PAUSE
 #: How long a source waits for records before it says that it has none, in seconds. A query stops so soon.
 _WAIT = 0.1
 _AT_ONCE = 1000
-#: How long a partition of which nothing comes is waited for, once, in seconds; and how many records of others are held.
-_PATIENCE, _AHEAD = 1.0, 100_000
+#: How long a partition of which nothing comes is waited for, once, in seconds; and the bytes of others' records that
+#: are held. An empty record takes so many.
+_PATIENCE, _AHEAD, _MESSAGE = 1.0, 64 << 20, 256
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
 #: The client tries again by itself, and nothing is asked of a group.
 _PASSING = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
@@ -240,6 +241,8 @@ class _Fetched:
         #: The partitions that were waited for in vain.
         self._silent: set[int] = set()
         self._paused: list[int] = []
+        #: Bytes of the records that wait.
+        self._bytes = 0
 
     def add(self, messages: list[Any]) -> None:
         """Add fetched messages: records, and ends of partitions; other errors are ignored."""
@@ -251,6 +254,7 @@ class _Fetched:
             reached[partition] = offset + 1 if error is None else None
             if self._ends is None or error is not None or offset < self._ends[partition]:
                 self._waiting[partition].append(message)
+                self._bytes += _size(message)
         self._silent -= reached.keys()
         for partition, at in reached.items():
             _, end = self._consumer.get_watermark_offsets(self._partitions[partition], cached=True)
@@ -276,7 +280,9 @@ class _Fetched:
             self._lacks_since = None
             for queue in self._waiting.values():
                 if queue:
-                    yield queue.popleft()
+                    message = queue.popleft()
+                    self._bytes -= _size(message)
+                    yield message
         self._lacks_since = None
         self._hold_back([*self._paused])
 
@@ -285,9 +291,14 @@ class _Fetched:
         if any(partition in self._paused for partition in lacking):
             self._consumer.resume([self._partitions[partition] for partition in self._paused])
             self._paused = []
-        elif not self._paused and sum(map(len, self._waiting.values())) > _AHEAD:
+        elif not self._paused and self._bytes > _AHEAD:
             self._paused = [partition for partition, queue in self._waiting.items() if queue]
             self._consumer.pause([self._partitions[partition] for partition in self._paused])
+
+
+def _size(message: Any) -> int:
+    """Return about the bytes that a message takes, the object included."""
+    return len(message.value() or b"") + len(message.key() or b"") + _MESSAGE
 
 
 def _record(message: Any) -> Row:

@@ -80,9 +80,9 @@ class Dashboard:
     def _serve_or_tell(self) -> None:
         try:
             self._serve()
-        except (keyed.KeyedError, OSError) as error:
-            # The job goes on: its results do not hang on the page.
-            print(f"top_n: there is no page: {error}", file=sys.stderr, flush=True)
+        except Exception as error:  # noqa: BLE001 - the job goes on: its results do not hang on the page
+            print(f"top_n: there is no page: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
             self._closing.set()
 
     def _serve(self) -> None:

@@ -19,7 +19,8 @@ from keyed.stores.lease import Lease
 #: A folder without a lock is of a version that had none, or is being made.
 _OLD_SECONDS = 24 * 60 * 60.0
 #: What folders are made for; it is in their names.
-_KINDS = ("local", "harness", "flush", "reader", "tables", "spark")
+_KINDS = ("local", "harness", "flush", "reader", "tables", "spark", "simulation")
+_PREFIXES = tuple(f"keyed-{kind}-" for kind in _KINDS)
 
 
 class ScratchFolder:
@@ -27,16 +28,18 @@ class ScratchFolder:
 
     Args:
         kind: What it is for.
+        parent: Where it is made; the folder for temporary files by default.
 
     Attributes:
         path: The folder.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, parent: Path | None = None) -> None:
         assert kind in _KINDS
-        _sweep(Path(tempfile.gettempdir()))
+        parent = parent or Path(tempfile.gettempdir())
+        _sweep(parent)
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=f"keyed-{kind}-"))
+            self.path = Path(tempfile.mkdtemp(prefix=f"keyed-{kind}-", dir=parent))
             with suppress(FileNotFoundError):
                 (self.path / "lock").touch(mode=0o600)
                 self._lease = Lease(self.path / "lock", waits=True)
@@ -60,11 +63,11 @@ class ScratchFolder:
 
 def _sweep(parent: Path) -> None:
     """Remove what programs of this user that were killed have left."""
-    for kind in _KINDS:
-        for folder in parent.glob(f"keyed-{kind}-*"):
+    with suppress(OSError), os.scandir(parent) as found:
+        for folder in [each for each in found if each.name.startswith(_PREFIXES)]:
             with suppress(OSError):
-                if folder.lstat().st_uid == os.getuid():
-                    _remove_if_left(folder)
+                if folder.stat(follow_symlinks=False).st_uid == os.getuid():
+                    _remove_if_left(Path(folder))
 
 
 def _remove_if_left(folder: Path) -> None:

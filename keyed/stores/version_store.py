@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -586,6 +587,8 @@ class VersionReader(VersionStore):
         self._number = numbers[-1]
         #: For what RocksDB writes for a reader.
         self._own = ScratchFolder("reader")
+        # Also one that is dropped, or is there when the program ends.
+        weakref.finalize(self, self._own.close)
         try:
             self._use(Database(self._folder(self._number), LocalStoreError, wal=True, reader=self._own.path))
         except BaseException:

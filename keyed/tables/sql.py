@@ -81,6 +81,7 @@ class _Connection:
         finally:
             for dataset in self._datasets.values():
                 dataset.end_scans()
+                dataset.rest()
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from decimal import Decimal
 from functools import partial
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 from weakref import WeakSet
 
@@ -33,7 +33,7 @@ from keyed.tables.predicates import Bound, bounds_of
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-    from keyed.tables.operator_view import View, Viewing
+    from keyed.tables.operator_view import AsOf, View, Viewing
 
 _ROWS = 8192
 #: Rows of windows that are looked at for the types of columns that are not known.
@@ -130,6 +130,10 @@ class StateDataset(pyarrow.dataset.Dataset):
             self._state, self._view, self._columns = other._state, other._view, other._columns
         return same
 
+    def rest(self) -> None:
+        """Let go of the tables, until `go_on_with`; the columns stay."""
+        self._view = _rests
+
     def _batches(self, bounds: dict[str, Bound]) -> Generator[pa.RecordBatch]:
         with self._view(None) as view:
             entries = self._columns.entries(view, bounds)
@@ -169,6 +173,10 @@ class _Scan(Iterator[pa.RecordBatch]):
         """Give no more batches. What is read at the moment is waited for."""
         with self._lock:
             self._batches.close()
+
+
+def _rests(_: AsOf) -> NoReturn:
+    raise StateAccessError("the dataset has let go of its tables")
 
 
 class _Columns:

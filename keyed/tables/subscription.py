@@ -9,10 +9,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import attrs
 import msgspec
@@ -29,6 +29,7 @@ _PART_ENTRIES, _PART_BYTES = 1_000, 256 << 10
 #: How long a thread waits for an asynchronous reader, which may have gone away meanwhile, seconds.
 _ASYNC_WAIT = 1.0
 _address_of = attrgetter("address")
+_T = TypeVar("_T")
 
 
 @attrs.frozen(kw_only=True)
@@ -163,11 +164,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         Returns:
             The changes; none after the timeout.
         """
-        if not self._fill(timeout):
-            return []
-        changes, self._given = self._given, deque()
-        self.token = changes[-1].token
-        return list(changes)
+        return self._read_and(self._deliver_all, timeout) or []
 
     @property
     def status(self) -> Status:
@@ -178,18 +175,21 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         return f"<Subscription to {self._state}, {self.status.value}, after {self.token}>"
 
     def __next__(self) -> Change:
-        self._fill(None)
-        return self._deliver()
+        change = self._read_and(self._deliver, None)
+        assert change is not None, "without a timeout there is one"
+        return change
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Change:
-        while not self._given:
+        while True:
+            # A thread may have taken them meanwhile.
+            with suppress(IndexError):
+                return self._deliver()
             reading = self._begin_reading()
             await asyncio.wait((reading,))
             reading.result()
-        return self._deliver()
 
     def _begin_reading(self) -> asyncio.Future[bool]:
         """Read in a thread, unless one reads already whose reader was cancelled: what it reads is for the next one."""
@@ -211,19 +211,32 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         self.token = change.token
         return change
 
+    def _deliver_all(self) -> list[Change]:
+        changes, self._given = self._given, deque()
+        self.token = changes[-1].token
+        return list(changes)
+
     def _fill(self, timeout: float | None) -> bool:
         """Read changes, unless there are some that were not delivered. Whether there are any."""
+        return self._read_and(lambda: True, timeout) is not None
+
+    def _read_and(self, deliver: Callable[[], _T], timeout: float | None) -> _T | None:
+        """Read changes, unless there are some that were not delivered, and deliver before another thread does.
+
+        Returns:
+            What was delivered, ``None`` if the time is over.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._locked(timeout) as is_locked:
             while is_locked and not self._given:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
                     if not self._read(left):
-                        return False
+                        return None
                 except HistoryCompacted:
                     self._at = None
                     self.resets += 1
-        return bool(self._given)
+            return deliver() if is_locked else None
 
     @contextmanager
     def _locked(self, timeout: float | None) -> Iterator[bool]:

@@ -32,6 +32,8 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -53,6 +55,8 @@ _PROGRAM = "from keyed.testing.other_process import _serve; _serve()"
 _TEXTS = 5
 _SEEDS = 10
 _SHORT = 20
+#: Seconds after which a process that has not answered is killed.
+_PATIENCE = 600.0
 #: What the environment of the other process has.
 _INSIDE = "KEYED_OTHER_PROCESS"
 #: Where the classes are that all functions derive from.
@@ -116,7 +120,7 @@ class OtherProcess:
         """Run scripts of one function and return the text of their outcomes.
 
         Raises:
-            NotThere: The function cannot be sent, or the process has ended.
+            NotThere: The function cannot be sent, or the process has ended or does not answer.
         """
         if not scripts:
             return []
@@ -125,12 +129,19 @@ class OtherProcess:
             request = _packed((function, options, [script.steps for script in scripts]), function, self._by_value)
             assert self._process.stdin is not None
             assert self._process.stdout is not None
+            began = time.monotonic()
+            timer = threading.Timer(_PATIENCE, self._process.kill)
+            timer.start()
             try:
                 _write(self._process.stdin, request)
                 answer = _read(self._process.stdout)
             except BrokenPipeError:
                 answer = None
+            finally:
+                timer.cancel()
             if answer is None:
+                if time.monotonic() - began >= _PATIENCE:
+                    raise NotThere(f"the process has not answered for {_PATIENCE:g} s")
                 self._errors.seek(0)
                 told = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
                 raise NotThere(told or "the process has ended")
@@ -169,7 +180,11 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
 
 
 def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
-    """Return a hash seed with which a set has most of the frequent texts in another order than here."""
+    """Return a hash seed with which a set has most of the frequent texts in another order than here.
+
+    Raises:
+        NotThere: A process that tries one does not answer.
+    """
     often = Counter(text for each in texts for text in each)
     frequent = sorted(often, key=lambda text: (-often[text], text))[:_TEXTS]
     # Those of rows, which are keys and tags, before those of the code, and the most frequent one beside these.
@@ -181,7 +196,12 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
     for seed in random.Random(0).sample(range(1, 2**32), _SEEDS):  # noqa: S311 - chance of tests
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
         command = [sys.executable, "-S", "-c", program, json.dumps(pairs)]
-        asked = subprocess.run(command, env=environment, capture_output=True, check=True)  # noqa: S603 - ours
+        try:
+            asked = subprocess.run(  # noqa: S603 - ours
+                command, env=environment, capture_output=True, check=True, timeout=_PATIENCE
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NotThere(str(error)) from error
         there = json.loads(asked.stdout)
         best = max(best, (sum(one != other for one, other in zip(here, there, strict=True)), seed))
         if best[0] == len(pairs):

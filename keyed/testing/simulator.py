@@ -9,8 +9,6 @@ changelog have to equal the log.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -39,6 +37,7 @@ from keyed.shown import shows_options
 from keyed.state import MapState
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
+from keyed.stores.scratch import ScratchFolder
 from keyed.testing import environment
 from keyed.testing.faults import Died, Faults, FaultyDisk
 from keyed.testing.harness import FunctionOptions, Key, KeyedTestHarness, Record
@@ -452,9 +451,9 @@ class Simulation:
             stack.enter_context(patch.object(cleaning, "_SLACK_BYTES", 64))
             kind, on_disk = random.random(), random.random() < 0.03
             memory = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, where there is one
-            folder = Path(tempfile.mkdtemp(prefix="keyed-simulation-", dir=memory if memory.is_dir() else None))
+            scratch = ScratchFolder("simulation", memory if memory.is_dir() else None)
+            folder = stack.enter_context(scratch).path
             (folder / "logs").mkdir()
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             faults = Faults(random, self.script)
             make: Callable[[int], Changelog] = lambda _: MemoryChangelog()  # noqa: E731 - the plainest of three
             if kind < 0.15:

@@ -19,9 +19,10 @@ import pytest
 
 import keyed
 from examples.top_n.__main__ import main
+from examples.top_n.dashboard import Dashboard
 from examples.top_n.functions import LATE, Ranked, RankPerWindow
 from keyed.windows import Count, TopN, TumblingEventTimeWindows
-from tests.support.terminal import Job
+from tests.support.terminal import Job, free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -348,3 +349,14 @@ def test_a_job_whose_tables_cannot_be_kept_says_so_and_ends(tmp_path):
     assert job.process.returncode == 0
     assert "top_n: there is no page:" in job.printed
     assert "Traceback" not in job.printed
+
+
+def test_a_page_that_fails_does_not_keep_the_job(tmp_path, monkeypatch, capsys):
+    def fails(*_: object) -> None:
+        raise RuntimeError("not foreseen")
+
+    monkeypatch.setattr(keyed.tables, "open_tables", fails)
+    with Dashboard([], tmp_path, free_port(), None, "title") as dashboard:
+        assert dashboard._closing.wait(60)
+        dashboard.wait()
+    assert "there is no page: RuntimeError: not foreseen" in capsys.readouterr().err

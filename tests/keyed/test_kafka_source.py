@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -229,3 +230,30 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
     until(lambda: 1 in seen() or not query.is_active)
     query.stop()
     assert seen() == [0, 1, 2, 4]
+
+
+def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(kafka_source, "_AHEAD", 2 << 20)
+
+    class Consumer:
+        paused: ClassVar[list[int]] = []
+
+        def get_watermark_offsets(self, place, *, cached):
+            return 0, 1_000_000
+
+        def pause(self, places):
+            self.paused.extend(place.partition for place in places)
+
+    def message(offset, size):
+        fields = {"partition": 0, "offset": offset, "error": None, "value": b"x" * size, "key": None}
+        return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
+
+    consumer = Consumer()
+    offsets = {0: 0, 1: 0}
+    fetched = kafka_source._Fetched(consumer, "topic", offsets, {0: 9, 1: 9}, bounded=False)
+    fetched.add([message(offset, 100) for offset in range(1_000)])
+    assert list(fetched.in_turn()) == []
+    assert consumer.paused == []
+    fetched.add([message(1_000 + offset, 1 << 20) for offset in range(2)])
+    assert list(fetched.in_turn()) == []
+    assert consumer.paused == [0]

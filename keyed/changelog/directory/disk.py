@@ -219,8 +219,9 @@ def _write_new(temporary: Path, chunks: Iterable[bytes], path: Path) -> None:
     """Write and sync a file that is to be published as ``path``."""
     with _telling("written", path):
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.fchmod(file, file_mode(path.parent))
     try:
+        with _telling("written", path):
+            os.fchmod(file, file_mode(path.parent))
         # Beside what tells of errors: those of the chunks are others.
         for chunk in chunks:
             with _telling("written", path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ from keyed import DirectoryChangelog, background
 from keyed.background import Status
 from keyed.errors import ChangelogError, CorruptionError, LocalStoreError, OperatorChanged, StateAccessError
 from keyed.stores.database import Database
+from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
 from keyed.testing import KeyedTestHarness
 from tests.support.waiting import until
@@ -622,3 +624,40 @@ def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_o
         assert again.batch == 0
         assert contents(again.start()) == EXPECTED
         assert again.rebuilds == 0
+
+
+def test_tables_that_are_dropped_leave_no_folder(log, tmp_path):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+    reading = read_tables(tmp_path / "tables")
+    store = reading._operators["Count"].source.held.store
+    assert isinstance(store, VersionReader)
+    folder = store._own.path
+    assert folder.is_dir()
+    del reading, store
+    gc.collect()
+    assert not folder.exists()
+
+
+READING = """
+import sys
+import keyed
+tables = keyed.tables.read_tables(sys.argv[1])
+print(tables["count"].get(0))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_does_not_close_tables_leaves_no_folder(log, tmp_path):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", READING, str(tmp_path / "tables")],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "2\n"
+    assert list((tmp_path / "tmp").iterdir()) == []

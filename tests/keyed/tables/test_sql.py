@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import gc
 import os
 import random
 import signal
+import weakref
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -339,3 +341,18 @@ def test_a_forked_process_opens_its_own_database(tables):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert sql._database() is before
     assert tables.sql("select 1 as one").to_pylist() == [{"one": 1}]
+
+
+def test_closed_tables_are_kept_by_no_connection(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Readings(), key=lambda value: value[0], changelog=changelog) as harness:
+        harness.process(("a", 1))
+    tables = open_tables(changelog, tmp_path / "tables")
+    tables.poll()
+    for _ in range(2):
+        assert tables.sql("select count(*) as n from count").to_pylist() == [{"n": 2}]
+    kept = weakref.ref(tables._operators["function"].source)
+    tables.close()
+    del tables
+    gc.collect()
+    assert kept() is None

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -358,3 +359,26 @@ def test_the_changes_of_a_large_batch_come_in_small_parts_and_are_read_once(tmp_
         while part := again.take(0):
             late += [change.key for change in part]
         assert late == list(range(3, 20))
+
+
+def test_two_threads_read_one_subscription(job, monkeypatch):
+    """Each change goes to one of them, also where both wait for one."""
+    harness, tables, _ = job
+    subscription = tables["counts"].subscribe()
+    both, locked = threading.Barrier(2), subscription._locked
+
+    @contextmanager
+    def slow(timeout):
+        with locked(timeout) as is_locked:
+            yield is_locked
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.1)
+
+    monkeypatch.setattr(subscription, "_locked", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(next, subscription), pool.submit(next, subscription)
+        wait([first, second], 60, FIRST_COMPLETED)
+        harness.process(("b", "x", 1))
+        tables.poll()
+        assert sorted(each.result(60).key for each in (first, second)) == ["a", "b"]
+    assert subscription.take(0) == []

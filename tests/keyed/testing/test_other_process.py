@@ -7,6 +7,7 @@ import pickletools
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 from pyspark import cloudpickle
 
 from keyed import KeyedProcessFunction
-from keyed.testing import Falsified, Record, assert_deterministic
-from keyed.testing.other_process import _INSIDE, _PROGRAM, OtherProcess, _packed
+from keyed.testing import Falsified, Record, assert_deterministic, other_process
+from keyed.testing.other_process import _INSIDE, _PROGRAM, NotThere, OtherProcess, _packed
 from keyed.testing.scripts import Rows, Script
 from keyed.watermarks import WatermarkStrategy
 from tests.keyed.testing.test_properties import IN_ORDER, Total
@@ -147,6 +148,21 @@ def test_requests_are_taken_from_the_pipe_alone(tmp_path, source):
 
 def test_a_function_and_a_program_that_it_starts_have_an_empty_input():
     assert ran(ReadsInput()) == """[Record[tuple['', b"''"], 0]]"""
+
+
+class Waits(KeyedProcessFunction):
+    """Does not return in the other process."""
+
+    def process_element(self, value, ctx):
+        threading.Event().wait(None if _INSIDE in os.environ else 0)
+        return ()
+
+
+@pytest.mark.slow
+def test_a_process_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(other_process, "_PATIENCE", 5.0)
+    with pytest.raises(NotThere, match="has not answered for 5 s"):
+        ran(Waits())
 
 
 @LINUX

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from keyed.changelog.directory import DirectoryChangelog
@@ -224,3 +225,19 @@ def test_names_are_no_paths(tmp_path, name):
     with pytest.raises(ChangelogError, match="operator="):
         DirectoryChangelog(tmp_path / "other").prepare(name, 1)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_mode_that_is_refused_leaves_no_descriptor(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    changelog, sample = made(tmp_path, 10)
+    writer = changelog.writer(0)
+    before = psutil.Process().num_fds()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", refuse)
+        commit = sample.commit()
+        for _ in range(5):
+            with pytest.raises(ChangelogError, match="not permitted"):
+                writer.append(*commit)
+    assert psutil.Process().num_fds() == before

@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.tables import open_tables
-from keyed.tables.server import Access, Limits, serving
+from keyed.tables.server import Access, Limits, event_stream, serving
 from keyed.tables.server import connections as connections_module
-from keyed.tables.server import event_stream
 from keyed.tables.server.event_stream import BatchEvents, EventStream, Watch
 from keyed.testing import KeyedTestHarness
 from tests.support.waiting import until
@@ -166,7 +165,7 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
 
         streams = [started(event) for event in left]
         # Each has sent its header, a line and the newest batch, and waits for the next one.
-        while len(sent) < 600 or len(watch._changed._waiters) < 200:  # type: ignore[attr-defined]
+        while len(sent) < 600 or len(watch._changed._waiters) < 200:  # noqa: ASYNC110 - by the loop alone
             await asyncio.sleep(0)
         async with watch._changed:
             for event in left[:100]:
