@@ -165,8 +165,7 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
 
         streams = [started(event) for event in left]
         # Each has sent its header, a line and the newest batch, and waits for the next one.
-        while len(sent) < 600 or len(watch._changed._waiters) < 200:  # noqa: ASYNC110 - by the loop alone
-            await asyncio.sleep(0)
+        await asyncio.to_thread(until, lambda: len(sent) == 600 and len(watch._changed._waiters) == 200)
         async with watch._changed:
             for event in left[:100]:
                 event.set()
@@ -174,11 +173,10 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
             for event in left[100:]:
                 event.set()
         await asyncio.wait(streams)
-        for _ in range(10):
-            await asyncio.sleep(0)
         writers = [each for each in asyncio.all_tasks() if "EventStream" in repr(each.get_coro())]
+        _, left_over = await asyncio.wait(writers, timeout=5) if writers else ((), ())
         await watch.end()
-        return watch.streams, [repr(each) for each in writers]
+        return watch.streams, [repr(each) for each in left_over]
 
     assert asyncio.run(rounds()) == (0, [])
 
