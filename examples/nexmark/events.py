@@ -1,0 +1,174 @@
+"""The input of the queries: the people, auctions and bids of a folder as streams.
+
+A folder has Parquet files whose names sort in the order of events. Events may be out of order by up to 4 seconds. In
+the local runtime a stream is an Arrow table, on Spark a streaming DataFrame with a file a micro-batch; only the columns
+that a query names are read.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+import keyed
+from examples.nexmark.generator import AUCTION, BID, PERSON, SCHEMA, SIDE_INPUT
+from examples.nexmark.nexmark_errors import NexmarkError
+
+_TYPES = {"person": PERSON, "auction": AUCTION, "bid": BID}
+#: A column of each struct that is never null in it.
+_IDS = {"person": "id", "auction": "id", "bid": "auction"}
+_WATERMARK = keyed.bounded_out_of_orderness(seconds=4)
+
+Derive = Callable[[pa.Table], pa.Table]
+
+
+@attrs.frozen
+class Events:
+    """The events of a folder.
+
+    Attributes:
+        folder: The folder.
+        spark: The Spark session of the query; ``None`` for the local runtime.
+
+    Raises:
+        NexmarkError: The folder has no events, or a file is not one of events.
+    """
+
+    folder: Path
+    spark: Any = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.folder.is_dir():
+            raise NexmarkError(f"{self.folder} is not a folder")
+        if not self.files():
+            raise NexmarkError(f"{self.folder} has no Parquet files; `generate` writes a folder of events")
+        for file in self.files():
+            _check(file)
+
+    def files(self) -> list[Path]:
+        """Return the files in the order of events."""
+        return sorted(self.folder.glob("[!._]*.parquet"))
+
+    def people(self, *columns: str) -> keyed.Stream:
+        """Return the people who register, with these columns and ``dateTime``."""
+        return self._stream("person", columns)
+
+    def auctions(self, *columns: str, category: int | None = None) -> keyed.Stream:
+        """Return the auctions, or those of a category, with these columns and ``dateTime``."""
+        return self._stream("auction", columns, category=category)
+
+    def bids(self, *columns: str, derive: Derive | None = None, derived: str = "") -> keyed.Stream:
+        """Return the bids with these columns and ``dateTime``.
+
+        Args:
+            columns: The columns to read.
+            derive: Returns other columns for those of a batch.
+            derived: The columns that it returns, as DDL.
+        """
+        return self._stream("bid", columns, derive=derive, derived=derived)
+
+    def side_input(self) -> dict[int, str]:
+        """Return the side table.
+
+        Raises:
+            NexmarkError: The folder has none, or the file is not one.
+        """
+        path = self.folder / SIDE_INPUT
+        try:
+            with path.open(newline="") as file:
+                return {int(row["key"]): row["value"] for row in csv.DictReader(file)}
+        except FileNotFoundError:
+            raise NexmarkError(f"{self.folder} has no {SIDE_INPUT}") from None
+        except (KeyError, ValueError) as error:
+            raise NexmarkError(f"{path} is not a table of key and value: {error!r}") from error
+
+    def _stream(
+        self,
+        struct: str,
+        columns: tuple[str, ...],
+        *,
+        category: int | None = None,
+        derive: Derive | None = None,
+        derived: str = "",
+    ) -> keyed.Stream:
+        names = dict.fromkeys((*columns, "dateTime"))
+        read: Any = self._table if self.spark is None else self._frame
+        source: Any = read(struct, tuple(names), category)
+        if derive is not None:
+            source = derive(source) if self.spark is None else source.mapInArrow(_in_batches(derive), derived)
+        return keyed.stream(source, timestamp="dateTime", watermark=_WATERMARK)
+
+    def _table(self, struct: str, names: tuple[str, ...], category: int | None) -> pa.Table:
+        chosen = ds.field("event_type") == _TYPES[struct]
+        if category is not None:
+            chosen &= ds.field(struct, "category") == category
+        dataset = ds.dataset([str(file) for file in self.files()], format="parquet")
+        return dataset.to_table(columns={name: ds.field(struct, name) for name in names}, filter=chosen)
+
+    def _frame(self, struct: str, names: tuple[str, ...], category: int | None) -> Any:
+        files = self.files()
+        times = [file.stat().st_mtime_ns // 1_000_000 for file in files]
+        reader = self.spark.readStream.schema(self.spark.read.parquet(str(files[0])).schema)
+        # Spark reads files in the order of their modification. If that is not the order of events, all are one batch.
+        if all(earlier < later for earlier, later in pairwise(times)):
+            reader = reader.option("maxFilesPerTrigger", 1)
+        frame = reader.option("pathGlobFilter", "*.parquet").parquet(str(self.folder))
+        frame = frame.where(f"event_type = {_TYPES[struct]}").select(*(f"{struct}.{name}" for name in names))
+        return frame if category is None else frame.where(f"category = {category}")
+
+
+def _in_batches(derive: Derive) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def derived(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from derive(pa.Table.from_batches([batch])).to_batches()
+
+    return derived
+
+
+def _check(path: Path) -> None:
+    """Check that a file has events.
+
+    Raises:
+        NexmarkError: It is damaged, has other columns, or events that are not of one type.
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise NexmarkError(f"{path} is not a complete Parquet file: {error}") from error
+    with file:
+        schema = file.schema_arrow
+        for field in SCHEMA:
+            if field.name not in schema.names or not _holds(schema.field(field.name).type, field.type):
+                found = schema.field(field.name).type if field.name in schema.names else "none"
+                raise NexmarkError(f"{path} has no events: column {field.name} is {found}, and should be {field.type}")
+        places = {file.schema.column(number).path: number for number in range(len(file.schema))}
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            found = [group.column(places[f"{name}.{id_}"]).statistics for name, id_ in _IDS.items()]
+            if all(each is not None and each.has_null_count for each in found):
+                structs = sum(group.num_rows - each.null_count for each in found)
+                if structs != group.num_rows:
+                    raise NexmarkError(
+                        f"{path} has {structs} structs for the {group.num_rows} events of row group {number}; an event "
+                        "has one of person, auction and bid"
+                    )
+
+
+def _holds(found: pa.DataType, needed: pa.DataType) -> bool:
+    """Check that a type has the fields of another; times may have other units."""
+    if pa.types.is_struct(needed):
+        fields = {field.name: field.type for field in found} if pa.types.is_struct(found) else {}
+        return all(field.name in fields and _holds(fields[field.name], field.type) for field in needed)
+    if pa.types.is_timestamp(needed):
+        return bool(pa.types.is_timestamp(found) and found.tz is None)
+    if pa.types.is_string(needed):
+        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+    return bool(found == needed)

@@ -1,0 +1,1 @@
+"""The queries, a module for each family."""

@@ -1,0 +1,76 @@
+"""q3, q20, q23: joins whose sides stay for ever, as interval joins without a bound that matters."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import keyed
+from examples.nexmark.events import Events
+from keyed.joins import IntervalJoin
+
+_EVER = timedelta(days=36_500)
+_ITEM = (
+    "itemName string, description string, initialBid bigint, reserve bigint, auction_dateTime timestamp_ntz, "
+    "expires timestamp_ntz, seller bigint, category bigint, auction_extra string"
+)
+_ITEM_COLUMNS = (
+    "itemName",
+    "description",
+    "initialBid",
+    "reserve",
+    "dateTime",
+    "expires",
+    "seller",
+    "category",
+    "extra",
+)
+_PERSON_COLUMNS = ("id", "name", "emailAddress", "creditCard", "city", "state", "extra")
+
+
+def _join(join: Any) -> IntervalJoin:
+    return IntervalJoin(join, lower=-_EVER, upper=_EVER)
+
+
+def q3(events: Events) -> keyed.Output:
+    """Return the sellers in three states of auctions of category 10, with the auction."""
+
+    def seller(person: Any, auction: Any) -> tuple[Any, ...] | None:
+        if person.state not in {"OR", "ID", "CA"}:
+            return None
+        return person.name, person.city, person.state, auction.id
+
+    both = events.people("id", "name", "city", "state").connect(events.auctions("id", "seller", category=10))
+    return both.key_by("id", "seller").process(
+        _join(seller), output="name string, city string, state string, id bigint"
+    )
+
+
+def q20(events: Events) -> keyed.Output:
+    """Return the bids for auctions of category 10 with all columns of both."""
+
+    def expanded(bid: Any, auction: Any) -> tuple[Any, ...]:
+        return (*bid[:7], *auction[1:])
+
+    bids = events.bids("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
+    both = bids.connect(events.auctions("id", *_ITEM_COLUMNS, category=10)).key_by("auction", "id")
+    bid = "auction bigint, bidder bigint, price bigint, channel string, url string, bid_dateTime timestamp_ntz"
+    return both.process(_join(expanded), output=f"{bid}, bid_extra string, {_ITEM}")
+
+
+def q23(events: Events) -> keyed.Output:
+    """Return the bids with their bidder and each auction that this person sells."""
+
+    def with_bidder(bid: Any, person: Any) -> tuple[Any, ...]:
+        return (*bid[:5], *person[:7])
+
+    def with_item(bid: Any, auction: Any) -> tuple[Any, ...]:
+        return (*bid[:12], *auction[:9])
+
+    bid = "bidder bigint, price bigint, channel string, url string, bid_extra string"
+    person = "person_id bigint, name string, emailAddress string, creditCard string, city string, state string"
+    bids = events.bids("bidder", "price", "channel", "url", "extra")
+    bidders = bids.connect(events.people(*_PERSON_COLUMNS)).key_by("bidder", "id")
+    bids_of_people = bidders.process(_join(with_bidder), output=f"{bid}, {person}, person_extra string", name="bidders")
+    items = bids_of_people.connect(events.auctions(*_ITEM_COLUMNS)).key_by("person_id", "seller")
+    return items.process(_join(with_item), output=f"{bid}, {person}, person_extra string, {_ITEM}", name="items")
