@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from base64 import b64decode
 from collections import deque
 from collections.abc import Mapping
 from decimal import Decimal
@@ -18,6 +19,8 @@ import msgspec
 from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from keyed.codec.state_schema import StateSchema
     from keyed.tables.entries import Entry
     from keyed.tables.operator_view import Position
@@ -27,6 +30,18 @@ _NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _ONLY_KEYS = (bool, tuple, list, dict, frozenset, set)
 #: Levels of lists and objects in what somebody sends.
 _DEEPEST = 32
+#: A value of each declared type that JSON has not as it is.
+_EXAMPLES = {
+    "bytes": b"",
+    "date": dt.date.min,
+    "datetime": dt.datetime(1, 1, 1, tzinfo=dt.UTC),
+    "Decimal": Decimal(0),
+    "float": 0.0,
+    "str": "",
+    "time": dt.time.min,
+    "timedelta": dt.timedelta(),
+    "UUID": UUID(int=0),
+}
 _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date: "an ISO 8601 date", UUID: "a UUID"}
 
 
@@ -160,8 +175,10 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
     Raises:
         DefinitionError: It is no entry of this table.
     """
+    if schema.kind == "table":
+        return _row_of(text, schema, parameter)
     if schema.kind != "window":
-        return key_of(text, example, parameter)
+        return key_of(text, _completed(example, schema.key), parameter)
     given = _given(text, parameter)
     try:
         parts = given if isinstance(given, tuple) else (given,)
@@ -171,6 +188,48 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
             f"{parameter}={text!r:.100} is no window: give its start, or [start, end], each a time such as "
             "2026-01-31T12:00:00Z or milliseconds"
         ) from error
+
+
+def _row_of(text: str, schema: StateSchema, parameter: str) -> Any:
+    """Return the further key columns of a table state that a request names, by the types of the columns."""
+    import pyarrow as pa
+
+    columns: pa.Schema = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
+    examples = tuple(_example_of(columns.field(name).type) for name in schema.key[schema.value["stream_keys"] :])
+    if len(examples) == 1 and examples[0] == "" and text != "null" and not text.startswith("["):
+        # Text that is a number in JSON.
+        return (text,)
+    return key_of(text, examples, parameter)
+
+
+def _completed(example: Any, type_: Any) -> Any:
+    """Return an example with values of its declared type where it has parts that are null."""
+    if isinstance(type_, dict) and type_["kind"] == "union":
+        rest = [each for each in type_["types"] if each != "None"]
+        type_ = rest[0] if len(rest) == 1 else None
+    if isinstance(example, tuple) and isinstance(type_, dict) and type_["kind"] == "tuple":
+        return tuple(map(_completed, example, type_["items"]))
+    return _EXAMPLES.get(type_) if example is None and isinstance(type_, str) else example
+
+
+def _example_of(type_: pa.DataType) -> Any:
+    """Return a value of the type of a column; ``None`` if JSON has those of this type as they are."""
+    import pyarrow as pa
+
+    types = pa.types
+    found = (
+        (types.is_string, "str"),
+        (types.is_large_string, "str"),
+        (types.is_binary, "bytes"),
+        (types.is_large_binary, "bytes"),
+        (types.is_decimal, "Decimal"),
+        (types.is_floating, "float"),
+        (types.is_date, "date"),
+        (types.is_timestamp, "datetime"),
+        (types.is_time, "time"),
+        (types.is_duration, "timedelta"),
+    )
+    return next((_EXAMPLES[name] for is_type, name in found if is_type(type_)), None)
 
 
 def window_row(schema: StateSchema, entry: Entry) -> dict[str, Any]:

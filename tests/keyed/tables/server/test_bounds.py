@@ -20,6 +20,7 @@ from uuid import UUID
 import attrs
 import httpx
 import psutil
+import pyarrow as pa
 import pytest
 
 import keyed
@@ -295,6 +296,103 @@ def test_a_key_goes_back_in_as_it_came_out(tmp_path, capsys, key):
         capsys.readouterr()
         assert main(["get", "--json", str(tables.path), "count", "--", text]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == answer["value"]
+
+
+class Dated(keyed.KeyedProcessFunction):
+    dated = keyed.MapState(tuple[str, dt.date | None], int)
+
+    def process_element(self, value, ctx):
+        for number, day in enumerate((None, dt.date(2026, 1, 2))):
+            self.dated.put(("a", day), number)
+
+
+#: The type of a further key column, and values of it; the first entry has none.
+COLUMNS: list[tuple[str, Any, list[Any]]] = [
+    ("string", pa.string(), ["null", "7", "x", "[1]", ""]),
+    ("bigint", pa.int64(), [7, -1]),
+    ("boolean", pa.bool_(), [True]),
+    ("double", pa.float64(), [1.5, float("inf"), float("nan")]),
+    ("decimal(9,2)", pa.decimal128(9, 2), [Decimal("1.50")]),
+    ("binary", pa.binary(), [b"1234", b"\xff"]),
+    ("date", pa.date32(), [dt.date(2026, 1, 2)]),
+    ("timestamp", pa.timestamp("us", "UTC"), [dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)]),
+]
+
+
+def check_entries(tables, capsys, table: str, key: str, expected: int) -> None:
+    """Check that each entry of a key is found by its text, over HTTP and on the command line."""
+    with client_of(tables) as ask:
+        answer = ask.get(f"/tables/{table}/keys/{key}").json()["value"]
+        assert len(answer) == expected
+        listed = [[each["entry"], each["value"]] for each in ask.get(f"/tables/{table}").json()["entries"]]
+        assert listed == answer
+        for entry, value in answer:
+            given = {"entry": json.dumps(entry)}
+            one = ask.get(f"/tables/{table}/keys/{key}", params=given).json()
+            assert (one.get("found"), one.get("value")) == (True, value)
+            history = ask.get(f"/tables/{table}/history/{key}", params=given).json()
+            assert [each["value"] for each in history["versions"]] == [value]
+    capsys.readouterr()
+    folder = str(tables.path)
+    assert main(["get", "--json", folder, table, key]) == 0
+    assert json.loads(capsys.readouterr().out)["value"] == answer
+    entry, value = answer[-1]
+    assert main(["get", "--json", "--entry", json.dumps(entry), folder, table, key]) == 0
+    assert json.loads(capsys.readouterr().out)["value"] == value
+
+
+@pytest.mark.parametrize(("declared", "type_", "values"), COLUMNS, ids=[name for name, _, _ in COLUMNS])
+def test_rows_of_a_table_state_go_back_in_as_they_came_out(tmp_path, capsys, declared, type_, values):
+    """Also where a part of the key is missing, or is the text "null"."""
+
+    class Rows(keyed.vectorized.VectorizedFunction):
+        rows = keyed.vectorized.TableState(
+            f"user string, part {declared}, floor bigint, n bigint", key=("user", "part", "floor")
+        )
+
+        def process_batch(self, table, ctx):
+            self.rows.upsert(table)
+
+    found = [{"user": "null", "part": part, "floor": floor, "n": 1} for part in (None, *values) for floor in (None, 7)]
+    schema = pa.schema([("user", pa.string()), ("part", type_), ("floor", pa.int64()), ("n", pa.int64())])
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with (
+        KeyedTestHarness(Rows(), key="user", changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process_batch(pa.Table.from_pylist(found, schema))
+        tables.poll()
+        check_entries(tables, capsys, "rows", "null", len(found))
+
+
+def test_the_only_further_key_column_is_text_as_it_is(tmp_path):
+    class Rows(keyed.vectorized.VectorizedFunction):
+        rows = keyed.vectorized.TableState("user string, part string, n bigint", key=("user", "part"))
+
+        def process_batch(self, table, ctx):
+            self.rows.upsert(table)
+
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with (
+        KeyedTestHarness(Rows(), key="user", changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process_batch(pa.table({"user": ["u"] * 2, "part": [None, "7"], "n": [1, 2]}))
+        tables.poll()
+        with client_of(tables) as ask:
+            for given, n in (("7", 2), ('["7"]', 2), ("null", 1), ("[null]", 1)):
+                assert ask.get("/tables/rows/keys/u", params={"entry": given}).json()["value"] == {"n": n}
+
+
+def test_map_keys_whose_first_has_a_null_part_go_back_in_as_they_came_out(tmp_path, capsys):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with (
+        KeyedTestHarness(Dated(), key=lambda value: value, changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process("k")
+        tables.poll()
+        check_entries(tables, capsys, "dated", "k", 2)
 
 
 def test_a_token_sees_nothing_of_other_tables(tables):
