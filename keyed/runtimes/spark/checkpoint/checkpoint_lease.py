@@ -7,6 +7,10 @@ replaced files of state that the other one goes on from, and the next run finds 
 The lease is a lock on the file ``keyed-lease`` in the checkpoint, which holds the process id of its holder. The system
 releases the lock when the process ends, by a kill too. Within a process a query that has ended hands it over.
 
+The JVM writes the state, and may outlive a program that is killed: it ends when its standard input does, and a process
+that the program has forked keeps that open. So the JVM locks the file ``keyed-lease-jvm`` itself, which holds its
+process id, and the next query waits for the end of a JVM that ends.
+
 It is kept on file systems of this machine, and on network file systems as far as these have locks. A checkpoint that
 only Spark or `pyarrow.fs` reaches has none, because object stores have no locks.
 """
@@ -14,16 +18,24 @@ only Spark or `pyarrow.fs` reaches has none, because object stores have no locks
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from keyed.errors import CheckpointError
 from keyed.private_files import file_mode
 from keyed.stores.lease import NO_LOCKS, Lease
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _NAME = "keyed-lease"
+_JVM_NAME = "keyed-lease-jvm"
+#: Seconds that a query waits for the end of the JVM of a program that was killed, and between two looks.
+_PATIENCE, _POLL = 30.0, 0.1
 #: Digits of a process id at most.
 _DIGITS = 20
 
@@ -34,13 +46,15 @@ class CheckpointLease:
     Args:
         folder: The checkpoint, a folder that is there.
         is_over: Whether another query of this process may take it over: this one has ended, and not released it.
+        session: The session whose JVM is to hold it as well.
 
     Raises:
         CheckpointError: Another query holds it, or the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, is_over: Callable[[], bool]) -> None:
+    def __init__(self, folder: Path, is_over: Callable[[], bool], session: SparkSession | None = None) -> None:
         self.is_over = is_over
+        self._jvm_file: Any = None
         self._key = os.path.realpath(folder)
         with _guard:
             before = _held.get(self._key)
@@ -48,6 +62,12 @@ class CheckpointLease:
                 before.close()
             self._lock = _locked(folder)
             _held[self._key] = self
+        if session is not None:
+            try:
+                self._jvm_file = _locked_by_jvm(folder, session)
+            except BaseException:
+                self.release()
+                raise
 
     def release(self) -> None:
         """Let other queries have the checkpoint. Releasing it again does nothing."""
@@ -58,6 +78,11 @@ class CheckpointLease:
         """Release it, where no other thread takes or releases one."""
         if _held.get(self._key) is self:
             del _held[self._key]
+        jvm_file, self._jvm_file = self._jvm_file, None
+        if jvm_file is not None:
+            # A JVM that has ended holds nothing.
+            with suppress(Exception):
+                jvm_file.close()
         if self._lock is not None:
             self._lock.close()
 
@@ -86,6 +111,36 @@ def _locked(folder: Path) -> Lease | None:
     with suppress(OSError):
         path.write_text(f"{os.getpid()}\n")
     return lock
+
+
+def _locked_by_jvm(folder: Path, session: SparkSession) -> Any:
+    """Return the file that the JVM of a session has locked; ``None`` where it cannot lock files.
+
+    Raises:
+        CheckpointError: Another JVM holds the lock, and does not end.
+    """
+    from py4j.protocol import Py4JError
+
+    path = folder / _JVM_NAME
+    until = time.monotonic() + _PATIENCE
+    try:
+        path.touch(mode=file_mode(folder))
+        jvm: Any = session._jvm  # noqa: SLF001 - only the JVM itself can hold its lock
+        file = jvm.java.io.RandomAccessFile(os.fspath(path), "rw")
+        while file.getChannel().tryLock() is None:
+            if time.monotonic() >= until:
+                file.close()
+                holder = path.read_text(errors="replace")[:_DIGITS].strip()
+                raise CheckpointError(
+                    f"the checkpoint {folder} is in use by process {holder}, the JVM of a run whose program was "
+                    "killed; end that process, or choose another folder"
+                )
+            time.sleep(_POLL)
+        path.write_text(f"{jvm.java.lang.ProcessHandle.current().pid()}\n")
+    except (Py4JError, OSError):
+        # A file system without locks, or managed Spark, which may allow only some methods.
+        return None
+    return file
 
 
 def _forget() -> None:

@@ -9,7 +9,7 @@ that this program reaches without Spark: a folder, or what `pyarrow.fs` knows.
                         it stands after the batch, as the source has it, or ``-`` for its beginning
     commits/<batch>     written when the batch is done
     sources/<i>/...     what source i keeps for itself: a file source its log (`source_files.py`)
-    keyed-lease         who runs it (`keyed.runtimes.spark.checkpoint.checkpoint_lease`)
+    keyed-lease         who runs it, and keyed-lease-jvm (`keyed.runtimes.spark.checkpoint.checkpoint_lease`)
     keyed-begin         how a query of keyed began (`keyed.runtimes.spark.checkpoint.begin`)
     keyed-ticks/...     what wakes it (`keyed.runtimes.spark.checkpoint.ticks`)
 """

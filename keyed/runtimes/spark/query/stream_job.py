@@ -83,11 +83,11 @@ class StreamJob(Job):
         if folder is not None and self._here:
             # Before Spark makes it for all to read.
             make_private(folder, group=options.group_access)
-            self._lease = CheckpointLease(folder, self._has_ended)
+            self._lease = CheckpointLease(folder, self._has_ended, self._session)
         elif folder is not None and not self._remote and shares_files(self._session):
             # A mount, whose modes are for the executors too.
             folder.mkdir(parents=True, exist_ok=True)
-            self._lease = CheckpointLease(folder, self._has_ended)
+            self._lease = CheckpointLease(folder, self._has_ended, self._session)
         try:
             self._settle(options)
         except BaseException:

@@ -5,24 +5,57 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 import keyed
 from keyed.errors import CheckpointError
+from keyed.runtimes.spark.checkpoint import checkpoint_lease
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.query import stream_job
-from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.keyed.runtimes.spark.functions import count, files_source, parquet_rows, write_file
+
+ROOT = Path(__file__).parents[4]
 
 HOLDER = """
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 lease = CheckpointLease(Path(sys.argv[1]), lambda: False)
 print("held", flush=True)
 sys.stdin.readline()
 """
+
+
+#: Runs a query without end, and leaves a process that keeps the JVM's standard input open, if asked.
+ORPHAN = """
+import os, sys, time
+import keyed
+from tests.keyed.runtimes.spark.functions import count, files_source
+folder, forks = sys.argv[1], sys.argv[2] == "forks"
+spark = keyed.spark_session(master="local[2]", parallelism=1)
+query = count(files_source(spark, folder + "/in"), parallelism=1).start(
+    folder + "/out",
+    checkpoint=folder + "/checkpoint",
+    trigger="200 milliseconds",
+    on_progress=lambda each: print("BATCH", flush=True),
+)
+child = os.fork() if forks else None
+if child == 0:
+    time.sleep(600)
+    os._exit(0)
+print("PIDS", spark.sparkContext._gateway.proc.pid, child or 0, flush=True)
+query.await_termination()
+"""
+
+
+def kill(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def never():
@@ -68,6 +101,31 @@ def test_a_forked_process_does_not_keep_it(tmp_path):
     finally:
         go.set()
         child.join()
+
+
+@pytest.mark.parametrize("how", ["forks", pytest.param("ends", marks=pytest.mark.long)])
+def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, tmp_path, monkeypatch, how):
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path), how]
+    counted = count(files_source(spark, tmp_path / "in"), parallelism=1)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program, ExitStack() as stack:
+        assert program.stdout is not None
+        pids = program.stdout.readline().split()
+        assert pids[0] == "PIDS"
+        jvm, child = map(int, pids[1:])
+        for pid in filter(None, (program.pid, jvm, child)):
+            stack.callback(kill, pid)
+        assert program.stdout.readline() == "BATCH\n"
+        os.kill(program.pid, signal.SIGKILL)
+        if how == "forks":
+            monkeypatch.setattr(checkpoint_lease, "_PATIENCE", 0.5)
+            with pytest.raises(CheckpointError, match=rf"in use by process {jvm}, the JVM of a run whose program was"):
+                counted.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
+            os.kill(child, signal.SIGKILL)
+        monkeypatch.setattr(checkpoint_lease, "_PATIENCE", 300)
+        write_file(tmp_path / "in", 1, [("a", 2, 1)])
+        counted.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
+    assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 2, 2)]
 
 
 @pytest.mark.long
