@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
 LOWEST = "lowest"
-EXTRAS = ("completion", "connect", "examples", "kafka", "server", "sql")
+EXTRAS = ("completion", "connect", "examples", "kafka", "s3", "server", "sql")
 #: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
 TOOLS = ("httpx", "hypothesis", "playwright", "polars", "psutil", "pytest", "pytest-xdist", "pyyaml")
 #: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from keyed.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
-from keyed.changelog import DirectoryChangelog, KafkaChangelog
+from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import KeyedError
@@ -74,6 +74,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "ObjectStoreChangelog",
     "OnTimerContext",
     "OpenContext",
     "Output",

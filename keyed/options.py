@@ -20,8 +20,8 @@ class OperatorOptions(TypedDict, total=False):
 
     parallelism: int | None
     store: Store
-    changelog: Changelog | None
-    restore_from: Changelog | RestorePoint | None
+    changelog: Changelog | str | None
+    restore_from: Changelog | RestorePoint | str | None
 
 
 class RunOptions(TypedDict, total=False):

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Changelog
+from keyed.changelog.objects import changelog_at
 from keyed.errors import DefinitionError
 
 
@@ -36,7 +37,7 @@ class RestorePoint:
     """A state to start with, for `KeyedStream.process` with ``restore_from=``.
 
     Attributes:
-        changelog: The changelog of this operator in an earlier query.
+        changelog: The changelog of this operator in an earlier query, or the URL of one in an object store.
         as_of: Id of the batch to restore, as progress and sinks have it, or a time with a zone:
             the state is that of the newest batch whose processing time is not after it. By default the newest batch
             that all key groups have.
@@ -45,7 +46,7 @@ class RestorePoint:
             wherever the key groups run: only missing batches are read from the changelog.
     """
 
-    changelog: Changelog
+    changelog: Changelog = attrs.field(converter=changelog_at)
     as_of: int | datetime | None = None
     migrate: StateMigration = attrs.field(factory=StateMigration)
     standby: str | None = attrs.field(default=None, converter=attrs.converters.optional(os.fspath))

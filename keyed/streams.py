@@ -19,6 +19,7 @@ import attrs
 
 from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
+from keyed.changelog.objects import changelog_at
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.explanation import explained
@@ -372,8 +373,8 @@ class KeyedStream(_Asked):
         parallelism: int | None = None,
         order: Order = "event_time",
         store: Store = "memory",
-        changelog: Changelog | None = None,
-        restore_from: Changelog | RestorePoint | None = None,
+        changelog: Changelog | str | None = None,
+        restore_from: Changelog | RestorePoint | str | None = None,
         initial_state: Any = None,
     ) -> Output:
         """Run ``function`` over the keyed stream.
@@ -389,7 +390,7 @@ class KeyedStream(_Asked):
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
             store: The kind of each worker's copy of the state: ``"memory"`` or ``"rocksdb"``.
             changelog: The changelog to which every committed change of state is exported, such as a
-                `DirectoryChangelog`.
+                `DirectoryChangelog`; or the URL of a prefix in an object store, as `ObjectStoreChangelog` takes it.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
                 state, timers and clocks. A query that resumes from its checkpoint ignores it.
             initial_state: State from another system for a new query: a Spark, pandas or Arrow table with columns for
@@ -413,6 +414,7 @@ class KeyedStream(_Asked):
             raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
         if parallelism is not None:
             check_parallelism(parallelism)
+        changelog = changelog_at(changelog)
         if changelog is not None and not isinstance(changelog, Changelog):
             raise DefinitionError(f"changelog={changelog!r} is not a changelog")
         if restore_from is not None and not isinstance(restore_from, RestorePoint):

@@ -2,11 +2,12 @@
 
 - `model`: the protocols of a changelog for writers and readers.
 - `records`: the records that are the same in all of them.
-- `directory`: files in a folder. `kafka`: a topic.
+- `directory`: files in a folder. `kafka`: a topic. `objects`: objects in a bucket.
 """
 
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
+from keyed.changelog.objects import ObjectStoreChangelog
 
-__all__ = ["Changelog", "DirectoryChangelog", "KafkaChangelog"]
+__all__ = ["Changelog", "DirectoryChangelog", "KafkaChangelog", "ObjectStoreChangelog"]

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import suppress
 
-from keyed.changelog import DirectoryChangelog
+from keyed.changelog import DirectoryChangelog, ObjectStoreChangelog
 from keyed.cli.command import (
     CHANGELOG,
     Command,
@@ -28,7 +28,7 @@ from keyed.tables.json_values import batch_or_time
 
 
 def _add_compact(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="folder of the changelog")
+    parser.add_argument("path", help="folder of the changelog, or s3://, gs:// or az:// with BUCKET/PREFIX")
     parser.add_argument(
         "--lag-seconds", type=float, default=3600, help="keep the commits of so many seconds before the newest (3600)"
     )
@@ -41,8 +41,10 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
 
 def _compact(arguments: argparse.Namespace) -> int:
     """Compact, and print what there is of each key group."""
-    check_place(arguments.path, frozenset({Place.CHANGELOG}), "PATH", "the folder of a changelog")
-    changelog = DirectoryChangelog(
+    allowed = frozenset({Place.CHANGELOG, Place.OBJECTS})
+    place = check_place(arguments.path, allowed, "PATH", "the folder of a changelog, or its prefix in an object store")
+    kind = ObjectStoreChangelog if place is Place.OBJECTS else DirectoryChangelog
+    changelog = kind(
         arguments.path, compaction_lag=round(arguments.lag_seconds * 1000), history_bytes=arguments.history_bytes
     )
     groups = changelog.compact()
@@ -186,7 +188,10 @@ def _verified(arguments: argparse.Namespace) -> list[Verified]:
         return verify(arguments.checkpoint, changelog)
     wanted = f"a changelog ({CHANGELOG}) or a checkpoint"
     place = check_place(arguments.source, CHANGELOGS | CHECKPOINTS, "SOURCE", wanted)
-    return verify(arguments.source if place in CHECKPOINTS else changelog_of(arguments.source, arguments))
+    # A checkpoint of Spark may be in an object store too.
+    if place in CHANGELOGS and (place is not Place.OBJECTS or changelog_of(arguments.source, arguments).header()):
+        return verify(changelog_of(arguments.source, arguments))
+    return verify(arguments.source)
 
 
 COMMANDS = (

@@ -1,6 +1,6 @@
 """Commands of the command line, and what they share: the places that their arguments name.
 
-A changelog is named by the path of a folder, or ``kafka://HOST:PORT/TOPIC``.
+A changelog is named by the path of a folder, ``kafka://HOST:PORT/TOPIC``, or ``s3://BUCKET/PREFIX`` (``gs://``, ``az://``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import attrs
 
 import keyed
-from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog
+from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, KAFKA, Place, check_place, place_of
 from keyed.errors import DefinitionError
 
 #: How a changelog is named, for the help of arguments.
-CHANGELOG = "a folder, or kafka://HOST:PORT/TOPIC"
+CHANGELOG = "a folder, kafka://HOST:PORT/TOPIC, or s3://, gs:// or az:// with BUCKET/PREFIX"
 
 
 @attrs.frozen
@@ -74,7 +74,7 @@ def session_for(checkpoint: str) -> Any:
     Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
     otherwise.
     """
-    if place_of(checkpoint) in (Place.SPARK_CHECKPOINT, Place.REMOTE):
+    if place_of(checkpoint) in (Place.SPARK_CHECKPOINT, Place.REMOTE, Place.OBJECTS):
         return keyed.spark_session("keyed")
     return None
 
@@ -94,7 +94,9 @@ def changelog_of(
         DefinitionError: It, or a setting, is malformed; or it is something else than a changelog.
     """
     wanted = f"the changelog of an operator ({CHANGELOG})"
-    check_place(text, CHANGELOGS | FREE if may_be_new else CHANGELOGS, parameter, wanted)
+    place = check_place(text, CHANGELOGS | FREE if may_be_new else CHANGELOGS, parameter, wanted)
+    if place is Place.OBJECTS:
+        return ObjectStoreChangelog(text, auto_compact=False)
     if not text.startswith(KAFKA):
         # A command that is over in a moment leaves compaction to the job.
         return DirectoryChangelog(text, auto_compact=False)

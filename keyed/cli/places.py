@@ -12,6 +12,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
+from keyed.changelog.objects import is_object_store
 from keyed.errors import DefinitionError, KeyedError
 from keyed.runtimes.sink_folder import MARK
 from keyed.stores.commit_store import COMMITS_FOLDER
@@ -26,6 +27,7 @@ class Place(Enum):
 
     CHANGELOG = "a changelog"
     TOPIC = "a Kafka topic"
+    OBJECTS = "a prefix in an object store"
     CHECKPOINT = "a checkpoint of the local runtime"
     SPARK_CHECKPOINT = "a checkpoint of Spark"
     REMOTE = "a URI"
@@ -38,8 +40,8 @@ class Place(Enum):
     FOREIGN = "a folder that holds nothing of keyed"
 
 
-CHANGELOGS = frozenset({Place.CHANGELOG, Place.TOPIC})
-CHECKPOINTS = frozenset({Place.CHECKPOINT, Place.SPARK_CHECKPOINT, Place.REMOTE})
+CHANGELOGS = frozenset({Place.CHANGELOG, Place.TOPIC, Place.OBJECTS})
+CHECKPOINTS = frozenset({Place.CHECKPOINT, Place.SPARK_CHECKPOINT, Place.REMOTE, Place.OBJECTS})
 #: Places for something new.
 FREE = frozenset({Place.EMPTY, Place.MISSING})
 #: The commands for what was given to another one.
@@ -57,6 +59,8 @@ def place_of(text: str) -> Place:
     """Return the kind of place that an argument names."""
     if text.startswith(KAFKA):
         return Place.TOPIC
+    if is_object_store(text):
+        return Place.OBJECTS
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
         return Place.REMOTE
     path = Path(text)

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Blocks, Changelog, Commit, sequence_of
+from keyed.changelog.objects import changelog_at
 from keyed.codec.fingerprints import describe_type, why_incompatible
 from keyed.codec.keys import decode_key
 from keyed.codec.map_keys import map_key_codec
@@ -69,7 +70,7 @@ class StateChange:
 
 
 def read_changelog(
-    changelog: Changelog,
+    changelog: Changelog | str,
     state: str | None = None,
     *,
     from_: int = 0,
@@ -82,7 +83,7 @@ def read_changelog(
     It ends after a complete batch. To continue later, give ``from_`` the number after that of the last change's batch.
 
     Args:
-        changelog: The changelog.
+        changelog: The changelog, or the URL of one in an object store.
         state: Name of the one state to read; all by default. Timers are omitted.
         from_: Id of the batch to begin with. By default the beginning: a snapshot, if there is one.
         until: Id of the batch to end with.
@@ -98,8 +99,9 @@ def read_changelog(
     """
     if state is None and (value_type is not None or map_key_type is not None):
         raise ChangelogError("value_type and map_key_type are types of one state; give state= its name")
-    header = header_of(changelog)
-    readers = [changelog.reader(group) for group in range(header.parallelism)]
+    log: Changelog = changelog_at(changelog)
+    header = header_of(log)
+    readers = [log.reader(group) for group in range(header.parallelism)]
     newest = newest_sequence(readers)
     end = newest if until is None else min(sequence_of(until), newest)
     commits = merge(

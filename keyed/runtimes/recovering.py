@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyed.changelog.model import Changelog
+from keyed.changelog.objects import changelog_at
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.recovery.cut import header_of
 from keyed.recovery.local_checkpoint import Checkpoint, flush_checkpoint
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def flush(
-    checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog], *, session: SparkSession | None = None
+    checkpoint: str | os.PathLike[str],
+    changelogs: Mapping[str, Changelog | str],
+    *,
+    session: SparkSession | None = None,
 ) -> dict[str, int]:
     """Export what a checkpoint has committed and its changelogs lack.
 
@@ -31,7 +35,7 @@ def flush(
     Args:
         checkpoint: Folder of the checkpoint, of either runtime. A run of the local runtime must not be using it; a
             query of Spark may.
-        changelogs: Changelogs by name of operator.
+        changelogs: Changelogs, or URLs of those in object stores, by name of operator.
         session: The session to read a checkpoint of Spark with; by default one from `keyed.spark_session`.
 
     Returns:
@@ -43,16 +47,17 @@ def flush(
         ChangelogError: A changelog cannot be written.
     """
     used = _session_for(checkpoint, session)
+    logs: dict[str, Changelog] = {name: changelog_at(each) for name, each in changelogs.items()}
     if used is None:
-        return flush_checkpoint(checkpoint, changelogs)
+        return flush_checkpoint(checkpoint, logs)
     from keyed.runtimes.spark.checkpoint.spark_flush import spark_flush
 
-    return spark_flush(used, checkpoint, changelogs)
+    return spark_flush(used, checkpoint, logs)
 
 
 def verify(
     source: Changelog | str | os.PathLike[str],
-    changelog: Changelog | None = None,
+    changelog: Changelog | str | None = None,
     *,
     session: SparkSession | None = None,
 ) -> list[Verified]:
@@ -76,19 +81,20 @@ def verify(
         ChangelogError: The changelog was never written, or cannot be read.
         DefinitionError: ``source`` is neither, or two changelogs are given.
     """
+    log: Changelog | None = changelog_at(changelog)
     if isinstance(source, Changelog):
-        if changelog is not None:
+        if log is not None:
             raise DefinitionError("verify(changelog, changelog): give a checkpoint and its changelog, or one changelog")
         return verify_changelog(source)
-    operator = None if changelog is None else header_of(changelog).operator
+    operator = None if log is None else header_of(log).operator
     used = _session_for(source, session)
     if used is not None:
         from keyed.runtimes.spark.checkpoint.spark_verify import spark_verify
 
-        return spark_verify(used, source, operator, changelog)
+        return spark_verify(used, source, operator, log)
     with Checkpoint.open(source) as opened:
         names = operators_of(opened) if operator is None else [operator]
-        return [verify_group(meta, log, changelog) for name in names for meta, log in opened.groups(name)]
+        return [verify_group(meta, rows, log) for name in names for meta, rows in opened.groups(name)]
 
 
 def operators_of(opened: Checkpoint) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from keyed.background import Background, Status
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog, batch_id
+from keyed.changelog.objects import changelog_at
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, LocalStoreError, StateAccessError, TableNotFound
 from keyed.functions import Function, declared_states
@@ -474,7 +475,7 @@ class StateTables(_Tables):
 
 
 def open_tables(
-    changelog: Changelog | Iterable[Changelog],
+    changelog: Changelog | str | Iterable[Changelog | str],
     path: str | os.PathLike[str],
     *,
     types: Function | Mapping[str, Any] | None = None,
@@ -485,8 +486,8 @@ def open_tables(
     Nothing is read before `StateTables.poll` or `StateTables.start`. A folder of earlier tables is resumed.
 
     Args:
-        changelog: The changelog of an operator, or those of several operators of one query. Their jobs must have been
-            started once.
+        changelog: The changelog of an operator, or the URL of one in an object store; or those of several operators of
+            one query. Their jobs must have been started once.
         path: Folder for the stores; created if missing.
         types: Types of values by name of the state, ``operator.state`` where names meet, or the function that declares
             the states. By name of a window operator the operator, its aggregates by column, or its only aggregate,
@@ -501,7 +502,8 @@ def open_tables(
     """
     changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
     root = _folder(path)
-    for one in [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog:
+    given: Any = [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog
+    for one in map(changelog_at, given):
         if not isinstance(one, Changelog):
             raise DefinitionError(f"open_tables: {one!r:.100} is no changelog; give keyed.DirectoryChangelog(folder)")
         if isinstance(one, DirectoryChangelog) and root.resolve() == Path(one.path).resolve():

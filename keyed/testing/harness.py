@@ -17,6 +17,7 @@ import attrs
 from keyed.arrow.read import column_values
 from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
+from keyed.changelog.objects import changelog_at
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import decode_key, encode_key, key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
@@ -158,8 +159,8 @@ class KeyedTestHarness(Shown):
         key2: Key = None,
         store: Store = "memory",
         parallelism: int = 1,
-        changelog: Changelog | None = None,
-        restore_from: Changelog | RestorePoint | None = None,
+        changelog: Changelog | str | None = None,
+        restore_from: Changelog | RestorePoint | str | None = None,
         initial_state: Any = None,
         watermark: WatermarkStrategy | timedelta | None = None,
         order: Order = "event_time",
@@ -167,6 +168,8 @@ class KeyedTestHarness(Shown):
         ingestion_time: bool = False,
         global_tables: Sequence[GlobalTable] = (),
     ) -> None:
+        log: Changelog | None = changelog_at(changelog)
+        origin: Changelog | RestorePoint | None = changelog_at(restore_from)
         check_function(function)
         check_order(order)
         if store not in ("memory", "rocksdb"):
@@ -189,7 +192,7 @@ class KeyedTestHarness(Shown):
             "arrival",
             parallelism,
             _key_columns(function, key),
-            changelog=changelog,
+            changelog=log,
             strategies=(watermark, watermark) if watermark is not None and sided else (),
             keys2=_key_columns(function, key2),
             broadcast=(*broadcast, *(table.state for table in global_tables)),
@@ -213,11 +216,11 @@ class KeyedTestHarness(Shown):
         self._watermarks = [MIN_TIMESTAMP, MIN_TIMESTAMP]
         self._groups: list[KeyGroup] = []
         self._replicas: list[Replica] = []
-        if changelog is not None:
-            changelog.prepare(_OPERATOR, parallelism)
+        if log is not None:
+            log.prepare(_OPERATOR, parallelism)
         self._start()
-        if restore_from is not None:
-            self._restore_from(restore_from)
+        if origin is not None:
+            self._restore_from(origin)
         if initial_state is not None:
             entries = by_group(initial_state, function, self._spec.keys, self._spec.name, parallelism)
             self._commit([attrs.evolve(self._batch([]), initial=each) for each in entries])
@@ -619,7 +622,7 @@ class KeyedTestHarness(Shown):
     @_shows
     def from_changelog(
         cls,
-        changelog: Changelog,
+        changelog: Changelog | str,
         function: Function,
         *,
         as_of: int | datetime | None = None,

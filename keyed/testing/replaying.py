@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Changelog, batch_id, sequence_of
+from keyed.changelog.objects import changelog_at
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.functions import Function
 from keyed.kafka_source import KafkaSource
@@ -53,7 +54,7 @@ class Replayed:
 
 
 def replay(
-    changelog: Changelog,
+    changelog: Changelog | str,
     function: Function,
     changed: Function,
     rows: Recording | SeekableSource | Iterable[Any],
@@ -70,7 +71,7 @@ def replay(
     """Run the batches of a job again, with its function and with a changed one.
 
     Args:
-        changelog: The changelog of the job's first operator. It is only read.
+        changelog: The changelog of the job's first operator, or the URL of one in an object store. It is only read.
         function: The job's function. Its results have to equal the changelog, or the rows are not the job's.
         changed: The changed function.
         rows: The job's `Recording`. Or its source: the rows from its start, for a job of the local runtime; a source
@@ -90,8 +91,9 @@ def replay(
         ChangelogError: The changelog has no positions to assign rows to batches, or does not match the rows.
         HistoryCompacted: It does not go back so far.
     """
-    header = header_of(changelog)
-    newest = batch_id(newest_sequence(changelog.reader(group) for group in range(header.parallelism)))
+    log: Changelog = changelog_at(changelog)
+    header = header_of(log)
+    newest = batch_id(newest_sequence(log.reader(group) for group in range(header.parallelism)))
     last = newest if last is None else last
     if not 0 <= first <= last <= newest:
         raise DefinitionError(f"batches {first} to {last}: the changelog has batches 0 to {newest}")
@@ -100,15 +102,15 @@ def replay(
             f"{rows!r} has the rows of operator {rows.operator!r}, and the changelog is that of {header.operator!r}: "
             "give the changelog of the first operator, whose input was recorded"
         )
-    positions = _positions(changelog, first, last)
-    found = changelog.reader(0).commits(sequence_of(first) - 1, sequence_of(last))
+    positions = _positions(log, first, last)
+    found = log.reader(0).commits(sequence_of(first) - 1, sequence_of(last))
     commits = {commit.batch: commit for commit, _ in found}
-    batches = _batches(changelog, rows, positions, range(first, last + 1), timestamp)
+    batches = _batches(log, rows, positions, range(first, last + 1), timestamp)
     options: dict[str, Any] = {"key": key, "key2": key2, "watermark": watermark or WatermarkStrategy(0)}
     options |= {"order": order, "broadcast": broadcast, "ingestion_time": isinstance(timestamp, IngestionTime)}
     runs = []
     for each in (function, changed):
-        with _begin(changelog, each, first - 1, options) as harness:
+        with _begin(log, each, first - 1, options) as harness:
             for number, taken in zip(range(first, last + 1), batches, strict=True):
                 harness.advance_processing_time(commits[number].processing_time)
                 if taken:
@@ -116,7 +118,7 @@ def replay(
                 if commits[number].ended:
                     harness.end_of_input()
             runs.append(_seen(harness))
-    with _begin(changelog, function, last, options) as harness:
+    with _begin(log, function, last, options) as harness:
         for (what, left), (_, logged) in zip(runs[0].items(), _seen(harness).items(), strict=True):
             if what in ("state", "timer") and any(_differ(left, logged)):
                 raise DefinitionError(

@@ -16,21 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import PurePath
 from typing import TypeVar
 
 import attrs
 
 from keyed.background import Background, Status, WorkEnded
-from keyed.changelog.directory.disk import exists, locked, publish, remove, sync_folder
-from keyed.changelog.directory.group_folder import GroupFolder, Listing
+from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit
 from keyed.content.blocks import Block
 from keyed.content.delta import Delta, apply_blocks, deltas
 from keyed.content.delta_fold import DeltaFold
 from keyed.content.entry_hash import LiveHash, hash_text
-from keyed.errors import CorruptionError
+from keyed.errors import ChangelogError, CorruptionError
 
 #: Segments of about so many bytes are folded at a time.
 _STEP_BYTES = 256 << 20
@@ -38,7 +37,7 @@ _STEP_BYTES = 256 << 20
 _LEAST_BYTES = 4 << 20
 #: Key groups grow alike and are due together: the memory of one fold at a time is enough.
 _turn = threading.Lock()
-_Whole = tuple[Path, int]
+_Whole = tuple[PurePath, int]
 _Part = TypeVar("_Part")
 
 
@@ -81,7 +80,7 @@ class _Stopped(Exception):
 
 
 def compact_group(
-    folder: GroupFolder, limits: CompactionLimits, stopped: Callable[[], bool] = lambda: False, *, wait: bool = True
+    folder: AnyGroupFiles, limits: CompactionLimits, stopped: Callable[[], bool] = lambda: False, *, wait: bool = True
 ) -> Compacted:
     """Fold what the limits allow to be folded.
 
@@ -95,18 +94,18 @@ def compact_group(
         CorruptionError: The log is damaged, or its state does not match its commits. Nothing was removed then.
         ChangelogError: The disk fails. The log is unchanged, or compacted.
     """
-    if not exists(folder.path):
-        # No writer was opened yet, so nobody has made the folder.
-        return Compacted(folder.group, 0, 0, 0, 0, 0)
-    with locked(folder.lock, wait=wait) as held:
+    with folder.compacting(wait=wait) as held:
         listing, newest = folder.look()
         if held:
             # An earlier one may have made a base that is not durable, and what it stands for is about to be removed.
-            sync_folder(folder.path)
-            with suppress(_Stopped):
-                for target in _targets(folder, listing, newest, limits):
-                    _fold(folder, folder.listing(), target, stopped)
-            remove(folder.path / name for name in folder.listing().leftovers)
+            folder.sync()
+            try:
+                with suppress(_Stopped):
+                    for target in _targets(folder, listing, newest, limits):
+                        _fold(folder, folder.listing(), target, stopped)
+            except FileNotFoundError as error:
+                raise ChangelogError(f"{error.filename} was removed while it was compacted; compact again") from error
+            folder.remove(folder.listing().leftovers)
         after = folder.listing()
     return Compacted(
         folder.group,
@@ -118,7 +117,7 @@ def compact_group(
     )
 
 
-def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limits: CompactionLimits) -> Iterator[int]:
+def _targets(folder: AnyGroupFiles, listing: Listing, newest: Commit | None, limits: CompactionLimits) -> Iterator[int]:
     """Yield the sequences to fold up to, one after the other, as `_STEP_BYTES` has it."""
     if newest is None:
         return
@@ -140,7 +139,7 @@ def _targets(folder: GroupFolder, listing: Listing, newest: Commit | None, limit
         yield target
 
 
-def _fold(folder: GroupFolder, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
+def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
     """Make the base of one sequence."""
     fold = DeltaFold()
     whole: _Whole | None = None
@@ -159,16 +158,16 @@ def _fold(folder: GroupFolder, listing: Listing, target: int, stopped: Callable[
     marker = attrs.evolve(marker, snapshot=True)
     path = folder.base(target)
     state = _going_on(fold.onto(_base(folder, whole), str(folder.path)), stopped)
-    publish(path, Segment(marker, _checked(state, marker, path)))
+    folder.publish(path, Segment(marker, _checked(state, marker, path)))
     with folder.opened(path, target) as (written, segment):
         if written is None:
             raise CorruptionError("the base is torn, right after it was written", where=str(path))
         for _ in segment.blocks():
             pass
-    remove(folder.path / name for name in folder.listing().leftovers)
+    folder.remove(folder.listing().leftovers)
 
 
-def _base(folder: GroupFolder, whole: _Whole | None) -> Iterator[Delta]:
+def _base(folder: AnyGroupFiles, whole: _Whole | None) -> Iterator[Delta]:
     """Yield what is whole already, if anything is."""
     if whole is not None:
         with folder.opened(*whole) as (commit, segment):
@@ -183,7 +182,7 @@ def _going_on(parts: Iterable[_Part], stopped: Callable[[], bool]) -> Iterator[_
         yield part
 
 
-def _checked(state: Iterable[Delta], marker: Commit, path: Path) -> Iterator[Block]:
+def _checked(state: Iterable[Delta], marker: Commit, path: PurePath) -> Iterator[Block]:
     """Yield the blocks of a state; raise at the end if it does not match the commit."""
     found = LiveHash()
     for delta in state:
@@ -212,7 +211,7 @@ class BackgroundCompaction:
         work: The work of the thread, which there is only while compaction runs.
     """
 
-    def __init__(self, folder: GroupFolder, limits: CompactionLimits) -> None:
+    def __init__(self, folder: AnyGroupFiles, limits: CompactionLimits) -> None:
         self.work = Background(f"compaction of {folder.path}", self._step, patience=math.inf)
         self._folder = folder
         self._limits = limits

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePath
 
-from keyed.changelog.directory.disk import exists
-from keyed.changelog.directory.group_folder import GroupFolder, Listing
+from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
 from keyed.changelog.model import Blocks, Commit
 from keyed.errors import ChangelogError, HistoryCompacted
 
@@ -20,15 +19,15 @@ class DirectoryReader:
         folder: The group's folder.
     """
 
-    def __init__(self, folder: GroupFolder) -> None:
+    def __init__(self, folder: AnyGroupFiles) -> None:
         self._folder = folder
         #: The newest commit at the last look, and its file: while that is there and the next is not, nothing has come.
-        self._last: tuple[Commit, Path] | None = None
+        self._last: tuple[Commit, PurePath] | None = None
 
     def last(self) -> Commit | None:
         if self._last is not None:
             commit, path = self._last
-            if exists(path) and not exists(self._folder.segment(commit.sequence + 1)):
+            if self._folder.exists(path) and not self._folder.exists(self._folder.segment(commit.sequence + 1)):
                 return commit
         listing, last = self._folder.look()
         self._last = None if last is None else (last, self._folder.path_of(listing, last.sequence))
@@ -36,7 +35,7 @@ class DirectoryReader:
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
         end = _NEWEST if until is None else until
-        listing = self._folder.listing()
+        listing = self._listing(after, end)
         self._check_history(listing, after, end)
         position = after
         while True:
@@ -52,6 +51,10 @@ class DirectoryReader:
                     raise ChangelogError(f"{error.filename} is listed and cannot be opened") from error
                 listing = again
                 self._check_history(listing, position, end)
+
+    def _listing(self, after: int, until: int) -> Listing:
+        """Return a listing with which to read the commits after a sequence, up to another one."""
+        return self._folder.listing()
 
     def _check_history(self, listing: Listing, after: int, until: int) -> None:
         base = listing.base

@@ -1,4 +1,4 @@
-"""The folder of one key group in a directory log, and what is in it.
+"""The files of one key group's log, and how they follow one another: `GroupFiles`; and its folder: `GroupFolder`.
 
     00000000000000000007.segment     the commit of sequence 7
     00000000000000000007-1.segment   the same again, because the file above is torn; also -2, -3, ...
@@ -16,17 +16,20 @@ after it follow one another without a gap, except that a snapshot may follow on 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import Any, Generic, TypeVar
 
 import attrs
 
-from keyed.changelog.directory.disk import OpenFile, file_sizes
-from keyed.changelog.directory.segment_file import SegmentFile
+from keyed.changelog.directory.disk import OpenFile, exists, file_sizes, locked, publish, remove, sync_folder
+from keyed.changelog.directory.segment_file import ReadableFile, SegmentFile
 from keyed.changelog.model import Commit
 from keyed.errors import ChangelogError, CorruptionError
 
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 _TRIES = 10
 _NAME = re.compile(r"(\d{20})(?:-([1-9]\d{0,8}))?\.segment|(\d{20})\.base")
 
@@ -62,61 +65,92 @@ class Listing:
         return newest > 0 and newest == self.base + len(self.segments)
 
 
-class GroupFolder:
-    """The folder of one key group.
+class GroupFiles(ABC, Generic[AnyPath]):
+    """The files of one key group, wherever they are kept.
 
     Args:
-        path: The folder.
-        log_id: Identity of the changelog that it is part of.
+        path: Where they are.
+        log_id: Identity of the changelog that they are part of.
         group: Index of the key group.
     """
 
-    def __init__(self, path: Path, log_id: str, group: int) -> None:
+    def __init__(self, path: AnyPath, log_id: str, group: int) -> None:
         self.path = path
         self.log_id = log_id
         self.group = group
 
-    def base(self, sequence: int) -> Path:
+    @abstractmethod
+    def sizes(self, after: int) -> dict[str, int]:
+        """Return the names of the files with their sizes: at least those after the segment of a sequence."""
+
+    @abstractmethod
+    def open(self, path: AnyPath) -> AbstractContextManager[ReadableFile]:
+        """Open a file.
+
+        Raises:
+            FileNotFoundError: It is gone.
+        """
+
+    @abstractmethod
+    def exists(self, path: AnyPath) -> bool:
+        """Return true if there is a file of this name."""
+
+    @abstractmethod
+    def publish(self, path: AnyPath, chunks: Iterable[bytes]) -> bool:
+        """Write a file, unless there is one of this name. Return true if it was written."""
+
+    @abstractmethod
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files in this order; those that are gone already are passed over."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make durable which files there are."""
+
+    @abstractmethod
+    def compacting(self, *, wait: bool) -> AbstractContextManager[bool]:
+        """Hold what keeps another one from compacting the log; false if another one holds it."""
+
+    def base(self, sequence: int) -> AnyPath:
         """Return the base after a sequence."""
         return self.path / f"{sequence:020d}.base"
 
-    def segment(self, sequence: int, again: int = 0) -> Path:
+    def segment(self, sequence: int, again: int = 0) -> AnyPath:
         """Return the segment of a sequence, and of its writing: 0 is the first."""
         return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
 
-    def path_of(self, listing: Listing, sequence: int) -> Path:
+    def path_of(self, listing: Listing, sequence: int) -> AnyPath:
         """Return where a listing has a sequence."""
         found = listing.segments.get(sequence)
         return self.base(sequence) if found is None else self.segment(sequence, found[0])
 
-    @property
-    def lock(self) -> Path:
-        """The lock for compaction of the log."""
-        return self.path / "compacting"
-
-    def listing(self) -> Listing:
+    def listing(self, after: int = 0) -> Listing:
         """Return what is in the folder.
 
         A folder is not listed at one moment: beside a compaction a listing may lack both a new base and what it
         replaced. So one that is empty or has a gap counts only if the next one is the same.
+
+        Args:
+            after: The listing may begin behind the segment of this sequence. Its base is then this sequence or a later
+                one.
 
         Raises:
             ChangelogError: It cannot be read, or changes all the time.
         """
         before: Listing | None = None
         for _ in range(_TRIES):
-            listing = self._listed()
+            listing = self._listed(after)
             if listing == before or listing.is_whole:
                 return listing
             before = listing
         raise self._restless()
 
-    def _listed(self) -> Listing:
+    def _listed(self, after: int) -> Listing:
         bases: dict[int, int] = {}
         segments: dict[int, tuple[int, int]] = {}
         names: list[tuple[int, str]] = []
         temporary = []
-        for name, size in file_sizes(self.path).items():
+        for name, size in self.sizes(after).items():
             match = _NAME.fullmatch(name)
             if match is None:
                 temporary.append(name)
@@ -128,7 +162,7 @@ class GroupFolder:
             else:
                 again, known = segments.get(sequence, (0, 0))
                 segments[sequence] = (max(again, int(match[2] or 0)), known + size)
-        base = max(bases, default=0)
+        base = max(bases, default=after)
         return Listing(
             base,
             bases.get(base, 0),
@@ -138,7 +172,7 @@ class GroupFolder:
         )
 
     @contextmanager
-    def opened(self, path: Path, sequence: int) -> Iterator[tuple[Commit | None, SegmentFile]]:
+    def opened(self, path: AnyPath, sequence: int) -> Iterator[tuple[Commit | None, SegmentFile]]:
         """Open a segment or base, with its marker; the marker is ``None`` if it is torn.
 
         Raises:
@@ -146,7 +180,7 @@ class GroupFolder:
             CorruptionError: It is damaged, or is not what its name says.
             ChangelogError: It cannot be read.
         """
-        with OpenFile(path) as file:
+        with self.open(path) as file:
             segment = SegmentFile(file)
             commit = segment.commit()
             if commit is not None:
@@ -159,15 +193,21 @@ class GroupFolder:
                     )
             yield commit, segment
 
-    def look(self) -> tuple[Listing, Commit | None]:
+    def look(self, after: int = 0, known: Commit | None = None) -> tuple[Listing, Commit | None]:
         """Return what is in the folder, and the newest commit that is whole.
+
+        Args:
+            after: As in `listing`.
+            known: The commit of that sequence, if it is not 0.
 
         Raises:
             CorruptionError: The newest commit is damaged, and not merely torn.
             ChangelogError: The folder cannot be read.
         """
         for _ in range(_TRIES):
-            listing = self.listing()
+            listing = self.listing(after)
+            if known is not None and listing.base == after and not listing.segments:
+                return listing, known
             with suppress(FileNotFoundError):  # Compaction removed what was listed.
                 return listing, self._newest(listing)
         raise self._restless()
@@ -185,7 +225,7 @@ class GroupFolder:
         with self.opened(self.base(listing.base), listing.base) as (commit, _):
             return self._whole(commit, self.base(listing.base))
 
-    def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[Commit, SegmentFile, Path]]:
+    def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[Commit, SegmentFile, AnyPath]]:
         """Yield the commits of a listing in order, each with its file open until the next is asked for.
 
         Args:
@@ -205,7 +245,7 @@ class GroupFolder:
                 before = self._whole(commit, path)
                 yield before, segment, path
             after = listing.base
-        torn: Path | None = None
+        torn: AnyPath | None = None
         for sequence, (again, _) in listing.segments.items():
             if not after < sequence <= until:
                 continue
@@ -225,7 +265,42 @@ class GroupFolder:
             before, after, torn = commit, sequence, None
 
     @staticmethod
-    def _whole(commit: Commit | None, path: Path) -> Commit:
+    def _whole(commit: Commit | None, path: PurePath) -> Commit:
         if commit is None:
             raise CorruptionError("the base is torn, and what it was made of is gone", where=str(path))
         return commit
+
+
+AnyGroupFiles = GroupFiles[Any]
+"""The files of a key group, for code that only passes their paths on."""
+
+
+class GroupFolder(GroupFiles[Path]):
+    """The files of one key group in a folder."""
+
+    def sizes(self, after: int) -> dict[str, int]:
+        return file_sizes(self.path)
+
+    def open(self, path: Path) -> OpenFile:
+        return OpenFile(path)
+
+    def exists(self, path: Path) -> bool:
+        return exists(path)
+
+    def publish(self, path: Path, chunks: Iterable[bytes]) -> bool:
+        return publish(path, chunks)
+
+    def remove(self, names: Iterable[str]) -> None:
+        remove(self.path / name for name in names)
+
+    def sync(self) -> None:
+        sync_folder(self.path)
+
+    @contextmanager
+    def compacting(self, *, wait: bool) -> Iterator[bool]:
+        if not exists(self.path):
+            # No writer was opened yet, so nobody has made the folder.
+            yield False
+            return
+        with locked(self.path / "compacting", wait=wait) as held:
+            yield held

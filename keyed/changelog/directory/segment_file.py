@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from pathlib import PurePath
 from struct import Struct
+from typing import Protocol
 
 import attrs
 import msgspec
 
-from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.model import Blocks, Commit
 from keyed.changelog.records import COMMIT, decode_commit, encode_commit
 from keyed.codec.frames import FRAME_OVERHEAD, frame, frame_length, unframe
@@ -39,6 +40,21 @@ _TAIL_BYTES = FRAME_OVERHEAD + _TAIL.size
 _CHUNK_BYTES = 1 << 20
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
+
+
+class ReadableFile(Protocol):
+    """A file that is open for reading."""
+
+    @property
+    def path(self) -> PurePath:
+        """Its path, for messages."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return the bytes from ``offset`` on; fewer than ``size`` only at the end of the file."""
 
 
 class Segment:
@@ -106,7 +122,7 @@ class SegmentFile:
         file: The file, open.
     """
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: ReadableFile) -> None:
         self._file = file
         self._where = str(file.path)
         self._end: tuple[int, int, int] | None = None

@@ -13,7 +13,7 @@ import pytest
 
 from keyed.changelog.directory import DirectoryChangelog, compaction, group_folder
 from keyed.changelog.directory.compaction import BackgroundCompaction, CompactionLimits
-from keyed.changelog.directory.disk import file_sizes, locked
+from keyed.changelog.directory.disk import file_sizes
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CorruptionError, DefinitionError, HistoryCompacted
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.directory.support import check, compact_all, files_of, made
@@ -182,7 +182,7 @@ def test_one_compacts_at_a_time(tmp_path):
     changelog, sample = made(tmp_path, *[10] * 6)
     folder = changelog._group(0)
     with ThreadPoolExecutor() as pool:
-        with locked(folder.lock, wait=True):
+        with folder.compacting(wait=True):
             # Beside its writer a log is left to whoever compacts it; a command waits for its turn.
             assert compaction.compact_group(folder, CompactionLimits(0), wait=False).base == 0
             commanded = pool.submit(changelog.compact)

@@ -1,0 +1,40 @@
+"""Reads the log of one key group out of an object store."""
+
+from __future__ import annotations
+
+from keyed.changelog.directory.directory_reader import DirectoryReader
+from keyed.changelog.directory.group_folder import Listing
+from keyed.changelog.model import Commit
+from keyed.changelog.objects.object_group import ObjectGroup
+
+
+class ObjectReader(DirectoryReader):
+    """The `keyed.changelog.model.ChangelogReader` of a key group.
+
+    It lists only what comes after the newest commit that it knows, or after the one from which it reads.
+
+    Args:
+        group: The objects of the key group.
+    """
+
+    def __init__(self, group: ObjectGroup) -> None:
+        super().__init__(group)
+        self._group = group
+        self._newest: Commit | None = None
+        #: What `last` has listed, after which sequence, until it is read.
+        self._listed: tuple[int, Listing] | None = None
+
+    def last(self) -> Commit | None:
+        known = self._newest
+        after = 0 if known is None else known.sequence
+        listing, newest = self._group.look(after, known)
+        self._newest = newest
+        if newest is not known:
+            self._listed = after, listing
+        return newest
+
+    def _listing(self, after: int, until: int) -> Listing:
+        listed, self._listed = self._listed, None
+        if listed is not None and listed[0] <= after and self._newest is not None and until <= self._newest.sequence:
+            return listed[1]
+        return self._group.listing(after if until > after else 0)

@@ -1,0 +1,129 @@
+"""Writes the log of one key group into an object store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import attrs
+
+from keyed.background import Status
+from keyed.changelog.directory.compaction import BackgroundCompaction
+from keyed.changelog.directory.group_folder import Listing
+from keyed.changelog.directory.segment_file import Segment
+from keyed.changelog.model import Blocks, Commit, why_not_next
+from keyed.changelog.objects.object_group import ObjectGroup
+from keyed.errors import ChangelogDiverged, ChangelogFenced
+
+#: For so many seconds after a look `last` makes no request: it is asked several times a batch. What another writer has
+#: appended meanwhile is found by `append`.
+_FRESH_SECONDS = 1.0
+
+
+class ObjectWriter:
+    """The `keyed.changelog.model.ChangelogWriter` of a key group.
+
+    The writer that puts a sequence first has written it. Another one finds the same commit there, and need not write
+    it, or a different one, and is refused.
+
+    Args:
+        group: The objects of the key group.
+        compaction: Folds the log as it grows; ``None`` if nothing is to.
+        clock: Gives seconds, monotonic.
+
+    Raises:
+        CorruptionError: The newest commit is damaged.
+        ChangelogError: The store cannot be read.
+    """
+
+    def __init__(
+        self,
+        group: ObjectGroup,
+        compaction: BackgroundCompaction | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._group = group
+        self._compaction = compaction
+        self._clock = clock
+        self._listing: Listing
+        self._last: Commit | None
+        self._looked: float
+        self._look()
+        if compaction is not None:
+            compaction.begin(self._listing)
+
+    def last(self) -> Commit | None:
+        now = self._clock()
+        if now - self._looked >= _FRESH_SECONDS:
+            # Another writer may have gone on, as when the group was moved to another worker and back.
+            if self._last is None or self._group.exists(self._group.segment(self._last.sequence + 1)):
+                self._look()
+            self._looked = now
+        return self._last
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        group = self._group
+        commit = attrs.evolve(commit, log_id=group.log_id, group=group.group)
+        if why_not_next(commit, self._last) is not None:
+            # Another writer may have gone on meanwhile.
+            self._look()
+            if self._last is not None and commit.sequence <= self._last.sequence:
+                return self._existing(commit)
+            if (reason := why_not_next(commit, self._last)) is not None:
+                raise ChangelogDiverged(
+                    f"{group.path}: {reason}; give changelog= an empty prefix, which starts with a snapshot"
+                )
+        path = group.segment(commit.sequence)
+        segment = Segment(commit, blocks)
+        published = group.publish(path, segment)
+        if published and self._compaction is not None:
+            self._compaction.grown(segment.bytes)
+        if published and self._last is not None and self._is_there(self._last.sequence):
+            self._last, self._path, self._looked = segment.commit, path, self._clock()
+            return segment.commit
+        # Another writer was faster; or is so far ahead that this sequence is compacted and its name was free again; or
+        # this is the first commit, with nothing before it to tell by; or the answer to the put was lost.
+        self._look()
+        return self._existing(commit)
+
+    @property
+    def status(self) -> Status:
+        """The status of compaction beside this writer: starting before the first one; closed where there is none."""
+        return Status.CLOSED if self._compaction is None else self._compaction.work.status
+
+    def __repr__(self) -> str:
+        return f"<ObjectWriter of {self._group.path}, compaction {self.status.value}>"
+
+    def close(self) -> None:
+        if self._compaction is not None:
+            self._compaction.close()
+
+    def _look(self) -> None:
+        """Take in what is in the store."""
+        self._listing, self._last = self._group.look()
+        self._path = self._group.path_of(self._listing, 0 if self._last is None else self._last.sequence)
+        self._looked = self._clock()
+
+    def _is_there(self, sequence: int) -> bool:
+        """Return true if the newest commit is still there, or the base made of it."""
+        return self._group.exists(self._path) or self._group.exists(self._group.base(sequence))
+
+    def _existing(self, commit: Commit) -> Commit:
+        """Return the commit of the same sequence that is there."""
+        path = self._group.path_of(self._listing, commit.sequence)
+        try:
+            with self._group.opened(path, commit.sequence) as (found, _):
+                if found is not None and found.attempt == commit.attempt:
+                    return found
+        except FileNotFoundError:
+            found = None
+        if found is None:
+            newest = 0 if self._last is None else self._last.sequence
+            raise ChangelogFenced(
+                f"{path}: another writer has gone on, to commit {newest}, while commit {commit.sequence} was written; "
+                "if this is no left-over attempt, open the writer again"
+            )
+        raise ChangelogDiverged(
+            f"{path}: there is another commit {commit.sequence}, of attempt {found.attempt} and not {commit.attempt}; "
+            "give changelog= an empty prefix, which starts with a snapshot"
+        )

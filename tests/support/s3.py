@@ -1,0 +1,196 @@
+"""A small S3 server for tests, in a thread of the process: conditional puts, ranges, pages of listings, faults.
+
+Objects are in memory, and one lock makes each request atomic. It does not check signatures. A fault is a function that
+gets each request before and after it is carried out.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+import attrs
+
+#: A secret of the tests, which must not be seen in what keyed shows.
+SECRET = "sesame-0123456789"
+KEY_ID = "AKIAEXAMPLE"
+_DATE = "2026-01-01T00:00:00.000Z"
+
+
+@attrs.frozen
+class Answer:
+    """An answer of the server.
+
+    Attributes:
+        status: The status; 0 closes the connection without an answer.
+        body: The body.
+        headers: Headers.
+    """
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = attrs.field(factory=dict)
+
+
+def failure(status: int, code: str) -> Answer:
+    """Return the answer to a request that failed. It holds what a server's does, the key id among it."""
+    text = f"<Error><Code>{code}</Code><Message>no</Message><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId></Error>"
+    return Answer(status, text.encode(), {"Content-Type": "application/xml"})
+
+
+@attrs.define
+class S3Server:
+    """The server.
+
+    Attributes:
+        objects: The objects of its one bucket, ``bucket``, by key.
+        requests: How many requests there were, by kind: PUT, GET, HEAD, LIST, DELETE.
+        before: Called with kind and key before a request is carried out; an answer that it gives is sent instead.
+        after: Called with kind, key and answer after it; what it gives is sent.
+        page: Most names in a page of a listing.
+        url: The endpoint.
+    """
+
+    objects: dict[str, bytes] = attrs.field(factory=dict)
+    requests: Counter[str] = attrs.field(factory=Counter)
+    before: Callable[[str, str], Answer | None] = lambda _kind, _key: None
+    after: Callable[[str, str, Answer], Answer] = lambda _kind, _key, answer: answer
+    page: int = 1000
+    url: str = ""
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a client of this server."""
+        return {
+            "endpoint": self.url,
+            "allow_http": True,
+            "region": "us-east-1",
+            "access_key_id": KEY_ID,
+            "secret_access_key": SECRET,
+        }
+
+    def answer(self, method: str, target: str, headers: Any, body: bytes) -> Answer:
+        """Carry out a request."""
+        parts = urlsplit(target)
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        _, bucket, *rest = unquote(parts.path).split("/", 2)
+        key = rest[0] if rest else ""
+        kind = {"POST": "DELETE"}.get(method, "LIST" if "list-type" in query else method)
+        key = query.get("prefix", "") if kind == "LIST" else key
+        with self._lock:
+            self.requests[kind] += 1
+            given = self.before(kind, key)
+            if given is not None:
+                return given
+            if bucket != "bucket":
+                return self.after(kind, key, failure(404, "NoSuchBucket"))
+            return self.after(kind, key, self._done(method, kind, key, query, headers, body))
+
+    def _done(self, method: str, kind: str, key: str, query: dict[str, str], headers: Any, body: bytes) -> Answer:
+        if kind == "LIST":
+            return self._listed(query)
+        if method == "POST":
+            keys = [name.decode() for name in re.findall(rb"<Key>([^<]*)</Key>", body)]
+            for each in keys:
+                self.objects.pop(each, None)
+            done = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in keys)
+            return Answer(200, f"<DeleteResult>{done}</DeleteResult>".encode())
+        if kind == "PUT":
+            if headers.get("If-None-Match") == "*" and key in self.objects:
+                return failure(412, "PreconditionFailed")
+            self.objects[key] = body
+            return Answer(200, headers={"ETag": f'"{hash(body):x}"'})
+        if kind == "DELETE":
+            self.objects.pop(key, None)
+            return Answer(204)
+        found = self.objects.get(key)
+        if found is None:
+            return failure(404, "NoSuchKey")
+        known = {"ETag": f'"{hash(found):x}"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        if method == "HEAD":
+            return Answer(200, headers={**known, "Content-Length": str(len(found))})
+        if match := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("Range") or ""):
+            start = int(match[1])
+            end = min(int(match[2] or len(found) - 1), len(found) - 1)
+            if start >= len(found):
+                return failure(416, "InvalidRange")
+            known["Content-Range"] = f"bytes {start}-{end}/{len(found)}"
+            return Answer(206, found[start : end + 1], known)
+        return Answer(200, found, known)
+
+    def _listed(self, query: dict[str, str]) -> Answer:
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        after = query.get("continuation-token", query.get("start-after", ""))
+        contents: list[str] = []
+        prefixes: set[str] = set()
+        last, more = "", False
+        for key in sorted(key for key in self.objects if key.startswith(prefix) and key > after):
+            if len(contents) + len(prefixes) == self.page:
+                more = True
+                break
+            head, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if found:
+                prefixes.add(prefix + head + delimiter)
+            else:
+                contents.append(
+                    f"<Contents><Key>{escape(key)}</Key><LastModified>{_DATE}</LastModified>"
+                    f"<ETag>1</ETag><Size>{len(self.objects[key])}</Size></Contents>"
+                )
+            last = key
+        token = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more else ""
+        common = "".join(f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in prefixes)
+        return Answer(
+            200,
+            f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{''.join(contents)}{common}"
+            "</ListBucketResult>".encode(),
+            {"Content-Type": "application/xml"},
+        )
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Run a server on loopback."""
+    server = S3Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer = server.answer(self.command, self.path, self.headers, body)
+            if not answer.status:
+                self.close_connection = True
+                return
+            self.send_response(answer.status)
+            for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the names that the base calls
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Threads(ThreadingHTTPServer):
+        daemon_threads = True
+
+    with Threads(("127.0.0.1", 0), Handler) as running:
+        server.url = f"http://127.0.0.1:{running.server_address[1]}"
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            running.shutdown()
+            thread.join()
