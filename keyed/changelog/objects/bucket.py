@@ -129,7 +129,7 @@ class Bucket:
             Whether it was written. If not, there is an object of this name.
 
         Raises:
-            ChangelogError: It cannot be written, as far as can be told.
+            ChangelogError: It cannot be written, or it is unknown whether it was.
         """
         obstore = _obstore()
         refusals = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)

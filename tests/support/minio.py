@@ -1,0 +1,100 @@
+"""A real S3 server for tests: MinIO, built from its source by Go, on loopback.
+
+``python -m tests.support.minio`` builds it, which takes minutes; the tests do so too if it is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from tests.support.waiting import until
+
+VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+FOLDER = Path(__file__).parents[2] / ".environments" / "minio"
+USER, PASSWORD = "keyed-user", "keyed-secret"
+
+
+class NoServer(Exception):
+    """The server cannot be built."""
+
+
+def build() -> Path:
+    """Return the program; it is built if it is not there.
+
+    Raises:
+        NoServer: There is no Go, or it fails.
+    """
+    program = FOLDER / VERSION / "minio"
+    if not program.exists():
+        go = shutil.which("go")
+        if go is None:
+            raise NoServer("MinIO is built by Go, which is not on PATH")
+        made = subprocess.run(
+            [go, "install", f"github.com/minio/minio@{VERSION}"],
+            env={**os.environ, "GOBIN": str(program.parent), "CGO_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            raise NoServer(f"MinIO could not be built: {made.stderr[-500:]}")
+    return program
+
+
+@contextmanager
+def minio(data: Path) -> Iterator[dict[str, Any]]:
+    """Run a server with a bucket ``bucket``, and give the options of its clients.
+
+    Args:
+        data: Folder for its data.
+    """
+    program = build()
+    # A folder of its data is a bucket.
+    (data / "bucket").mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = {"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": PASSWORD, "MINIO_BROWSER": "off"}
+    with (data.parent / "minio.log").open("wb") as log:
+        server = subprocess.Popen(
+            [program, "server", "--address", address, data],
+            env={**os.environ, **settings, "HOME": str(data.parent)},
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            until(lambda: _is_ready(address, server), seconds=60)
+            yield {
+                "endpoint": f"http://{address}",
+                "allow_http": True,
+                "region": "us-east-1",
+                "access_key_id": USER,
+                "secret_access_key": PASSWORD,
+            }
+        finally:
+            server.send_signal(signal.SIGKILL)
+            server.wait()
+
+
+def _is_ready(address: str, server: subprocess.Popen[bytes]) -> bool:
+    if server.poll() is not None:
+        raise NoServer(f"MinIO has ended with status {server.returncode}")
+    try:
+        with urlopen(f"http://{address}/minio/health/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+if __name__ == "__main__":
+    build()
