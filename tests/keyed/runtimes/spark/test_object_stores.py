@@ -1,0 +1,50 @@
+"""Queries of Spark with changelogs in an object store, on a server in the process of the test."""
+
+import shutil
+
+import keyed
+from keyed.changelog import ObjectStoreChangelog
+from keyed.recovery import verify
+from keyed.tables import open_tables
+from keyed.testing.changelog_conformance import state_of
+from tests.keyed.runtimes.spark.functions import count, files_source
+from tests.keyed.runtimes.spark.test_changelog import KEYS, write_files
+from tests.support.s3 import SECRET, s3_server
+
+
+def entries(changelog):
+    header = changelog.header()
+    assert header is not None
+    found = [state_of(changelog.reader(group)) for group in range(header.parallelism)]
+    return {address: value for each in found for address, value in each.items()}
+
+
+def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, capfd):
+    with s3_server() as server:
+        old, new = (ObjectStoreChangelog(f"s3://bucket/{name}/count", server.options) for name in ("old", "new"))
+        write_files(tmp_path, range(3))
+        output = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=old)
+        assert output.run(tmp_path / "out", checkpoint=tmp_path / "ck").batches == 3
+        # Everything is exported when the run ends, and it is what the checkpoint has.
+        assert [group.problem for group in verify(tmp_path / "ck", old, session=spark)] == ["", ""]
+        shutil.rmtree(tmp_path / "ck")
+
+        write_files(tmp_path, range(3, 5))
+        source = files_source(spark, tmp_path / "in")
+        output = count(source, parallelism=3, changelog=new, restore_from=old)
+        result = output.run(tmp_path / "out", checkpoint=tmp_path / "ck2", local_dir=tmp_path / "stores")
+        assert result.restored == keyed.Restored(2, with_position=True)
+        assert [group.problem for group in verify(new)] == ["", "", ""]
+
+        undisturbed = keyed.DirectoryChangelog(tmp_path / "undisturbed")
+        count(source, changelog=undisturbed).run(tmp_path / "out2", checkpoint=tmp_path / "ck3")
+        assert entries(new) == entries(undisturbed)
+        with open_tables(new, tmp_path / "tables") as tables:
+            tables.poll()
+            table = tables[next(iter(tables))]
+            assert {row.key for row in table.scan()} == set(KEYS)
+        plan = output.df._jdf.queryExecution().toString()
+        assert SECRET not in plan
+        left = b"".join(path.read_bytes() for path in (tmp_path / "ck2").rglob("*") if path.is_file())
+        assert SECRET.encode() not in left
+    assert SECRET not in "".join(capfd.readouterr())
