@@ -55,6 +55,7 @@ class S3Server:
         before: Called with kind and key before a request is carried out; an answer that it gives is sent instead.
         after: Called with kind, key and answer after it; what it gives is sent.
         page: Most names in a page of a listing.
+        conditional: Whether conditional puts are refused; some servers ignore the condition.
         url: The endpoint.
     """
 
@@ -63,6 +64,7 @@ class S3Server:
     before: Callable[[str, str], Answer | None] = lambda _kind, _key: None
     after: Callable[[str, str, Answer], Answer] = lambda _kind, _key, answer: answer
     page: int = 1000
+    conditional: bool = True
     url: str = ""
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
@@ -104,7 +106,7 @@ class S3Server:
             done = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in keys)
             return Answer(200, f"<DeleteResult>{done}</DeleteResult>".encode())
         if kind == "PUT":
-            if headers.get("If-None-Match") == "*" and key in self.objects:
+            if self.conditional and headers.get("If-None-Match") == "*" and key in self.objects:
                 return failure(412, "PreconditionFailed")
             self.objects[key] = body
             return Answer(200, headers={"ETag": f'"{hash(body):x}"'})

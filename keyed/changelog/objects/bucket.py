@@ -146,6 +146,26 @@ class Bucket:
             raise
         return True
 
+    def check_conditions(self, key: str, data: bytes) -> None:
+        """Check that the store refuses to replace an object: it is put again, with the same bytes; deleted if not.
+
+        Raises:
+            ChangelogError: The store replaces it, or cannot be reached.
+        """
+        obstore = _obstore()
+        refusals = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
+        try:
+            with self._telling("written", key, *refusals):
+                obstore.put(self._store(), key, data, mode="create", use_multipart=False)
+        except refusals:
+            return
+        # Or the next start would find it there, and not check again.
+        self.delete([key])
+        raise ChangelogError(
+            f"{self.scheme}://{self.name}/{key}: the store replaces an object although the put was conditional "
+            "(If-None-Match: *), so writers cannot be fenced; use a store that has conditional puts"
+        )
+
     def sizes(self, prefix: str, after: str | None = None) -> dict[str, int]:
         """Return the objects under a prefix by name, with their sizes.
 

@@ -156,6 +156,7 @@ class ObjectStoreChangelog:
             self._bucket.put(self._key("header"), encode_header(new))
             # Another driver may have been faster.
             header = self._present()
+            self._bucket.check_conditions(self._key("header"), encode_header(header))
         if (header.operator, header.parallelism) != (operator, parallelism):
             raise ChangelogError(
                 f"{self.url} is the changelog of operator {header.operator!r} with {header.parallelism} key groups, "

@@ -78,9 +78,18 @@ def test_a_put_whose_answer_is_lost_is_found_to_be_ones_own(server, answer, lost
 
 def test_a_position_and_a_header_whose_answers_are_lost_are_ones_own(server):
     changelog = log_on(server)
-    server.after = lambda kind, _key, done: Answer(0) if kind == "PUT" else done
+    left = ["jobs/log/header", f"jobs/log/positions/{1:020d}.position"]
+
+    def after(kind, key, done):
+        if kind != "PUT" or key not in left:
+            return done
+        left.remove(key)
+        return Answer(0)
+
+    server.after = after
     header = changelog.prepare("op", 1)
     changelog.put_position(1, b"at 1")
+    assert not left
     assert changelog.header() == header
     assert list(changelog.positions()) == [(1, b"at 1")]
 
@@ -248,6 +257,14 @@ def test_a_server_that_does_not_answer_is_named(server):
     changelog = log_on(server, timeout=1)
     with pytest.raises(ChangelogError, match="no connection; check the endpoint"):
         changelog.header()
+
+
+def test_a_server_that_ignores_the_condition_of_puts_is_refused(server):
+    server.conditional = False
+    for _ in range(2):
+        with pytest.raises(ChangelogError, match="use a store that has conditional puts"):
+            log_on(server).prepare("op", 1)
+    assert not server.objects
 
 
 def test_a_prefix_with_other_objects_is_refused(server):

@@ -102,7 +102,7 @@ def test_a_job_puts_one_object_for_each_group_and_batch(server, groups, batches)
     server.objects.clear()
     server.requests.clear()
     run_count(range(batches * 10), changelog, parallelism=groups)
-    puts = groups * batches + batches + 1
+    puts = groups * batches + batches + 2
     assert abs(server.requests["PUT"] - puts) <= 2
     assert server.requests["LIST"] == 3 * groups + 1
 
