@@ -80,6 +80,7 @@ def run(
     spark: Any = None,
     checkpoint: Path | None = None,
     rows_per_batch: int = 100_000,
+    on_progress: Callable[[keyed.Progress], object] | None = None,
 ) -> keyed.RunResult:
     """Run a query over a folder of events, to their end.
 
@@ -90,6 +91,7 @@ def run(
         spark: The Spark session; ``None`` for the local runtime.
         checkpoint: Folder for state and positions: a run that was stopped or killed is resumed from it.
         rows_per_batch: Rows of a micro-batch of each stream, in the local runtime. On Spark it is a file.
+        on_progress: Called after each batch.
 
     Raises:
         NexmarkError: There is no such query, or a folder is not one of events, or not one of its results.
@@ -108,4 +110,4 @@ def run(
         if checkpoint is None and spark is not None:
             checkpoint = Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="nexmark-")))
         size = rows_per_batch if spark is None else None
-        return output.run(sink, checkpoint=checkpoint, drain=True, rows_per_batch=size)
+        return output.run(sink, checkpoint=checkpoint, drain=True, rows_per_batch=size, on_progress=on_progress)

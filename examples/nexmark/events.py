@@ -19,12 +19,18 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import keyed
+from examples.nexmark.columns import milliseconds, with_columns
 from examples.nexmark.generator import AUCTION, BID, PERSON, SCHEMA, SIDE_INPUT
 from examples.nexmark.nexmark_errors import NexmarkError
 
 _TYPES = {"person": PERSON, "auction": AUCTION, "bid": BID}
 #: A column of each struct that is never null in it.
 _IDS = {"person": "id", "auction": "id", "bid": "auction"}
+#: Spark takes no time without a zone for an event time, and its casts would read it in the zone of the session.
+_SPARK_MILLISECONDS = (
+    "unix_date(CAST({0} AS DATE)) * 86400000L + hour({0}) * 3600000 + minute({0}) * 60000 + "
+    "CAST(extract(SECOND FROM {0}) * 1000 AS BIGINT)"
+)
 _WATERMARK = keyed.bounded_out_of_orderness(seconds=4)
 
 Derive = Callable[[pa.Table], pa.Table]
@@ -58,20 +64,20 @@ class Events:
         return sorted(self.folder.glob("[!._]*.parquet"))
 
     def people(self, *columns: str) -> keyed.Stream:
-        """Return the people who register, with these columns and ``dateTime``."""
+        """Return the people who register, with these columns, ``dateTime`` and ``time_ms``, its milliseconds."""
         return self._stream("person", columns)
 
     def auctions(self, *columns: str, category: int | None = None) -> keyed.Stream:
-        """Return the auctions, or those of a category, with these columns and ``dateTime``."""
+        """Return the auctions, or those of a category, with the columns as of `people`."""
         return self._stream("auction", columns, category=category)
 
     def bids(self, *columns: str, derive: Derive | None = None, derived: str = "") -> keyed.Stream:
-        """Return the bids with these columns and ``dateTime``.
+        """Return the bids, with the columns as of `people`.
 
         Args:
             columns: The columns to read.
-            derive: Returns other columns for those of a batch.
-            derived: The columns that it returns, as DDL.
+            derive: Returns further columns of a batch, with those that it got.
+            derived: The columns that are kept of them, as DDL.
         """
         return self._stream("bid", columns, derive=derive, derived=derived)
 
@@ -103,15 +109,27 @@ class Events:
         read: Any = self._table if self.spark is None else self._frame
         source: Any = read(struct, tuple(names), category)
         if derive is not None:
-            source = derive(source) if self.spark is None else source.mapInArrow(_in_batches(derive), derived)
-        return keyed.stream(source, timestamp="dateTime", watermark=_WATERMARK)
+            source = self._derived(source, derive, f"{derived}, time_ms bigint")
+        return keyed.stream(source, timestamp="time_ms", watermark=_WATERMARK)
+
+    def _derived(self, source: Any, derive: Derive, ddl: str) -> Any:
+        names = [column.split()[0] for column in ddl.split(", ")]
+        if self.spark is None:
+            return derive(source).select(names)
+
+        def in_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield from derive(pa.Table.from_batches([batch])).select(names).to_batches()
+
+        return source.mapInArrow(in_batches, ddl)
 
     def _table(self, struct: str, names: tuple[str, ...], category: int | None) -> pa.Table:
         chosen = ds.field("event_type") == _TYPES[struct]
         if category is not None:
             chosen &= ds.field(struct, "category") == category
         dataset = ds.dataset([str(file) for file in self.files()], format="parquet")
-        return dataset.to_table(columns={name: ds.field(struct, name) for name in names}, filter=chosen)
+        table = dataset.to_table(columns={name: ds.field(struct, name) for name in names}, filter=chosen)
+        return with_columns(table, time_ms=milliseconds(table["dateTime"]))
 
     def _frame(self, struct: str, names: tuple[str, ...], category: int | None) -> Any:
         files = self.files()
@@ -121,16 +139,11 @@ class Events:
         if all(earlier < later for earlier, later in pairwise(times)):
             reader = reader.option("maxFilesPerTrigger", 1)
         frame = reader.option("pathGlobFilter", "*.parquet").parquet(str(self.folder))
-        frame = frame.where(f"event_type = {_TYPES[struct]}").select(*(f"{struct}.{name}" for name in names))
-        return frame if category is None else frame.where(f"category = {category}")
-
-
-def _in_batches(derive: Derive) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def derived(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from derive(pa.Table.from_batches([batch])).to_batches()
-
-    return derived
+        frame = frame.where(f"event_type = {_TYPES[struct]}")
+        if category is not None:
+            frame = frame.where(f"{struct}.category = {category}")
+        milliseconds_of = _SPARK_MILLISECONDS.format(f"{struct}.dateTime")
+        return frame.selectExpr(*(f"{struct}.{name}" for name in names), f"{milliseconds_of} AS time_ms")
 
 
 def _check(path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import keyed
 from examples.nexmark.__main__ import main
 from examples.nexmark.catalog import QUERIES, run
 from examples.nexmark.events import Events
 from examples.nexmark.generator import BASE_TIME, SCHEMA, Generator
 from examples.nexmark.nexmark_errors import NexmarkError
 from tests.examples.nexmark_oracles import ORACLES, Oracle
+from tests.support.terminal import ROOT
+from tests.support.waiting import until
 
 _TIMES = {"person": "dateTime", "auction": "dateTime", "bid": "dateTime"}
 
@@ -138,6 +145,63 @@ def test_a_query_equals_its_oracle(query, oracle, tmp_path):
     assert len(found) == len(expected)
     assert found == expected
     assert expected
+
+
+@pytest.mark.parametrize("oracle", ["in disorder"], indirect=True)
+@pytest.mark.parametrize("query", ["q0", "q4", "q5", "q6", "q7", "q10", "q11", "q16", "q19", "q20"])
+def test_a_query_that_failed_in_the_middle_is_resumed_from_its_checkpoint(query, oracle, tmp_path):
+    truth, folder, rows = oracle
+
+    def fail(progress: keyed.Progress) -> None:
+        if progress.batch_id == 1:
+            raise RuntimeError("on purpose")
+
+    places = folder, tmp_path / "out"
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run(query, *places, rows_per_batch=rows, checkpoint=tmp_path / "checkpoint", on_progress=fail)
+    run(query, *places, rows_per_batch=rows, checkpoint=tmp_path / "checkpoint")
+    assert truth.found(query, tmp_path / "out") == truth.expected(query)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11, 12])
+def test_ten_times_the_events_equal_their_oracle_too(seed, tmp_path):
+    Generator(50_000, 1_250, seed, 4000).write(tmp_path / "events", 4)
+    truth = Oracle(tmp_path / "events")
+    for query in QUERIES:
+        if query != "q23":  # its result grows with the square of the events of a person
+            run(query, tmp_path / "events", tmp_path / query, rows_per_batch=6_000 + seed)
+            assert truth.found(query, tmp_path / query) == truth.expected(query), query
+    truth.connection.close()
+
+
+def _has_parts_or_ended(folder: Path, least: int, process: subprocess.Popen[bytes]) -> bool:
+    return len([*folder.glob("part-*")]) >= least or process.poll() is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", ["q4", "q7", "q18"])
+def test_a_command_that_was_killed_is_resumed(query, tmp_path):
+    Generator(300_000, 10_000, 21, 4000).write(tmp_path / "events")  # three batches of bids
+    options = ["--input", "events", "--output", "out", "--checkpoint", "checkpoint"]
+    command = [sys.executable, "-m", "examples.nexmark", "run", query, *options]
+    for least in (1, 2, 1_000):
+        with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+            until(partial(_has_parts_or_ended, tmp_path / "out", least, process))
+            process.kill()
+    assert process.returncode == 0
+    truth = Oracle(tmp_path / "events")
+    assert truth.found(query, tmp_path / "out") == truth.expected(query)
+    truth.connection.close()
+
+
+def test_queries_equal_their_oracles_on_spark(spark, tmp_path):
+    Generator(5_000, 125, 5, 4000).write(tmp_path / "events", 3)
+    truth = Oracle(tmp_path / "events")
+    for query in ("q3", "q4", "q7", "q13", "q15", "q18"):
+        run(query, tmp_path / "events", tmp_path / query, spark=spark)
+        assert truth.found(query, tmp_path / query) == truth.expected(query), query
+    truth.connection.close()
 
 
 def test_every_query_has_an_oracle():

@@ -50,7 +50,7 @@ def q20(events: Events) -> keyed.Output:
     """Return the bids for auctions of category 10 with all columns of both."""
 
     def expanded(bid: Any, auction: Any) -> tuple[Any, ...]:
-        return (*bid[:7], *auction[1:])
+        return (*bid[:7], *auction[1:10])
 
     bids = events.bids("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
     both = bids.connect(events.auctions("id", *_ITEM_COLUMNS, category=10)).key_by("auction", "id")
