@@ -21,9 +21,9 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m examples.send_sales", description=__doc__, allow_abbrev=False)
     result.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="brokers, separated by commas")
     result.add_argument("--topic", default="sales", help="the topic (default: %(default)s)")
-    result.add_argument("--rows", type=int, default=100_000, help="how many (default: %(default)s)")
-    result.add_argument("--seed", type=int, default=1, help="what they are made from (default: %(default)s)")
-    result.add_argument("--a-second", type=float, default=1_000, help="how many each second (default: %(default)s)")
+    result.add_argument("--rows", type=int, default=100_000, help="number of sales (default: %(default)s)")
+    result.add_argument("--seed", type=int, default=1, help="their seed (default: %(default)s)")
+    result.add_argument("--a-second", type=float, default=1_000, help="number per second (default: %(default)s)")
     return result
 
 

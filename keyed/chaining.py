@@ -93,7 +93,7 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
             if reason and not begins_line:
                 raise CheckpointError(
                     f"operator {stage.name!r} runs chained to {found[-1][-1].name!r} in the checkpoint, and would not "
-                    f"any more: {reason}. A checkpoint keeps what it began with; leave it as it was, or start from a "
+                    f"any more: {reason}. The first batch of a checkpoint fixes the chaining; keep it, or start from a "
                     "new checkpoint with restore_from= the changelogs"
                 )
         if begins_line:

@@ -634,7 +634,8 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         checkpoint: Folder for state and positions that survive the run; on Spark a streaming source needs it.
         drain: Move the watermark to +inf at the end, so that every timer fires. The default in the local runtime
             without a checkpoint, and for a batch DataFrame.
-        on_progress: Called with a `Progress` after each batch; see there for Spark.
+        on_progress: Called with a `Progress` after each batch. On Spark it is called in the thread that waits in `run`
+            or in `Query.await_termination`, or reads `Query.progress`; batches before Spark's last 100 are skipped.
         on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
         group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.
@@ -670,7 +671,8 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
         checkpoint: As in `run`; the same holds for options without a description here.
         trigger: ``"5 seconds"`` or a dict of the arguments of Spark's trigger, one second by default; on Spark only.
         drain: In the local runtime only.
-        on_progress: Called with a `Progress` after each batch; see there for Spark.
+        on_progress: Called with a `Progress` after each batch. On Spark it is called in the thread that waits in `run`
+            or in `Query.await_termination`, or reads `Query.progress`; batches before Spark's last 100 are skipped.
         on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
         group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.

@@ -31,7 +31,7 @@ and goes on serving when the input has ended, until Ctrl-C.
 """
 
 _EPILOG = """\
-what it writes, in the folder of --output:
+output, in the folder of --output:
   top/         window_start, window_end, rank, item, count (Parquet)
   late/        item, event_time: rows that came after their window had ended,
                by the watermark; every row is either counted or here (Parquet)
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"top_n: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"stopped; run the same command again to go on ({workspace.output})", file=sys.stderr)
+        print(f"stopped; run the same command again to resume ({workspace.output})", file=sys.stderr)
         return 130
     return 0
 
@@ -96,7 +96,7 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int |
     arrivals = read_arrivals(workspace.arrivals) or write_arrivals(workspace.arrivals, dataset, settings.rows_per_batch)
     print(
         f"{arrivals.rows:,} rows in {arrivals.files:,} batches; {arrivals.dropped:,} rows {dataset.dropped_because} "
-        f"and are left out{'; going on where the last run stopped' if again else ''}",
+        f"and are left out{'; resuming where the last run stopped' if again else ''}",
         flush=True,
     )
     run = run_locally if settings.runtime == "local" else run_on_spark
@@ -119,7 +119,7 @@ def _run(dataset: Dataset, settings: Settings, workspace: Workspace, port: int |
 def _follow(topic: Topic, settings: Settings, workspace: Workspace, config: dict[str, str], port: int | None) -> None:
     topic.check()
     again = workspace.claim({**attrs.asdict(settings), **topic.identity()})
-    going = "; going on where the last run stopped" if again else ""
+    going = "; resuming where the last run stopped" if again else ""
     print(f"{topic.about}, windows of {settings.window_minutes} minutes{going}", flush=True)
     if port is None:
         run_over_topic(topic, settings, workspace, _printer(None), config=config, goes_on=False)
@@ -232,14 +232,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="with --source kafka: a setting of Spark, such as spark.jars=... for a connector that is there already",
     )
-    data = parser.add_argument_group("a file of yours instead of the flights; rows arrive in the order of the file")
+    data = parser.add_argument_group("your own file instead of the flights; rows arrive in the order of the file")
     data.add_argument("--dataset", type=Path, metavar="FILE", help="a .parquet, .csv (with a header) or .csv.gz file")
     data.add_argument(
         "--time-column",
         metavar="NAME",
         help="event time: timestamps, ISO 8601 text, or integers in milliseconds since 1970; UTC if without a zone",
     )
-    data.add_argument("--item-column", metavar="NAME", help="what is counted, as text; of a topic the field")
+    data.add_argument("--item-column", metavar="NAME", help="the counted column, as text; for a topic the field")
     how = parser.add_argument_group("how it runs")
     how.add_argument(
         "--output",
@@ -263,13 +263,13 @@ def _parser() -> argparse.ArgumentParser:
         help="spark: a Structured Streaming query in local mode; local: in this process (default: %(default)s)",
     )
     page = parser.add_argument_group("the page, on a terminal")
-    page.add_argument("--port", type=_number(1), default=8765, help="where on 127.0.0.1 (default: %(default)s)")
+    page.add_argument("--port", type=_number(1), default=8765, help="port on 127.0.0.1 (default: %(default)s)")
     page.add_argument(
         "--pace",
         type=_number(0),
         default=60,
         metavar="SECONDS",
-        help="how long the rows take to arrive; 0 is as fast as they are processed (default: %(default)s)",
+        help="seconds over which the rows arrive; 0 is as fast as they are processed (default: %(default)s)",
     )
     page.add_argument("--headless", action="store_true", help="no page and no pace, as without a terminal")
     return parser

@@ -93,7 +93,7 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
         metavar="CHANGELOG",
         help=f"the changelog of each operator, in their order: {CHANGELOG}",
     )
-    parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; as it was by default")
+    parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; by default unchanged")
     parser.add_argument("--as-of", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")
     add_settings(parser)
 
@@ -203,7 +203,7 @@ COMMANDS = (
     ),
     Command(
         "flush",
-        "Export to changelogs what a checkpoint, of the local runtime or of Spark, has committed and they lack.",
+        "Export committed batches of a checkpoint, of the local runtime or of Spark, that its changelogs lack.",
         _add_flush,
         _flush,
     ),

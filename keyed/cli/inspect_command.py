@@ -217,7 +217,7 @@ def _chosen(path: str, names: list[str], operator: str | None) -> list[str]:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="folder of the checkpoint, of the local runtime or of Spark")
     parser.add_argument("--operator", help="only this operator")
-    parser.add_argument("--key", help="print what there is of this key: text, or JSON where keys are not text")
+    parser.add_argument("--key", help="print the entries of this key: text, or JSON if keys are not text")
     parser.add_argument("--json", action="store_true", help="print JSON, an object an operator")
 
 
@@ -247,7 +247,7 @@ def _run(arguments: argparse.Namespace) -> int:
 COMMANDS = (
     Command(
         "inspect",
-        "Print what a checkpoint holds: states, sizes, timers, counters, and one key. No job may be using a local one.",
+        "Print a checkpoint: states, sizes, timers, counters, and one key. No job may be using a local one.",
         _add_arguments,
         _run,
         ("keyed inspect job-checkpoint", "keyed inspect job-checkpoint --operator Sold --key 'Die Hard'"),

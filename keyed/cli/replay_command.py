@@ -30,7 +30,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("changed", metavar="MODULE:CHANGED", help="the changed function")
     parser.add_argument(
         "rows",
-        help="folder of record=; or what the job has read: a Parquet file or folder, a file of JSON lines, or "
+        help="folder of record=; or the rows that the job has read: a Parquet file or folder, a file of JSON lines, or "
         "MODULE:SOURCE, its source or what makes it",
     )
     parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
@@ -146,7 +146,7 @@ def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
 COMMANDS = (
     Command(
         "replay",
-        "Print what a changed function would have done differently over the batches of a job.",
+        "Print the differences that a changed function makes over the batches of a job.",
         _add_replay,
         _replay,
         (

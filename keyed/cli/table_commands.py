@@ -258,10 +258,10 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", help="name of the table")
     parser.add_argument("--key", help="only this key")
     parser.add_argument("--windows", help="windows that start from ... to before ...: FROM/TO, milliseconds or times")
-    parser.add_argument("--prefix", help="what the keys begin with")
+    parser.add_argument("--prefix", help="prefix of the keys")
     parser.add_argument("--from", help="the least key")
     parser.add_argument("--to", help="the key before which the range ends")
-    parser.add_argument("--limit", type=int, default=100, help="how many entries at most (100)")
+    parser.add_argument("--limit", type=int, default=100, help="maximal number of entries (100)")
     _add_as_of(parser)
 
 
@@ -273,7 +273,7 @@ def _add_sql(parser: argparse.ArgumentParser) -> None:
 def _add_tail(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", help="name of the table")
     parser.add_argument("--prefix", help="only keys that begin with this")
-    parser.add_argument("--after", help="now, beginning, or the token of a change: goes on behind it")
+    parser.add_argument("--after", help="now, beginning, or the token of a change: resume after it")
     parser.add_argument("--limit", type=int, help="end after so many changes")
 
 
@@ -292,7 +292,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="serve a page over all tables too, or the page in a folder of yours",
+        help="also serve a page over all tables, or the page in your own folder",
     )
     parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
 
@@ -316,7 +316,7 @@ COMMANDS: Sequence[Command] = (
     _command("tables", "List the tables of a job: kinds, types, entries.", None, _tables, "job-log"),
     _command(
         "get",
-        "Print what a table holds for a key. The status is 1 if it holds nothing.",
+        "Print the entries of a key. The status is 1 if there are none.",
         _add_get,
         _get,
         "job-log sold 'Die Hard'",
@@ -324,7 +324,7 @@ COMMANDS: Sequence[Command] = (
         "job-log hourly 'Die Hard' --entry 2026-01-31T12:00:00Z",
     ),
     _command("scan", "Print the entries of a range of keys.", _add_scan, _scan, "job-log sold --prefix D --limit 10"),
-    _command("history", "Print what became of an entry.", _add_place, _history, "job-log sold 'Die Hard'"),
+    _command("history", "Print the versions of an entry.", _add_place, _history, "job-log sold 'Die Hard'"),
     _command(
         "sql",
         "Run a SELECT over the tables.",

@@ -1,4 +1,4 @@
-"""The record of a job's input: the rows that each batch gave its first operator, in a folder, for replay.
+"""The recording of a job's input: the rows of each batch for its first operator, in a folder, for replay.
 
 The folder holds Parquet files ``part-<batch id>-<number>.parquet``, as a sink's folder does, and the mark of the query
 (`keyed.runtimes.sink_folder`). The number is two digits of the input and six of the partition. Rows of tables and of

@@ -324,7 +324,7 @@ def test_killed_while_the_page_is_open_it_ends_with_the_same_numbers(tmp_path, f
         job.kill()
         page.locator(".connection[data-state=lost]").wait_for()
         job = Job(tmp_path / "out", *options, "0", port=port)
-        job.has_printed("going on where the last run stopped")
+        job.has_printed("resuming where the last run stopped")
         page.locator(".connection[data-state=live]").wait_for()
         job.has_printed("until Ctrl-C")
         last = ranking_of(top, top["window_start"].max())

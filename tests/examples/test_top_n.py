@@ -156,7 +156,7 @@ def test_run_again_changes_nothing(tmp_path, capsys):
     before = read(tmp_path / "out" / "top")
     assert main(command) == 0
     assert_same(read(tmp_path / "out" / "top"), before, ["window_start", "rank"])
-    assert "going on where the last run stopped" in capsys.readouterr().out
+    assert "resuming where the last run stopped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
@@ -313,7 +313,7 @@ def test_killed_and_run_again_gives_each_row_once(tmp_path, departures):
     for batches in (3, 7):
         kill_after(start(tmp_path / "out", *options), batches)
     printed = finish(start(tmp_path / "out", *options))
-    assert "going on where the last run stopped" in printed
+    assert "resuming where the last run stopped" in printed
     check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=10_000)
 
 
@@ -333,7 +333,7 @@ def test_on_spark_killed_and_run_again_gives_each_row_once(tmp_path, departures)
     for batches in (1, 3):
         kill_after(start(tmp_path / "out", *options), batches)
     printed = finish(start(tmp_path / "out", *options))
-    assert "going on where the last run stopped" in printed
+    assert "resuming where the last run stopped" in printed
     check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=40_000)
 
 

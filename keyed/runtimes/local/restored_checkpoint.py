@@ -1,4 +1,4 @@
-"""A checkpoint of the local runtime made out of changelogs, without the program that will run on it."""
+"""Creates a checkpoint of the local runtime from changelogs, without the program that will run on it."""
 
 from __future__ import annotations
 
@@ -48,18 +48,20 @@ def restore(
     parallelism: int | None = None,
     on_progress: Callable[[RestoreProgress], object] = lambda _: None,
 ) -> Restored:
-    """Make a checkpoint.
+    """Create a checkpoint of the local runtime from changelogs, without the job's program.
 
     Args:
-        path: Folder for it; not there yet, or empty.
-        points: What each operator is restored from, in their order in the query.
-        parallelism: Number of key groups of each operator; by default as it was.
+        path: Folder for it; missing or empty. After an error it is removed.
+        points: The restore point of each operator, in their order in the query.
+        parallelism: Number of key groups of each operator; by default unchanged.
         on_progress: Called while changelogs are read.
 
     Raises:
         CheckpointError: The folder is not empty.
-        DefinitionError: The parallelism is out of its range.
-        ChangelogError: A changelog cannot be restored from.
+        DefinitionError: The parallelism is out of range.
+        ChangelogError: A changelog cannot be restored, two are of one operator, or the new parallelism is not possible
+            for an operator with tables.
+        HistoryCompacted: The batch of a restore point was compacted away.
         CorruptionError: A changelog is damaged.
     """
     if parallelism is not None:

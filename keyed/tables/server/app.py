@@ -93,7 +93,8 @@ class Limits:
     """Limits of requests.
 
     Attributes:
-        page: Maximal number of entries, or versions, in one answer; also the default of ``limit``.
+        page: Greatest value of ``limit``. The default of ``limit`` is this for the entries and the history of a key,
+            and 100 for scans and timers (or this, if it is less).
         body: Bytes of a request's body.
         sql_seconds: Seconds that a query may run.
         sql_megabytes: Megabytes that the process of a query may have.

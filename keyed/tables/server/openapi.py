@@ -9,7 +9,7 @@ _NAMESPACE = ("namespace", "the namespace beside the key: JSON or text")
 _ENTRY = ("entry", "the map key, or the other key columns of a table: JSON or text")
 
 _PAGE = (
-    ("limit", "how many entries at most"),
+    ("limit", "maximal number of entries"),
     ("after", "next of an earlier answer: the entries behind it"),
 )
 
@@ -55,7 +55,7 @@ _SQL["requestBody"] = {
     },
 }
 _CHANGES = _operation(
-    "Follow a table: server-sent events, whose id goes on behind them (Last-Event-ID)",
+    "Follow a table: server-sent events, resumed after an id (Last-Event-ID)",
     ("table",),
     (
         ("key", "only this key"),
@@ -63,7 +63,7 @@ _CHANGES = _operation(
         ("after", "now, beginning, or the id of an event"),
     ),
 )
-_BATCHES = _operation("Follow the job: server-sent events, one a batch, with what /status says")
+_BATCHES = _operation("Follow the job: server-sent events, one per batch, with the content of /status")
 for _events in (_CHANGES, _BATCHES):
     _events["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
 
@@ -94,7 +94,7 @@ OPENAPI: dict[str, Any] = {
         },
         "/metrics": {"get": _operation("Counters, in Prometheus' text format")},
         "/openapi.json": {"get": _operation("This description")},
-        "/status": {"get": _operation("The newest batch, and what the job says of itself")},
+        "/status": {"get": _operation("The newest batch, and the job's own status")},
         "/batches": {"get": _BATCHES},
         "/tables": {"get": _operation("Names, kinds and types of the tables")},
         "/tables/{table}": {
@@ -104,12 +104,12 @@ OPENAPI: dict[str, Any] = {
                 (
                     ("key", "only this key"),
                     ("windows", "windows that start from ... to before ...: FROM/TO, milliseconds or ISO 8601 times"),
-                    ("prefix", "what the keys begin with"),
+                    ("prefix", "prefix of the keys"),
                     ("from", "the least key"),
                     ("to", "the key before which the range ends"),
                     ("order", "asc or desc"),
                     ("limit", "how many at most"),
-                    ("after", "next of an earlier answer: goes on behind it, in the same batch"),
+                    ("after", "next of an earlier answer: resumes after it, in the same batch"),
                     _AS_OF,
                 ),
             )
@@ -117,7 +117,7 @@ OPENAPI: dict[str, Any] = {
         "/tables/{table}/changes": {"get": _CHANGES},
         "/tables/{table}/keys/{key}": {
             "get": _operation(
-                "What a table holds for a key: found, and value; of lists and maps a page of it",
+                "The entries of a key: found, and value; a page of lists and maps",
                 ("table", "key"),
                 (_ENTRY, _NAMESPACE, *_PAGE, _AS_OF),
             )

@@ -301,7 +301,7 @@ class SparkQuery(Shown):
         stopping.join(_PATIENCE)
         if stopping.is_alive():
             _log.warning(
-                "%s was to stop and has not in %d s; what its changelogs lack comes with the next run",
+                "%s did not stop in %d s; the next run exports what its changelogs lack",
                 self._job.title,
                 _PATIENCE,
             )
