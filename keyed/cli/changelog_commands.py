@@ -30,12 +30,12 @@ from keyed.tables.json_values import batch_or_time
 def _add_compact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", help="folder of the changelog, or s3://, gs:// or az:// with BUCKET/PREFIX")
     parser.add_argument(
-        "--lag-seconds", type=float, default=3600, help="keep the commits of so many seconds before the newest (3600)"
+        "--lag-seconds", type=float, default=3600, help="keep commits up to this many seconds before the newest (3600)"
     )
     parser.add_argument(
         "--history-bytes",
         type=int,
-        help="if the commits of a key group have more bytes, keep the newest half of so many",
+        help="if the commits of a key group have more bytes, keep only the newest half as many",
     )
 
 
@@ -86,7 +86,7 @@ def _flush(arguments: argparse.Namespace) -> int:
 
 
 def _add_restore(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder for the checkpoint; it must not be there yet")
+    parser.add_argument("checkpoint", help="folder for the checkpoint; must not exist")
     parser.add_argument(
         "changelogs",
         nargs="+",
@@ -117,10 +117,8 @@ def _restore(arguments: argparse.Namespace) -> int:
 def _add_standby(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("changelog", help=f"the changelog: {CHANGELOG}")
     parser.add_argument("path", help="folder for the copy")
-    parser.add_argument(
-        "--every", type=float, default=1.0, help="seconds from one look at the changelog to the next (1)"
-    )
-    parser.add_argument("--seconds", type=float, help="end after so many seconds")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
+    parser.add_argument("--seconds", type=float, help="end after this many seconds")
     add_settings(parser)
 
 
@@ -209,13 +207,13 @@ COMMANDS = (
     ),
     Command(
         "restore",
-        "Make a new checkpoint of the local runtime out of the changelogs of a job's operators, at any parallelism.",
+        "Create a checkpoint of the local runtime from the changelogs of a job's operators, at any parallelism.",
         _add_restore,
         _restore,
     ),
     Command(
         "standby",
-        "Follow a changelog into a folder of state tables until interrupted; a job is restored from it fast.",
+        "Follow a changelog into a folder of state tables until interrupted, for a fast restore.",
         _add_standby,
         _standby,
     ),

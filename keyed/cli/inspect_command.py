@@ -218,7 +218,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="folder of the checkpoint, of the local runtime or of Spark")
     parser.add_argument("--operator", help="only this operator")
     parser.add_argument("--key", help="print the entries of this key: text, or JSON if keys are not text")
-    parser.add_argument("--json", action="store_true", help="print JSON, an object an operator")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per operator")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rows",
         help="folder of record=; or the rows that the job has read: a Parquet file or folder, a file of JSON lines, or "
-        "MODULE:SOURCE, its source or what makes it",
+        "MODULE:SOURCE, its source or a function that creates it",
     )
     parser.add_argument("--key", action="append", required=True, help="key column; may be given more than once")
     parser.add_argument("--key2", action="append", help="key column of the second side; may be given more than once")
@@ -40,7 +40,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE:NAME",
-        help="descriptor of a broadcast state; may be given more than once, as the job has them",
+        help="descriptor of a broadcast state; may be given more than once",
     )
     parser.add_argument("--timestamp", help="column with the event time")
     parser.add_argument("--delay-ms", type=int, default=0, help="delay of the job's watermark in milliseconds (0)")

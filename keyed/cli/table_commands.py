@@ -29,10 +29,10 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help=f"a changelog ({CHANGELOG}), or the folder of tables that a program keeps level",
+        help=f"a changelog ({CHANGELOG}), or the folder of tables that another program writes",
     )
     parser.add_argument("--tables", help="folder for the tables of a changelog, used again next time (a temporary one)")
-    parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     add_settings(parser)
 
 
@@ -42,7 +42,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "key", metavar="KEY", help="the key: text, or JSON if keys are not text; null in broadcast states"
     )
     parser.add_argument(
-        "--entry", help="which entry: the map key, the start of a window, or the other key columns of a table as JSON"
+        "--entry", help="the entry: the map key, the start of a window, or the other key columns of a table as JSON"
     )
     parser.add_argument("--namespace", help="the namespace beside the key, such as a window: JSON or text")
 
@@ -280,9 +280,7 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8765, help="port (8765)")
-    parser.add_argument(
-        "--every", type=float, default=1.0, help="seconds from one look at the changelog to the next (1)"
-    )
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
     parser.add_argument(
         "--token-file",
         help="file with lines TOKEN TABLE [TABLE ...], or TOKEN * (mode 0600); needed off loopback",

@@ -164,7 +164,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
                 f"  stored:   {stored}\n"
                 f"  declared: {schema or 'nothing'}\n"
                 f"{_other_kind_of_function(stored, declared)}"
-                "Declare it as it was, and what is new under another name; restore from a changelog with migrate="
+                "Declare it as it was, and the new state under another name; restore from a changelog with migrate="
                 "keyed.StateMigration(...), which renames states and adds fields; or start with a new checkpoint"
             )
 
