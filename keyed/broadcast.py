@@ -35,7 +35,7 @@ class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
         """Return the value of ``key``, or ``default``."""
 
     def contains(self, key: K) -> bool:
-        """Tell whether ``key`` is there (with a null value too)."""
+        """Return whether ``key`` is there (with a null value too)."""
 
     def keys(self) -> Iterator[K]:
         """Return the keys in order."""
@@ -47,7 +47,7 @@ class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
         """Return pairs of key and value in the order of the keys."""
 
     def is_empty(self) -> bool:
-        """Tell whether there is no entry."""
+        """Return whether there is no entry."""
 
     def __getitem__(self, key: K) -> V_co: ...
 
@@ -134,7 +134,7 @@ class BroadcastContext(Protocol):
         """Count the current element as dropped (``rows_dropped``): once, and not in each key group."""
 
     def is_late(self) -> bool:
-        """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
+        """Return whether the element's timestamp was at or below the watermark at the start of its batch."""
 
 
 def check_descriptors(descriptors: tuple[Any, ...]) -> None:

@@ -107,7 +107,7 @@ class Context(Protocol):
         """Count the current element as dropped, in the counter ``rows_dropped``."""
 
     def is_late(self) -> bool:
-        """Tell whether the element's timestamp was at or below the watermark at the start of its batch."""
+        """Return whether the element's timestamp was at or below the watermark at the start of its batch."""
 
 
 class OnTimerContext(Context, Protocol):

@@ -35,11 +35,11 @@ def choose_path(path: Path, row_reason: str | None, what: str) -> str | None:
 
     Args:
         path: The path that the user asked for.
-        row_reason: Why the operator has to be computed row by row; ``None`` where whole columns do.
+        row_reason: Why the operator has to be computed row by row; ``None`` if whole columns do.
         what: The operator, for messages.
 
     Returns:
-        Why it is computed row by row; ``None`` where it is computed over whole columns.
+        Why it is computed row by row; ``None`` if it is computed over whole columns.
 
     Raises:
         DefinitionError: ``path="vectorized"``, and there is a reason against it.

@@ -228,7 +228,7 @@ def input_methods(function: RowFunction) -> tuple[str, ...]:
 
 
 def takes_two(function: Function) -> bool:
-    """Tell whether a function reads two connected streams."""
+    """Return whether a function reads two connected streams."""
     return isinstance(function, KeyedCoProcessFunction | VectorizedCoFunction)
 
 

@@ -119,7 +119,7 @@ class Input:
 
     @property
     def columns(self) -> dict[str, str | None] | None:
-        """Types of its columns by name, ``None`` where they are not known before it is read."""
+        """Types of its columns by name, ``None`` if they are not known before it is read."""
         return columns_of(self.origin)
 
 
@@ -254,7 +254,7 @@ class BoundOutput(Shown):
 
 
 def is_dataframe(data: Any) -> bool:
-    """Tell whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
+    """Return whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
     return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
 
 
@@ -335,7 +335,7 @@ def producers_of(inputs: Sequence[Input]) -> list[Stage]:
 
 
 def columns_of(origin: Source | Port) -> dict[str, str | None] | None:
-    """Return the types of the columns by name, ``None`` where they are not known before it is read."""
+    """Return the types of the columns by name, ``None`` if they are not known before it is read."""
     if isinstance(origin, Port):
         return None if origin.schema is None else dict(origin.schema.columns)
     data = origin.data

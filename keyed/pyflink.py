@@ -169,7 +169,7 @@ class TypeInformation:
 
     Attributes:
         python: The type of a state's values.
-        column: The type of an output column, ``None`` where there is none.
+        column: The type of an output column, ``None`` if there is none.
         fields: Names and types of the columns of a tuple or row.
     """
 
@@ -179,7 +179,7 @@ class TypeInformation:
 
     @property
     def schema(self) -> Schema | None:
-        """The columns of an output of this type; ``None`` where a part has no column type."""
+        """The columns of an output of this type; ``None`` if a part has no column type."""
         columns = [("f0", self.column)] if self.fields is None else self.fields
         known = tuple((name, type_) for name, type_ in columns if type_ is not None)
         return Schema(known) if len(known) == len(columns) else None
@@ -401,7 +401,7 @@ class StateTtlConfig:
         disable_cleanup_in_background = _cleanup
 
         def build(self) -> StateTtl | None:
-            """Return the time to live; ``None`` where it is disabled."""
+            """Return the time to live; ``None`` if it is disabled."""
             if self._update is StateTtlConfig.UpdateType.Disabled:
                 return None
             return StateTtl(self._ttl, update=self._update.value, visibility=self._visibility.value)
@@ -495,7 +495,7 @@ class FilterFunction(_RichFunction):
     """Chooses elements. Subclass it, or give a function."""
 
     def filter(self, value: Any) -> bool:
-        """Tell whether ``value`` is emitted."""
+        """Return whether ``value`` is emitted."""
         raise NotImplementedError(f"{type(self).__name__} does not define filter")
 
 

@@ -66,7 +66,7 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether the row has a field of this name, as rows of Spark do; or, for other types, this value."""
+        """Return whether the row has a field of this name, as rows of Spark do; or, for other types, this value."""
         if key.__class__ is str:
             return key in self._positions
         return tuple.__contains__(self, key)

@@ -503,7 +503,7 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def contains(self, key: K) -> bool:
-        """Tell whether ``key`` is there (with a null value too)."""
+        """Return whether ``key`` is there (with a null value too)."""
         self._unbound()
 
     def keys(self) -> Iterator[K]:
@@ -522,7 +522,7 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def is_empty(self) -> bool:
-        """Tell whether there is no entry."""
+        """Return whether there is no entry."""
         self._unbound()
 
     def __getitem__(self, key: K) -> V:

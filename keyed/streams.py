@@ -338,7 +338,7 @@ class KeyedStream(_Asked):
 
     @property
     def columns(self) -> dict[str, str | None] | None:
-        """Types of the columns by name, as in `Schema`; ``None`` where they are not known before the stream runs.
+        """Types of the columns by name, as in `Schema`; ``None`` if they are not known before the stream runs.
 
         A type is ``None`` if an Arrow column has one without a Spark equivalent, or a nested one.
         """

@@ -153,5 +153,5 @@ class VectorizedCoFunction(VectorizedFunction):
 
 
 def combines(function: object) -> TypeGuard[VectorizedFunction]:
-    """Tell whether ``function`` is vectorized and defines ``combine``."""
+    """Return whether ``function`` is vectorized and defines ``combine``."""
     return isinstance(function, VectorizedFunction) and type(function).combine is not VectorizedFunction.combine

@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, the Spark session, the Kafka broker, and the marks of tests with them."""
+"""Shared by all tests: hypothesis profiles, the Spark session, the Kafka broker, and the marks of tests with them."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_every_public_name_has_a_docstring():
 
 
 def rows_of_tables(page: Path) -> set[str]:
-    """What stands in backquotes in the first cells of the tables of a page."""
+    """The names in backquotes in the first cells of the tables of a page."""
     cells = re.findall(r"^\| ([^|]*) \|", page.read_text(), re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 

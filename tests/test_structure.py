@@ -179,7 +179,7 @@ def part_of(module: str) -> str:
 
 
 def is_module(name: str) -> bool:
-    """Whether a dotted name is a module of the project."""
+    """Return whether a dotted name is a module of the project."""
     path = ROOT.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
@@ -260,7 +260,7 @@ def circles(imported: dict[str, set[str]]) -> list[tuple[str, ...]]:
 
 
 def looked_inside(module: str, tree: ast.AST) -> list[str]:
-    """What `windows` takes from inside of the streams and outputs that it is given."""
+    """Return the private attributes of streams and outputs that `windows` uses."""
     inside = {"inputs", "origins", "stage", "chain", "source"}
     return [
         f"{module}:{node.lineno}: uses .{node.attr}"

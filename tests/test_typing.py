@@ -93,14 +93,14 @@ class Typed(KeyedProcessFunction):
 
 
 def mypy(folder: Path, *files: Path) -> subprocess.CompletedProcess[str]:
-    """What mypy says of files in strict mode."""
+    """Return mypy's report on files in strict mode."""
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", ""]
     command += ["--cache-dir", str(folder.parent / "mypy"), *map(str, files)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def pyright(folder: Path, *files: Path, **rules: bool) -> subprocess.CompletedProcess[str]:
-    """What pyright says of files in strict mode."""
+    """Return pyright's report on files in strict mode."""
     include = [os.path.relpath(file, folder) for file in files]
     settings = {"typeCheckingMode": "strict", "include": include, "extraPaths": [str(ROOT)], **rules}
     project = folder / "pyrightconfig.json"

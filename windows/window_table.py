@@ -118,7 +118,7 @@ def _type_of(aggregate: AnyAggregate, columns: Mapping[str, str]) -> str | None:
 
 
 def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
-    """Return an aggregate as data; ``None`` where it is not known what its accumulators and results are."""
+    """Return an aggregate as data; ``None`` if it is not known what its accumulators and results are."""
     name = type(aggregate).__name__
     if _BUILT_IN.get(name) is not type(aggregate):
         get_result = getattr(aggregate.get_result, "__func__", None)
@@ -136,7 +136,7 @@ def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
 
 
 def _aggregate(described: Any) -> AnyAggregate | None:
-    """Return the aggregate that is described; ``None`` where it is not."""
+    """Return the aggregate that is described; ``None`` if it is not."""
     cls = _BUILT_IN.get(described["name"]) if described else None
     if cls is None:
         return Aggregate() if described else None
@@ -160,7 +160,7 @@ class WindowTable:
     Attributes:
         bounds: Names of the columns of a window.
         has_times: Whether these are a start and an end.
-        columns: Name and column type of each result; ``None`` where that is not known.
+        columns: Name and column type of each result; ``None`` if that is not known.
         key_types: Column types of the key, likewise.
         is_apart: Whether each stored value makes rows of its own.
     """
@@ -318,7 +318,7 @@ class WindowTable:
         return (entry[0], entry[0] + self._size) if self._size is not None and len(entry) == 1 else entry
 
     def places(self, window: tuple[Any, ...]) -> list[tuple[Any, Any]] | None:
-        """Return where a window may be stored, as namespaces and entries; ``None`` where that is not known."""
+        """Return where a window may be stored, as namespaces and entries; ``None`` if that is not known."""
         match self._layout:
             case "slices" | "sessions":
                 return [(None, None)]
@@ -333,7 +333,7 @@ class WindowTable:
     def range_of(self, first: int, end: int) -> tuple[bool, int, int] | None:
         """Return whether namespaces or entries, from which to before which start, hold windows that start in a range.
 
-        ``None`` where all of a key has to be read.
+        ``None`` if all of a key has to be read.
         """
         match self._layout:
             case "slice_rows":
@@ -355,7 +355,7 @@ class WindowTable:
         return clocks[not self._event_time]
 
     def removes(self, before: Clocks, after: Clocks) -> bool:
-        """Tell whether windows may be gone between two times without a change of what is stored."""
+        """Return whether windows may be gone between two times without a change of what is stored."""
         if not self._hops:
             return False
         last = self._offset + (self._size or 0) - 1 + self._lateness

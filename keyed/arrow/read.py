@@ -165,7 +165,7 @@ def _nested(column: Any, convert: Any) -> list[Any]:
 
 
 def _with_nulls(column: Any, values: list[Any]) -> list[Any]:
-    """Return ``values`` with ``None`` where the column is null."""
+    """Return ``values`` with ``None`` if the column is null."""
     if column.null_count:
         for position, valid in enumerate(column.is_valid().to_pylist()):
             if not valid:

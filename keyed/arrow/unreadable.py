@@ -54,7 +54,7 @@ def _unreadable(column: Any, start: int, length: int) -> list[int]:
 
 
 def _reads(column: Any) -> bool:
-    """Tell whether Python has a value for each of a column's."""
+    """Return whether Python has a value for each of a column's."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):

@@ -203,7 +203,7 @@ def format_type(fingerprint: Any) -> str:
 
 
 def why_incompatible(old: Any, new: Any, *, as_key: bool = False) -> str | None:
-    """Say why values encoded as ``old`` cannot be read as ``new``.
+    """Return the reason why values encoded as ``old`` cannot be read as ``new``.
 
     Args:
         old: Fingerprint of the type that the values were written with.

@@ -110,7 +110,7 @@ def normalised(key: Any) -> Any:
 
 
 def is_null(key: Any) -> bool:
-    """Tell whether a key is ``None`` or has a part that is: a row with it is bad."""
+    """Return whether a key is ``None`` or has a part that is: a row with it is bad."""
     return key is None or (isinstance(key, tuple) and None in key)
 
 

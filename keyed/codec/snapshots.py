@@ -140,7 +140,7 @@ def _copy_of(cls: type) -> Callable[[Any], Any]:
 
 
 def _is_unchanging(cls: type) -> bool:
-    """Tell whether a class is frozen, and its fields are declared as types that cannot change."""
+    """Return whether a class is frozen, and its fields are declared as types that cannot change."""
     try:
         return is_frozen(cls) and shape_of(inspect_type(cls)).immutable
     except EncodingError:
@@ -148,7 +148,7 @@ def _is_unchanging(cls: type) -> bool:
 
 
 def _has_only_fields(cls: Any) -> bool:
-    """Tell whether copying the attributes copies an instance: a dataclass or attrs class without ways of its own."""
+    """Return whether copying the attributes copies an instance: a dataclass or attrs class without ways of its own."""
     if not (hasattr(cls, "__dataclass_fields__") or hasattr(cls, "__attrs_attrs__")):
         return False
     ways = {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}

@@ -1,7 +1,7 @@
 """Types that stand in for those that values were written with, where only their fingerprint is at hand.
 
 Plain data comes back as it was written. For a class stands a frozen `msgspec.Struct` with its name and fields, whose
-fields with a default are ``None`` where they were not stored; for an enum the values of its members.
+fields with a default are ``None`` if they were not stored; for an enum the values of its members.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def decode_tagged(data: bytes) -> Any:
 
 
 def offset_is_whole_minutes(value: dt.time) -> bool:
-    """Tell whether ISO 8601 can write the time zone of a time: none, or a fixed number of minutes."""
+    """Return whether ISO 8601 can write the time zone of a time: none, or a fixed number of minutes."""
     if value.tzinfo is None:
         return True
     offset = value.utcoffset()

@@ -206,7 +206,7 @@ class BoundState:
         return min(self._scope.stamp(self._kind) + self._ttl_ms, MAX_TIMESTAMP - 1)
 
     def expired(self, due: int) -> bool:
-        """Tell whether an entry with this due time is hidden now."""
+        """Return whether an entry with this due time is hidden now."""
         return self._hides_expired and due <= self._scope.clock(self._kind)
 
     def refreshed(self, due: int) -> int:

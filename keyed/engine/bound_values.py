@@ -101,7 +101,7 @@ class _SingleValue(BoundState):
 
 
 def _is_time(value: Any) -> bool:
-    """Tell whether a value is a datetime, or a tuple with one."""
+    """Return whether a value is a datetime, or a tuple with one."""
     return value.__class__ is datetime or (isinstance(value, tuple) and datetime in map(type, value))
 
 

@@ -84,7 +84,7 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
             cell.read_to = MIN_TIMESTAMP
 
     def _older(self, timestamp: int) -> bool:
-        """Tell whether a time is older than the history."""
+        """Return whether a time is older than the history."""
         return timestamp + self.history_ms <= self._scope.clock(TTL_EVENT)
 
     def _time(self, value: Any, parameter: str, default: int | None = None) -> int:
@@ -102,7 +102,7 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         return value
 
     def _drops(self, timestamp: int) -> bool:
-        """Tell whether nothing may be put at a time any more; then it is counted."""
+        """Return whether nothing may be put at a time any more; then it is counted."""
         older = self._older(self._time(timestamp, "timestamp"))
         self._dropped += older
         return older

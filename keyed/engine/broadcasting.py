@@ -148,7 +148,7 @@ class Broadcasting:
 
 
 def _holds(state: Any) -> bool:
-    """Tell whether the current key has something in a keyed state."""
+    """Return whether the current key has something in a keyed state."""
     if isinstance(state, ListState):
         return bool(state.get())
     if isinstance(state, MapState):

@@ -52,7 +52,7 @@ class Advance:
 
 
 def counts_channels(strategies: Sequence[WatermarkStrategy | None]) -> bool:
-    """Tell whether more than the greatest timestamp counts: there are several channels, or one that may be idle."""
+    """Return whether more than the greatest timestamp counts: there are several channels, or one that may be idle."""
     given = [each for each in strategies if each is not None]
     return len(given) > 1 or any(each.partition_by or each.idleness_ms for each in given)
 

@@ -47,7 +47,7 @@ class Driver:
         scope: The batch's scope, at the watermark before the batch.
         timers: Pending timers.
         context: Where outputs go.
-        broadcast: Runs broadcast elements, ``None`` where the function takes none.
+        broadcast: Runs broadcast elements, ``None`` if the function takes none.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def write_initial(
         entries: The entries, those of a list in its order where they have no place.
         registry: The states.
         scope: The scope, whose key is changed.
-        timers: The timers; ``None`` where the function has none.
+        timers: The timers; ``None`` if the function has none.
         key_type_: Type of the keys of the stream, empty while none is known.
 
     Raises:

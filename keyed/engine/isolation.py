@@ -150,7 +150,7 @@ def _comes_back_as_it_is(value: Any) -> bool:
 
 
 def _is_exact(value: Any) -> bool:
-    """Tell whether a value without a declared type comes back as it was."""
+    """Return whether a value without a declared type comes back as it was."""
     cls = value.__class__
     if cls in _PLAIN:
         return True

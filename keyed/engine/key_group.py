@@ -149,7 +149,7 @@ class KeyGroup:
         return meta, self._replica.store
 
     def is_due(self, processing_time: int) -> bool:
-        """Tell whether a timer, in processing or ingestion time, or the idleness of a source is due without rows.
+        """Return whether a timer, in processing or ingestion time, or the idleness of a source is due without rows.
 
         Raises:
             CorruptionError: The log is damaged.

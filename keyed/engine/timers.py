@@ -42,7 +42,7 @@ class _Named:
     Attributes:
         key: Its key.
         name: Its name, encoded.
-        at: Where it stands; ``None`` where it is not set.
+        at: Where it stands; ``None`` if it is not set.
         waits: The bucket that it waits in, at or before where it stands. In other buckets it does not count.
     """
 
@@ -381,7 +381,7 @@ class TimerQueue:
         return earliest
 
     def _is_gone(self, time: int, prefix: bytes, sub: bytes) -> bool:
-        """Tell whether the batch has fired, moved or deleted a stored timer."""
+        """Return whether the batch has fired, moved or deleted a stored timer."""
         if time <= self._loaded_up_to:
             return True
         key = decode_key(prefix[1:])

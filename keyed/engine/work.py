@@ -75,7 +75,7 @@ class RowWork:
         self._queues: tuple[TimerQueue, TimerQueue] | None = None
 
     def is_due(self, processing_time: int) -> bool:
-        """Tell whether a timer that stays is due without rows."""
+        """Return whether a timer that stays is due without rows."""
         due = None if self._queues is None else self._due(*self._queues)
         return due is not None and due <= processing_time
 

@@ -53,7 +53,7 @@ class UsageWarnings:
             self._look_at_dropped(progress)
 
     def emitted(self, operator: str, side_outputs: Iterable[str]) -> None:
-        """Take note of the side outputs to which an operator has emitted."""
+        """Record the side outputs to which an operator has emitted."""
         self._emitted[operator].update(side_outputs)
 
     def end(self) -> None:

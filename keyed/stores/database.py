@@ -159,7 +159,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 def is_locked(error: BaseException) -> bool:
-    """Tell whether `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
+    """Return whether `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
     return "/LOCK: " in str(error.__cause__)
 
 

@@ -245,7 +245,7 @@ class VersionStore:
         return self.path / f"{_SUBFOLDER}{number}"
 
     def close(self, *, delete: bool = False) -> None:
-        """Let go of the folder. Closing again does nothing.
+        """Release the folder. Closing again does nothing.
 
         Args:
             delete: Whether the store is not needed any more.
@@ -363,7 +363,7 @@ class VersionStore:
                         yield prefix, head[length:], record[_LENGTH.size :]
 
     def history(self, address: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the (commit, value) of an entry's versions, the newest first: ``None`` where it was removed.
+        """Yield the (commit, value) of an entry's versions, the newest first: ``None`` if it was removed.
 
         The last of them is at or before the oldest commit, if the entry was there then.
         """
@@ -605,7 +605,7 @@ class VersionReader(VersionStore):
         return True
 
     def close(self, *, delete: bool = False) -> None:
-        """Let go of the folder, which is the writer's. Closing again does nothing."""
+        """Release the folder, which is the writer's. Closing again does nothing."""
         self._database.close()
         self._own.close()
 

@@ -103,7 +103,7 @@ class Layout:
 
 
 def _unsupported(type_: Any) -> str | None:
-    """Say why values of a type cannot be stored."""
+    """Return the reason why values of a type cannot be stored."""
     types = pa.types
     if types.is_dictionary(type_):
         return "dictionaries are not stored; declare the type of their values"

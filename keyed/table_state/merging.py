@@ -98,7 +98,7 @@ def _summable(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _fits(column: Any, limit: Any) -> bool:
-    """Tell whether no sum of values can reach the limit; of decimals to 28 digits, as Python multiplies them."""
+    """Return whether no sum of values can reach the limit; of decimals to 28 digits, as Python multiplies them."""
     ends: Any = pc.min_max(column).as_py()
     return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < limit
 

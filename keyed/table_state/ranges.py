@@ -164,7 +164,7 @@ def bounds_of(table: pa.Table) -> dict[str, tuple[int, int]]:
 
 
 def meets(ranges: Sequence[Range], bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """Tell whether rows with these bounds can be in the ranges."""
+    """Return whether rows with these bounds can be in the ranges."""
     for column, least, greatest in ranges:
         ends = bounds.get(column)
         if ends is None or ends[1] < least or ends[0] > greatest:

@@ -284,7 +284,7 @@ class EntryReader:
         return None if self.clock is None else expiry(value)
 
     def values(self, values: list[bytes | None]) -> list[Any]:
-        """Decode stored values; ``None`` where there is none."""
+        """Decode stored values; ``None`` if there is none."""
         decode = self._decode if self.clock is None and self._result is None else self.value
         return [None if value is None or value == NULL else decode(value) for value in values]
 

@@ -282,7 +282,7 @@ class Follower:
         return Lag(sum(records for records, _ in behind), max(milliseconds for _, milliseconds in behind) / 1000)
 
     def close(self) -> None:
-        """Let go of the folder and of the changelog. Closing again does nothing."""
+        """Release the folder and of the changelog. Closing again does nothing."""
         with self._lock:
             self.held.close()
             self._log.close()
@@ -511,7 +511,7 @@ class FolderReader:
         return isinstance(error, LocalStoreError | OSError) and is_store(self._path)
 
     def close(self) -> None:
-        """Let go of the folder. Closing again does nothing."""
+        """Release the folder. Closing again does nothing."""
         with self._lock:
             self.held.close()
 

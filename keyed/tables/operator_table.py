@@ -31,7 +31,7 @@ _Stored = tuple[bytes, bytes, bytes]
 
 
 def is_shown_as_another(described: Mapping[str, Any]) -> bool:
-    """Tell whether a state is no table by itself."""
+    """Return whether a state is no table by itself."""
     return "shown_as" in described["schema"]
 
 
@@ -94,7 +94,7 @@ class OperatorTableReader(EntryReader):
         return encode_key(self.rows_of.window_of(tuple(map(_milliseconds, parts))))
 
     def decode_sub(self, sub: bytes) -> Any:
-        """Return the start and end of a window as times; ``None`` where there is one window."""
+        """Return the start and end of a window as times; ``None`` if there is one window."""
         if not self.has_entries:
             return None
         window = decode_key(sub)
@@ -105,7 +105,7 @@ class OperatorTableReader(EntryReader):
         return self.rows_of.results(value)
 
     def values(self, values: list[bytes | None]) -> list[Any]:
-        """Return the results of rows; ``None`` where there is none."""
+        """Return the results of rows; ``None`` if there is none."""
         return [None if value is None else self.value(value) for value in values]
 
     def window_bounds(self, example: Any, from_: int, to: int) -> tuple[bytes, bytes]:
@@ -290,7 +290,7 @@ def _clocks(at: VersionedBatch) -> tuple[int, int]:
 
 
 def _start_of(encoded: bytes) -> int | None:
-    """Return the first number of a tuple, or of the beginning of one; ``None`` where there is none."""
+    """Return the first number of a tuple, or of the beginning of one; ``None`` if there is none."""
     try:
         start = decode_key_at(encoded, 1)[0] if encoded[:1] == _TUPLE else None
     except CorruptionError:

@@ -131,7 +131,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         return same
 
     def rest(self) -> None:
-        """Let go of the tables, until `go_on_with`; the columns stay."""
+        """Release the tables, until `go_on_with`; the columns stay."""
         self._view = _rests
 
     def _batches(self, bounds: dict[str, Bound]) -> Generator[pa.RecordBatch]:

@@ -539,7 +539,7 @@ def _first(view: View, reader: EntryReader) -> Entry | None:
 
 
 def _fits(key: Any, there: Any, *, is_part: bool = False) -> bool:
-    """Tell whether a key, or the beginning of one, may be a key of a table with another one."""
+    """Return whether a key, or the beginning of one, may be a key of a table with another one."""
     if isinstance(key, tuple) and isinstance(there, tuple):
         same = len(key) <= len(there) if is_part else len(key) == len(there)
         return same and all(map(_fits, key, there))

@@ -53,7 +53,7 @@ class _Tables(Mapping[str, StateTable]):
         """Return what opens an operator's state for an answer."""
 
     def _feed(self, operator: Operator) -> Feed | None:
-        """Tell where changes come from; ``None`` where none come."""
+        """Tell where changes come from; ``None`` if none come."""
         return None
 
     @abstractmethod

@@ -285,7 +285,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         self._at = at
 
     def _is_there(self, at: Token) -> bool:
-        """Tell whether what follows a token can be read, or never will."""
+        """Return whether what follows a token can be read, or never will."""
         try:
             return self._next(at) <= self._feed.shown()
         except HistoryCompacted:

@@ -884,7 +884,7 @@ class KeyedTestHarness(Shown):
 
 
 def _has_sides(function: Function) -> bool:
-    """Tell whether a function has two watermarks."""
+    """Return whether a function has two watermarks."""
     return takes_two(function) or isinstance(function, KeyedBroadcastProcessFunction)
 
 

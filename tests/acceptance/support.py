@@ -1,4 +1,4 @@
-"""What the transcribed cases share: a function that is told by each element what to do, and a wrapper of the harness.
+"""Shared by the transcribed cases: a function that each element controls, and a wrapper of the harness.
 
 The upstream suites drive a state store or a timer service by hand. Here an element carries the call: `Harness.call`
 runs ``do(function, context)`` for a key inside ``process_element`` and gives back what it returned, so that a case

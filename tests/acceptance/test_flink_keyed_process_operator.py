@@ -373,7 +373,7 @@ def test_an_exception_in_a_processing_timer_leaves_the_clock():
 
 
 def test_exceptions_that_a_function_handles_are_its_own_business():
-    """What a function catches does not stop the batch, and refused calls have changed nothing."""
+    """An exception that a function catches does not stop the batch, and refused calls have changed nothing."""
 
     class Catching(Told):
         n = ValueState(int, default=0)

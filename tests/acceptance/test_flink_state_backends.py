@@ -540,7 +540,7 @@ def test_map_state_bad_keys_and_values(harness):
     ],
 )
 def test_wrong_types_are_refused_before_the_commit(harness, do):
-    """What a serialiser would reject: nothing of the commit is stored, the rest of the batch neither."""
+    """Values that a serializer would reject: nothing of the commit is stored, the rest of the batch neither."""
     harness.call(lambda f, _: (f.value.update("kept"), f.words.add("kept")))
     before = harness.snapshot()
 

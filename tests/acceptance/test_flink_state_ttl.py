@@ -197,7 +197,7 @@ class Ttl:
         return self.harness.call(lambda f, _: self.context.get(f.state.namespace(namespace)), key=key)
 
     def gets(self, number):
-        """What is shown after the given update, on top of those before it that have not expired."""
+        """The visible values after the given update, on top of those before it that have not expired."""
         return self.context.gets[number]
 
 

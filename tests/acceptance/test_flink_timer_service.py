@@ -239,7 +239,7 @@ def test_snapshot_and_rebalancing_restore(store, parallelism):
 
 
 def test_a_snapshot_is_of_its_moment():
-    """What happens after a snapshot is not in it; the harness that made it goes on."""
+    """A snapshot does not have later changes; the harness that made it goes on."""
     first = Harness()
     first.timers(lambda t: t.register_event_time_timer(10))
     snapshot = first.snapshot()
@@ -370,7 +370,7 @@ def run_script(store, watermark=None, processing_time=None, **plan):
 
 @both_stores
 def test_on_timer_registers_in_its_own_domain(store):
-    """What is due fires in the same advance: at the same time again, earlier, later; what is not waits."""
+    """Due timers fire in the same advance: at the same time again, earlier, later; what is not waits."""
     fired, left = run_script(
         store,
         watermark=20,

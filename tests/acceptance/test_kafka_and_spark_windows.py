@@ -32,7 +32,7 @@ to_string = aggregate_of(
 
 
 def updates(assigner, elements, *, aggregate=to_string, lateness=0, trigger=None):
-    """What is given out at each of (key, value, timestamp) elements, as (key, start, end, result); and the harness.
+    """The outputs at each of (key, value, timestamp) elements, as (key, start, end, result); and the harness.
 
     Windows of one element are in the order of their starts, as in Kafka; Flink's and ours fire the latest first.
     """

@@ -1,4 +1,4 @@
-"""What broadcast state costs: J1, and J1 that looks up one of 10,000 broadcast rules at each row, over the same rows.
+"""The cost of broadcast state: J1, and J1 that looks up one of 10,000 broadcast rules at each row, over the same rows.
 
 python -m tests.benchmarks.broadcast [--rows 1000000] [--keys 100000] [--rules 10000] [--rounds 3]
 

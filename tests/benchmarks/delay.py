@@ -1,4 +1,4 @@
-"""How long after its commit a batch is in the changelog, on Spark: ``python -m tests.benchmarks.delay``, a minute.
+"""The time from the commit of a batch to its export, on Spark: ``python -m tests.benchmarks.delay``, a minute.
 
 A batch is exported with the next one, so the delay is what is left of the trigger's interval and the start of that
 batch; the last batch is exported when the query is stopped.

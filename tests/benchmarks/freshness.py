@@ -1,4 +1,4 @@
-"""How old an event is when a subscriber of a state table gets it: ``python -m tests.benchmarks.freshness``.
+"""The age of an event when a subscriber of a state table gets it: ``python -m tests.benchmarks.freshness``.
 
 A Spark query with a trigger of a second reads events as they come, a follower in a process of its own keeps a table
 level with the query's directory changelog, and a subscription there takes the changes. Each event is told from its

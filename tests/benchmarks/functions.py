@@ -1,4 +1,4 @@
-"""What is measured: J1, J2 and J4 as keyed functions, and the counter as Spark's own stateful processors.
+"""The measured functions: J1, J2 and J4 as keyed functions, and the counter as Spark's own stateful processors.
 
 J1 counts and sums per key and emits a row per event; `J1Again` does so with its rows. J2 counts and sums per key and
 emits when an event-time timer fires at the end of a 60-second window. J4 counts, and moves a named timer at each row;

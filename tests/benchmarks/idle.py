@@ -1,4 +1,4 @@
-"""What a Spark query costs while nothing comes and nothing is due: ``python -m tests.benchmarks.idle``, two minutes.
+"""The cost of an idle Spark query: ``python -m tests.benchmarks.idle``, two minutes.
 
 Prints the CPU-seconds a second of all processes, the files that came into the checkpoint and the batches: with a
 trigger of a second, after a few rows, with and without a changelog, and as it was before with a tick at each trigger;

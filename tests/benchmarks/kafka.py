@@ -1,4 +1,4 @@
-"""What a changelog in Kafka costs: ``python -m tests.benchmarks.kafka`` prints a table in half a minute.
+"""The cost of a changelog in Kafka: ``python -m tests.benchmarks.kafka`` prints a table in half a minute.
 
 It starts a broker of its own, as the tests do, and writes and reads the log of one key group: large commits of 100,000
 entries, small ones of 10, each entry with a key of about ten characters and a value of 16 random bytes. CPU time is

@@ -1,4 +1,4 @@
-"""What a directory changelog costs in the local runtime: ``python -m tests.benchmarks.recovery``, some minutes.
+"""The cost of a directory changelog in the local runtime: ``python -m tests.benchmarks.recovery``, some minutes.
 
 J1 and J2 over a million rows of 100,000 keys, in batches of 200,000, with and without a changelog; then J1's changelog
 is restored at several parallelisms and verified. CPU time is that of this process. Give a number of keys to have

@@ -17,7 +17,7 @@ _PASS_THERE = 1.05
 
 @attrs.frozen
 class Figures:
-    """What one variant took, in steady state.
+    """Figures of one variant, in steady state.
 
     Attributes:
         name: The variant.
@@ -78,7 +78,7 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        """Whether the goal is met."""
+        """True if the goal is met."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 

@@ -256,12 +256,12 @@ def live(folder: Path, arguments: argparse.Namespace, seconds: float) -> None:
 
 
 def count(folder: Path) -> int:
-    """How many files a folder has, with those in it."""
+    """Return the number of files in a folder, with its subfolders."""
     return sum(len(found) for _, _, found in os.walk(folder))
 
 
 def written(folder: Path) -> int:
-    """How many files the sink has."""
+    """Return the number of files of the sink."""
     return len(list((folder / "out").glob("part-*")))
 
 

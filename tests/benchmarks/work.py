@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 def commits(folder: Path) -> Path:
-    """Where committed batches show."""
+    """Folder of the commits."""
     return folder / "checkpoint" / "commits"
 
 

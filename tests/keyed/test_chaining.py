@@ -1,4 +1,4 @@
-"""Which operators are chained, and what is said of it."""
+"""The choice of chained operators, and its explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read what keyed keeps, and which paths it takes."""
+"""Modes of keyed's files, and accepted paths."""
 
 from __future__ import annotations
 

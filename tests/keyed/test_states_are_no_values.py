@@ -255,7 +255,7 @@ CALLS = [
 
 
 def model(calls):
-    """What lists and dictionaries make of the calls."""
+    """The results of the calls on lists and dictionaries."""
     elements: list[Any] = []
     entries: Any = {}
     aside: dict[str, int] = {}

@@ -53,7 +53,7 @@ class NoJars(Exception):
 
 
 def cache_folder() -> Path:
-    """Where what tests fetch is kept."""
+    """Return the folder of the tests' downloads."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyed"
 
 

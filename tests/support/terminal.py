@@ -58,7 +58,7 @@ class Job:
         assert text in self.printed, self.printed
 
     def asks(self, path: str) -> Any:
-        """What the page's server answers."""
+        """Return the answer of the page's server."""
         with urllib.request.urlopen(self.address + path, timeout=300) as answer:
             return json.load(answer)
 

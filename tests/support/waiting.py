@@ -12,7 +12,7 @@ def until(condition: Callable[[], object], *, seconds: float = 300, told: Callab
     Args:
         condition: What is asked again and again.
         seconds: How long at most; generous, as it only matters where something is broken.
-        told: Says what is known when it was in vain.
+        told: Returns the known facts for the message of a failure.
     """
     deadline = time.monotonic() + seconds
     while not condition():

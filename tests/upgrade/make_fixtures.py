@@ -82,7 +82,7 @@ def _local(name: str, folder: Path) -> None:
 
 
 def _kafka(name: str, folder: Path) -> None:
-    """What a topic holds after the first half: the job's own fixture has the checkpoint and the sinks."""
+    """The content of a topic after the first half: the job's own fixture has the checkpoint and the sinks."""
     from keyed.changelog.kafka import KafkaChangelog
     from tests.keyed.changelog.kafka import topics
     from tests.support.kafka import Broker

@@ -1,4 +1,4 @@
-"""What commit 9cbacef wrote goes on, is restored and verifies, or is refused with the remedy.
+"""Files of commit 9cbacef are resumed, restored and verified, or refused with the remedy.
 
 The fixtures hold the first half of runs (`make_fixtures`); what is expected is what that commit itself wrote in a run
 without a break.
@@ -55,7 +55,7 @@ def problems(found):
 
 
 def rest(expected):
-    """What the second half writes, by sink."""
+    """The outputs of the second half, by sink."""
     halves = zip(expected["whole"], expected["half"], strict=True)
     return [sorted((Counter(whole) - Counter(half)).elements()) for whole, half in halves]
 

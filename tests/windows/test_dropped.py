@@ -1,4 +1,4 @@
-"""What is said of rows that windows drop."""
+"""Warnings about rows that windows drop."""
 
 import logging
 from typing import Any

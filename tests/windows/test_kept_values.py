@@ -1,4 +1,4 @@
-"""What aggregates keep does not depend on where batches are cut: times of other zones and of repeated hours."""
+"""Values kept by aggregates do not depend on where batches are cut: times of other zones and of repeated hours."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo

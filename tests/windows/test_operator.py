@@ -834,7 +834,7 @@ def test_many_open_sessions_of_a_key_cost_no_quadratic_time(options):
 
 
 def _steps_of_open_sessions(options, count):
-    """How many lines of `windows` run until sessions of one key are open, out of order, and all have fired."""
+    """Return the number of lines of `windows` that run for sessions of one key, opened out of order."""
     folder = str(Path(windows.__file__).parent)
     steps = 0
 

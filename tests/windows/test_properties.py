@@ -1,4 +1,4 @@
-"""What must hold for all programs: agreement with the oracle, independence of batches and of order, recovery."""
+"""Invariants of all programs: agreement with the oracle, independence of batches and of order, recovery."""
 
 import random
 

@@ -55,7 +55,7 @@ def operator_on(path, program):
 
 
 def values_of(path, row):
-    """What a row shows of its elements."""
+    """Return the values of a row."""
     if path == "elements":
         return sorted(value for _, value in row["elements"])
     values = sorted(row["values"])
@@ -74,7 +74,7 @@ def shown(path, entries):
 
 
 def held(oracle):
-    """What there is, computed from the whole history."""
+    """Return the expected rows, computed from the whole history."""
     return {
         (key, tuple(map(time, window)) if window else None): sorted(pane.values)
         for (key, *window), pane in sorted(oracle.panes.items())

@@ -34,7 +34,7 @@ class BatchRows:
 
     Attributes:
         table: Their columns.
-        times: Their timestamps in milliseconds, int64; ``None`` where they have none.
+        times: Their timestamps in milliseconds, int64; ``None`` if they have none.
     """
 
     table: Any
@@ -151,7 +151,7 @@ class MeanColumn(_Simple):
         column: The column.
         type_: Its type.
         name: The aggregate, for messages.
-        mean: Type of the mean; ``None`` where it follows from that of the column.
+        mean: Type of the mean; ``None`` if it follows from that of the column.
     """
 
     def __init__(self, column: str, type_: str, name: str, mean: str | None) -> None:

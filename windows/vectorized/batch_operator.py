@@ -85,7 +85,7 @@ class WindowBatchOperator(VectorizedFunction):
 
     @property
     def known_side_outputs(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        """The side output of late rows; ``None`` where a window function may have others."""
+        """The side output of late rows; ``None`` if a window function may have others."""
         return self.definition.known_side_outputs
 
     def __repr__(self) -> str:

@@ -192,7 +192,7 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
 
 
 def _sums_fit(column: Any) -> bool:
-    """Tell whether no sum of decimals can have more than 38 digits, beyond which Arrow's wrap around."""
+    """Return whether no sum of decimals can have more than 38 digits, beyond which Arrow's wrap around."""
     ends = pc.min_max(column).as_py()
     # A digit less, because Python multiplies decimals with 28 digits.
     return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < 10 ** (37 - column.type.scale)

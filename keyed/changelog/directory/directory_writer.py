@@ -149,7 +149,7 @@ class DirectoryWriter:
         self._path = self._folder.path_of(self._listing, newest)
 
     def _is_there(self, sequence: int) -> bool:
-        """Tell whether the newest commit is still there, or the base made of it."""
+        """Return whether the newest commit is still there, or the base made of it."""
         return exists(self._path) or exists(self._folder.base(sequence))
 
     def _existing(self, commit: Commit) -> Commit:

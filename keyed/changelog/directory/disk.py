@@ -266,7 +266,7 @@ def sync_folder(path: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Tell whether there is a file of this name.
+    """Return whether there is a file of this name.
 
     Raises:
         ChangelogError: The folder cannot be read.

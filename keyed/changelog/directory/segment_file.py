@@ -104,7 +104,7 @@ class Segment:
             yield from encode_block(block)
 
     def _follows(self, block: Block) -> bool:
-        """Tell whether the entries of a block are in order, and follow those before."""
+        """Return whether the entries of a block are in order, and follow those before."""
         last = self._last
         for prefix, sub, _ in entries_in(block):
             address = (prefix, sub)
@@ -155,7 +155,7 @@ class SegmentFile:
             yield self._block(record, offset)
 
     def is_sorted(self) -> bool:
-        """Tell whether all changes are in the order of their addresses, each address once."""
+        """Return whether all changes are in the order of their addresses, each address once."""
         return self._end is not None and bool(self._end[2] & _SORTED)
 
     def _block(self, record: bytes, offset: int) -> Block:
@@ -182,7 +182,7 @@ class SegmentFile:
         return offset, checksum, flags
 
     def _is_cut(self) -> bool:
-        """Tell whether the file ends within a frame, or before one that should follow.
+        """Return whether the file ends within a frame, or before one that should follow.
 
         Raises:
             CorruptionError: A frame before that is damaged.

@@ -208,7 +208,7 @@ class KafkaReader:
         return blocks_of(messages, self._keys, commit.states, self._where)
 
     def _is_whole(self, commit: Commit, messages: list[Message]) -> bool:
-        """Tell whether records are all those of a commit. The first one tells, because they are in order."""
+        """Return whether records are all those of a commit. The first one tells, because they are in order."""
         if len(messages) != commit.records:
             return False
         return not messages or sequence_of(messages[0].headers(), self._where) == commit.sequence

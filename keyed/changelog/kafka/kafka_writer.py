@@ -101,7 +101,7 @@ class KafkaWriter:
             )
 
     def _why_not(self, commit: Commit, last: Commit | None) -> str | None:
-        """Say why a commit does not belong to this log, or does not follow its last one."""
+        """Return the reason why a commit does not belong to this log, or does not follow its last one."""
         if commit.log_id != self._header.log_id:
             return f"this is changelog {self._header.log_id}, and the commit is for {commit.log_id}, which is gone"
         return why_not_next(commit, last)

@@ -28,7 +28,7 @@ def class_of(node: ClassNode) -> Any:
 
 
 def is_frozen(cls: Any) -> bool:
-    """Tell whether the fields of the instances of a class cannot be set."""
+    """Return whether the fields of the instances of a class cannot be set."""
     if issubclass(cls, tuple):
         return True
     if hasattr(cls, "__attrs_props__"):
@@ -98,7 +98,7 @@ def values_getter(cls: Any, names: list[str]) -> Callable[[Any], tuple[Any, ...]
 
 
 def _is_direct(cls: Any, names: list[str]) -> bool:
-    """Tell whether msgspec writes exactly the fields.
+    """Return whether msgspec writes exactly the fields.
 
     Of an attrs class it writes whatever is in the slots and the instance's dict, cached properties too, but nothing
     whose name starts with an underscore.

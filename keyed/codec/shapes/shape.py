@@ -116,7 +116,7 @@ def compound(
 
 
 def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
-    """Tell whether all values of a collection are of a shape."""
+    """Return whether all values of a collection are of a shape."""
     check, classes = item.check, item.classes
     if check is anything:
         return anything
@@ -126,7 +126,7 @@ def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
 
 
 def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
-    """Tell whether the values of a tuple are of the shapes at the same positions."""
+    """Return whether the values of a tuple are of the shapes at the same positions."""
     checks = [shape.check for shape in shapes]
     exact = [tuple(shape.classes or ()) for shape in shapes]
     expected = tuple(cls for classes in exact for cls in classes)
@@ -141,13 +141,13 @@ def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
 
 
 def exact_items(item: Shape) -> Check:
-    """Tell whether all values of a collection come back as they were."""
+    """Return whether all values of a collection come back as they were."""
     exact = item.exact or anything
     return lambda values: all(map(exact, values))
 
 
 def exact_fields(shapes: list[Shape]) -> Check:
-    """Tell whether all values of a tuple come back as they were."""
+    """Return whether all values of a tuple come back as they were."""
     inexact = [(place, shape.exact) for place, shape in enumerate(shapes) if shape.exact is not None]
     return lambda values: all(exact(values[place]) for place, exact in inexact)
 

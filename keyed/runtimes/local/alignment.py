@@ -40,7 +40,7 @@ class Alignment:
         self._now = now
 
     def holds(self, number: int) -> bool:
-        """Tell whether a source is to wait for others."""
+        """Return whether a source is to wait for others."""
         mine = self._sources.get(number)
         if mine is None or mine.watermark == MIN_TIMESTAMP:
             return False
@@ -54,7 +54,7 @@ class Alignment:
         return is_held
 
     def took(self, number: int, highest: int | None, *, ended: bool) -> None:
-        """Take note of what was read of a source: its highest timestamp, ``None`` if there was none."""
+        """Record the rows read from a source: its highest timestamp, ``None`` if there was none."""
         mine = self._sources.get(number)
         if mine is None:
             return

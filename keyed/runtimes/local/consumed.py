@@ -48,7 +48,7 @@ class Tracker:
         assert len(self._first) == len(self._last) == min(count, ROWS)
 
     def add(self, count: int, rows: Callable[[int, int], Iterable[Any]]) -> None:
-        """Take note of a batch.
+        """Record a batch.
 
         Args:
             count: Number of its rows.

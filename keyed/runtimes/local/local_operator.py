@@ -154,7 +154,7 @@ class LocalOperator:
             self._exported = batches
 
     def is_due(self, processing_time: int) -> bool:
-        """Tell whether there is something to do without rows: a processing-time timer is due."""
+        """Return whether there is something to do without rows: a processing-time timer is due."""
         return any(group.is_due(processing_time) for group in self.groups)
 
     def counters(self) -> dict[str, int]:

@@ -43,7 +43,7 @@ class LocalPosition:
         rows: Rows of the source consumed so far.
         ended: Whether the input has ended.
         queries: Id of the query, after those of the queries that it was restored from.
-        consumed: Digests of the first and last rows that were consumed; ``None`` where the source has positions.
+        consumed: Digests of the first and last rows that were consumed; ``None`` if the source has positions.
         source: The position of a `keyed.SeekableSource`.
         beside: Where it stands in its other sources, in their order.
         restored: How many of the batches are those of an earlier query, from whose changelogs this one was restored.

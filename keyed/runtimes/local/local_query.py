@@ -68,7 +68,7 @@ _NOT_HERE = {
 
 
 class LocalQuery(Shown):
-    """A query of the local runtime. `run` runs it here, `start` in a thread of its own.
+    """A query of the local runtime. `run` runs it here, `start` in its own thread.
 
     Attributes:
         progress: The last batch that was committed.
@@ -162,7 +162,7 @@ class LocalQuery(Shown):
         """Wait for the end of the query. Whether it has ended.
 
         Raises:
-            KeyedError: What the query failed with.
+            KeyedError: The query failed.
         """
         if self._thread is not None:
             waiting = threading.get_ident()
@@ -179,7 +179,7 @@ class LocalQuery(Shown):
         return not self.is_active
 
     def start(self) -> LocalQuery:
-        """Run in a thread of its own."""
+        """Run in its own thread."""
 
         def work() -> None:
             try:
@@ -345,7 +345,7 @@ class LocalQuery(Shown):
             self._exported = position.batches
 
     def _limit(self, source: Source) -> Limit | None:
-        """Return what timestamps may not exceed; ``None`` where the clock is not the machine's, but the user's."""
+        """Return what timestamps may not exceed; ``None`` if the clock is not the machine's, but the user's."""
         ahead = source.max_ahead_ms
         return None if ahead is None or self._has_own_clock else lambda: self._now() + ahead
 
@@ -548,7 +548,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> LocalQuery:
-    """Start a chain in a thread of its own."""
+    """Start a chain in its own thread."""
     with kept_tables(last, options, stay=True) as kept:
         return LocalQuery(last, outputs, options, kept).start()
 

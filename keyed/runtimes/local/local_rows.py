@@ -179,7 +179,7 @@ _OF_ELEMENTS = (ArithmeticError, AttributeError, KeyedError, LookupError, Recurs
 
 
 def _each(get: Callable[[Any], Any], values: Sequence[Any], what: str, reasons: dict[int, str]) -> list[Any]:
-    """Return what is read of each element; ``None`` where it cannot be read, which is added to the reasons."""
+    """Return what is read of each element; ``None`` if it cannot be read, which is added to the reasons."""
     try:
         return list(map(get, values))
     except _OF_ELEMENTS:
@@ -405,7 +405,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Tell whether all texts in plain data can be encoded, and it is not nested without an end."""
+    """Return whether all texts in plain data can be encoded, and it is not nested without an end."""
     try:
         return _has_text(value)
     except RecursionError:
@@ -424,7 +424,7 @@ def _has_text(value: Any) -> bool:
 
 
 def _are_good(keys: Sequence[Any]) -> bool:
-    """Tell whether no key is bad, if that can be said without looking at each."""
+    """Return whether no key is bad, if that can be said without looking at each."""
     types = set(map(type, keys))
     if types <= _ANY_VALUE:
         return True
@@ -446,7 +446,7 @@ def _is_bad(key: Any) -> bool:
 
 
 def _reason(key: Any) -> str | None:
-    """Say why a key cannot be stored, ``None`` if it can."""
+    """Return the reason why a key cannot be stored, ``None`` if it can."""
     try:
         encode_key(key)
     except EncodingError as error:

@@ -83,11 +83,11 @@ class Access:
         return found
 
     def is_host(self, header: str | None) -> bool:
-        """Tell whether a request may have this ``Host``."""
+        """Return whether a request may have this ``Host``."""
         return header is not None and _name_of(header).lower() in self.hosts
 
     def is_origin(self, header: str | None, host: str) -> bool:
-        """Tell whether a request may have this ``Origin``: that of the ``Host`` that it is for; one without may.
+        """Return whether a request may have this ``Origin``: that of the ``Host`` that it is for; one without may.
 
         A page at another port of this machine is another origin, although browsers send it cookies too.
         """
@@ -99,7 +99,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is this machine's alone."""
+    """Return whether an address is this machine's alone."""
     return host in _LOOPBACK
 
 

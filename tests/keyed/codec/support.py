@@ -118,7 +118,7 @@ PLAIN = st.recursive(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and of the same types in all their parts; NaN is the same as NaN."""
+    """Return whether two values are equal and of the same types in all their parts; NaN is the same as NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Row):
@@ -152,7 +152,7 @@ def _typed(value: Any) -> str:
 
 
 class Dangerous:
-    """What must never come to life: pickles of it call `print`."""
+    """An object that must never be unpickled: its pickles call `print`."""
 
     def __reduce__(self):
         return print, ("a pickle was executed",)

@@ -125,7 +125,7 @@ def interpret(states: Any, ctx: Any, operations: list[Any]) -> Iterator[Any]:
 
 
 def on_element(states: Any, ctx: Any, operations: list[Any]) -> Iterator[Any]:
-    """What `Program` does for an element."""
+    """The work of `Program` for an element."""
     states.value_0.namespace("fuel").update(FUEL)
     service = ctx.timer_service()
     yield "element", ctx.get_current_key(), ctx.timestamp(), ctx.is_late(), service.current_processing_time()
@@ -133,7 +133,7 @@ def on_element(states: Any, ctx: Any, operations: list[Any]) -> Iterator[Any]:
 
 
 def on_timer(states: Any, ctx: Any, timestamp: int, scripts: list[list[Any]]) -> Iterator[Any]:
-    """What `Program` does for a timer: the script that its time chooses, while the key has fuel."""
+    """The work of `Program` for a timer: the script that its time chooses, while the key has fuel."""
     service = ctx.timer_service()
     yield (
         *("timer", ctx.get_current_key(), timestamp, ctx.timestamp(), ctx.time_domain().value, ctx.timer_name()),
@@ -299,7 +299,7 @@ class _Listed:
 
 
 class Model:
-    """What a function over a keyed stream sees and leaves, one commit after the other. It is its own context."""
+    """Model of a function over a keyed stream, commit by commit. It is its own context."""
 
     def __init__(self, scripts: list[list[Any]]) -> None:
         self.scripts = scripts
@@ -408,7 +408,7 @@ class Model:
         return self.watermark if self.timer_clock is None else self.timer_clock
 
     def _expire(self) -> None:
-        """What the end of a commit removes."""
+        """Remove expired entries at the end of a commit."""
         for (name, _, _), items in self.entries.items():
             ttl = STATES[name][1]
             if ttl is not None:

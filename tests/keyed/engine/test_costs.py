@@ -1,4 +1,4 @@
-"""What calls cost, counted in calls of the local store instead of in time."""
+"""The cost of calls, counted in calls of the local store instead of in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key group gives its changelog: what it has committed and nothing else, once, with the hash of what is live."""
+"""A key group exports only its commits to its changelog, each once, with the hash of the live entries."""
 
 from __future__ import annotations
 

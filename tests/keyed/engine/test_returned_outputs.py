@@ -1,4 +1,4 @@
-"""What functions give back: one output that is returned is refused, and an OutputTag first names a side output."""
+"""Results of functions: one output that is returned is refused, and an OutputTag first names a side output."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a function and its states give each other is never shared: random programs over values that can change.
+"""A function and its states never share objects: random programs over mutable values.
 
 A program reads, changes, stores and emits the same objects again and again. It is run by a model that copies everything
 at each call, by the harness, and by the local runtime with several sinks and a second stage: in batches of one row, of

@@ -67,7 +67,7 @@ class Model:
         self.versions = {}
 
     def live(self) -> int:
-        """How many versions may stay: the newest, and those with a time of validity within the history."""
+        """The number of versions that may stay: the newest, and those with a time of validity within the history."""
         newest, count = max(self.versions, default=None), 0
         for time, value in self.versions.items():
             later = min((other for other in self.versions if other > time), default=None)

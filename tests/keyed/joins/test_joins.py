@@ -1,4 +1,4 @@
-"""What joins do at their edges: late rows, outputs, kept state, time-outs, errors."""
+"""Edge cases of joins: late rows, outputs, kept state, time-outs, errors."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ JOBS: dict[str, Callable[[Any, Options], list[Any]]] = {
 
 
 class Life:
-    """Where the job keeps what outlives a run, and what it is restored from.
+    """Folders of a job that survive a run, and the origin of its restore.
 
     Args:
         folder: The job's folder.
@@ -158,7 +158,7 @@ class Life:
         (self.folder / f"life-{life:04d}").mkdir(parents=True)
 
     def restorable(self) -> bool:
-        """Whether each group of each changelog of the present life has a commit."""
+        """Return whether each group of each changelog of the present life has a commit."""
         life, names = self.number, self.operators()
         if len(names) < {"functions": 2, "chained": 3}.get(self.name, 1):
             return False
@@ -238,7 +238,7 @@ def rows_of(folder: Path, sink: int = 0) -> list[Any]:
 
 
 def final_state(life: Life) -> dict[str, Any]:
-    """What the changelogs say of the state in the end, over all key groups."""
+    """The final state in the changelogs, over all key groups."""
     found: dict[str, Any] = {}
     for operator in life.operators():
         changelog = life.changelog(operator, life.number)

@@ -25,7 +25,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class Undisturbed:
-    """What the jobs write and leave when nothing happens to them."""
+    """Outputs and state of the jobs without kills."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -25,7 +25,7 @@ class CountWords(KeyedProcessFunction):
 
 @attrs.define
 class Lives:
-    """What the lives of a job have reported.
+    """Reports of the lives of a job.
 
     Attributes:
         folder: Where they leave what they leave.

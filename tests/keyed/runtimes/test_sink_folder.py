@@ -1,4 +1,4 @@
-"""Whose folder a Parquet sink writes into, and outputs that go to one sink."""
+"""Ownership of a Parquet sink's folder, and outputs that go to one sink."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ getattr(crashes, sys.argv[2])(*sys.argv[3:])
 
 
 def changes_of(row):
-    """What a log row changes: values, entries with a time to live and timers, some of them from earlier rows."""
+    """Changes of a log row: values, entries with a time to live and timers, some of them from earlier rows."""
     number = random.Random(row)
     for key in number.sample(range(400), 40):
         yield state_prefix(PLAIN, 1, encode_key(key), NONE), b"", b"%d" % row + number.randbytes(100)
@@ -58,7 +58,7 @@ def changes_of(row):
 
 
 def table_change_of(row):
-    """What a log row changes in a table: rows by number and the row that wrote them, a range, and keys of some."""
+    """Changes of a log row in a table: rows by number and the row that wrote them, a range, and keys of some."""
     number = random.Random(-row)
     keys = number.sample(range(20_000), number.choice((3, 50, 4_000)))
     low = number.randrange(20_000)

@@ -1,4 +1,4 @@
-"""What `TableState` promises beside being a table: types, nulls, overflow, time to live, schema changes, durability."""
+"""Contract of `TableState` beside its operations: types, nulls, overflow, time to live, schema changes, durability."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_key_may_have_the_name_that_arrow_gives_to_a_sum() -> None:
 
 
 def merged(type_: Any, how: str, *batches: list[Any]) -> Any:
-    """What merging leaves in a column of one row."""
+    """The merged value of a column of one row."""
     function = Calls(pa.schema([pa.field("k", pa.string()), pa.field("v", type_)]))
     with harness(function) as tests:
         for values in batches:
@@ -504,7 +504,7 @@ class Counting(keyed.vectorized.VectorizedFunction):
 
 
 def reopened(first: Calls, then: Calls, **options: Any) -> Any:
-    """What a changed function finds."""
+    """Return the table as a changed function reads it."""
     with harness(first) as tests:
         call(tests, first, lambda state: state.upsert(pa.table({"k": ["a"], "n": [1]})))
         snapshot = tests.snapshot()

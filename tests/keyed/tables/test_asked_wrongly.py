@@ -1,4 +1,4 @@
-"""What users type that fits nothing is refused, by a typed error that says what there is: never an empty answer."""
+"""Invalid arguments are refused, by a typed error that lists the valid ones: never an empty answer."""
 
 from __future__ import annotations
 

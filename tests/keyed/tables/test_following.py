@@ -601,7 +601,7 @@ def test_a_forked_process_is_refused_and_closes_nothing(log, tmp_path):
 
 
 def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_on(log, tmp_path, monkeypatch):
-    """Whoever ends a follower does not wait until it has read a whole changelog."""
+    """The end of a follower does not wait until it has read a whole changelog."""
     reached, goes_on, batches = threading.Event(), threading.Event(), []
     batch = follower._batch
 

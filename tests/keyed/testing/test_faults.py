@@ -1,4 +1,4 @@
-"""What stands in for a broker is as the real one, to the same suite; the disk loses what was not synced."""
+"""The in-process broker passes the same suite as a real one; the disk loses unsynced data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harness tells of states, of the watermark that follows the elements, and of the next life of a function."""
+"""The harness: reading states, a watermark that follows the elements, and restarts of a function."""
 
 from __future__ import annotations
 

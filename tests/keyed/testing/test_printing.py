@@ -1,4 +1,4 @@
-"""What a printed test is made of can be pasted: values, functions and imports."""
+"""Printed tests can be pasted: values, functions and imports."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def sums_seen(records):
 
 
 def found(function, prove, *arguments, **options):
-    """What a property finds, always on the same examples: `KEYED_FAULT_SEED` tries others."""
+    """Return the failure that a property finds, always on the same examples: `KEYED_FAULT_SEED` tries others."""
     with pytest.raises(Falsified) as caught:
         prove(
             function, *arguments, key=USER, examples=500, seed=int(os.environ.get("KEYED_FAULT_SEED", "1")), **options

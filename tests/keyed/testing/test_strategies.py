@@ -1,4 +1,4 @@
-"""What the strategies draw: rows of schemas, what arrives and when, steps; and that it shrinks to little."""
+"""The strategies: rows of schemas, arrivals, steps, and their shrinking."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def cases(draw):
 
 
 def row_results(aggregates, values, ranks, times):
-    """What the row path makes of the rows; the error, where it raises."""
+    """Return the results of the row path, or its error."""
     results = {}
     for name, aggregate in aggregates.items():
         accumulator = aggregate.create_accumulator()

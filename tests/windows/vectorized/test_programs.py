@@ -91,7 +91,7 @@ def check(program: Program, rng: random.Random, *, simple: bool, diverts: bool, 
 
 
 def shown(row, *, simple):
-    """What an output shows of its elements."""
+    """Return the values of an output."""
     if simple:
         return row.key, row.window_start, row.window_end, (row.number, row.total, row.least)
     values = tuple(sorted(row.values))

@@ -93,7 +93,7 @@ _guard = Lock()
 
 
 def _locked(folder: Path) -> Lease | None:
-    """Return the lock; ``None`` where the file system has no locks, and Spark's own check is what there is."""
+    """Return the lock; ``None`` if the file system has no locks, and Spark's own check is what there is."""
     path = folder / _NAME
     try:
         path.touch(mode=file_mode(folder))

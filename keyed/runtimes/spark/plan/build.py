@@ -425,7 +425,7 @@ def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
 
 
 def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tuple[str, str | None]) -> bool:
-    """Tell whether stages behind one, or a sink, read an output, which they do from notes."""
+    """Return whether stages behind one, or a sink, read an output, which they do from notes."""
     read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
     return any(isinstance(each, Port) and each.address == address for each in [*wanted, *read])
 

@@ -82,7 +82,7 @@ def no_hash(bad: str | None) -> str:
 
 
 def time_column(source: Source, schema: Schema) -> str | None:
-    """Return the column with the event time, a timestamp or milliseconds; ``None`` where rows have none to read.
+    """Return the column with the event time, a timestamp or milliseconds; ``None`` if rows have none to read.
 
     Raises:
         DefinitionError: The column is unknown or cannot be used.

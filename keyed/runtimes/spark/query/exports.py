@@ -180,7 +180,7 @@ class Exports:
             export_last(self._session, self._checkpoint, last, self._changelogs)
 
     def _was_idle(self, report: Mapping[str, Any]) -> bool:
-        """Tell whether a batch of nothing but a tick has done no more than export the one before it."""
+        """Return whether a batch of nothing but a tick has done no more than export the one before it."""
         sources = report["sources"][:-1] if self._ticks else report["sources"]
         return is_quiet(report, self._changelogs) and not any(source["numInputRows"] for source in sources)
 

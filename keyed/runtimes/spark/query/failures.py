@@ -95,7 +95,7 @@ def translated(error: BaseException, query: str) -> KeyedError:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Tell whether the JVM ends or has ended before this process: it gets the signals of a process group too."""
+    """Return whether the JVM ends or has ended before this process: it gets the signals of a process group too."""
     if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
         return True
     return _is_sparks(error) and "Cannot call methods on a stopped SparkContext" in str(error)

@@ -110,7 +110,7 @@ def staged_commits(progress: Any) -> dict[str, dict[int, tuple[int, str]]]:
 
 
 def is_quiet(progress: Any, exported: Container[str]) -> bool:
-    """Tell whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
+    """Return whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
 
     Args:
         progress: The progress report of the batch.

@@ -76,7 +76,7 @@ def noted_signals() -> Iterator[Signals]:
 
 
 def _is_usual(number: int, handler: Any) -> bool:
-    """Tell whether a handler is the one that a program has without doing anything, or with a Spark session."""
+    """Return whether a handler is the one that a program has without doing anything, or with a Spark session."""
     if number == signal.SIGTERM:
         return bool(handler == signal.SIG_DFL)
     return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark.")

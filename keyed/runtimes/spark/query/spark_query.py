@@ -251,7 +251,7 @@ class SparkQuery(Shown):
             Whether it has ended.
 
         Raises:
-            KeyedError: What the query failed with.
+            KeyedError: The query failed.
         """
         ended = self.wait(timeout)
         if ended:
@@ -352,7 +352,7 @@ class SparkQuery(Shown):
             self._raise(error)
 
     def _look(self) -> None:
-        """Take note of the batches that were committed since the last look."""
+        """Record the batches that were committed since the last look."""
         first = self._job.first_batch
         try:
             last = self.query.lastProgress

@@ -115,7 +115,7 @@ def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
 
 
 def _judge(runtime: JavaRuntime | None) -> str:
-    """Say why a runtime does not serve."""
+    """Return the reason why a runtime does not serve."""
     return "no Java that runs" if runtime is None else f"Java {runtime.version}, which is too old"
 
 

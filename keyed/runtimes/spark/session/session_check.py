@@ -62,7 +62,7 @@ def trust_workers(session: SparkSession) -> None:
 
 
 def is_remote(session: Any) -> bool:
-    """Tell whether a session is one of Spark Connect."""
+    """Return whether a session is one of Spark Connect."""
     return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
 
 

@@ -184,7 +184,7 @@ def _held(functions: list[object]) -> set[str]:
 
 
 def _is_installed(module: str) -> bool:
-    """Tell whether a module stands among installed packages, which a server has to have."""
+    """Return whether a module stands among installed packages, which a server has to have."""
     file = getattr(sys.modules[module], "__file__", None)
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     return file is None or any(Path(place) in Path(file).parents for place in places)

@@ -127,14 +127,14 @@ def spark_session(
 
 
 def is_here(session: SparkSession) -> bool:
-    """Tell whether Spark runs on this machine alone, on its file system."""
+    """Return whether Spark runs on this machine alone, on its file system."""
     master = session.conf.get("spark.master", "") or ""
     files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
     return master.startswith("local") and files.startswith("file:")
 
 
 def shares_files(session: SparkSession) -> bool:
-    """Tell whether paths without a scheme lead Spark's tasks and its driver to one file system, mounted on all."""
+    """Return whether paths without a scheme lead Spark's tasks and its driver to one file system, mounted on all."""
     return (session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or "").startswith("file:")
 
 
@@ -211,7 +211,7 @@ def _prepare_environment(master: str) -> None:
 
 
 def _holds_modules(path: str) -> bool:
-    """Tell whether a folder of ``sys.path`` is one of the user's, and not one that any such Python has by itself."""
+    """Return whether a folder of ``sys.path`` is one of the user's, and not one that any such Python has by itself."""
     folder = Path(path).absolute()
     own = (Path(sys.prefix).absolute(), Path(sys.base_prefix).absolute())
     return folder.is_dir() and not any(folder.is_relative_to(prefix / "lib") for prefix in own)

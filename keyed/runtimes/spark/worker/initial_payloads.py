@@ -29,7 +29,7 @@ def packing_of(
     """Return the function that packs the rows of an initial state's frame by key group.
 
     Args:
-        state: Name of the state; ``None`` where a column of the rows has it.
+        state: Name of the state; ``None`` if a column of the rows has it.
         keys: Columns of the key.
         operator: Name of the operator, for errors.
         parallelism: Number of key groups.

@@ -66,7 +66,7 @@ class WriterCache:
 
 
 def _is_level(last: Commit | None, meta: GroupMeta | None) -> bool:
-    """Tell whether a changelog that ends with ``last`` has all but the last commit of a key group, or all of them."""
+    """Return whether a changelog that ends with ``last`` has all but the last commit of a key group, or all of them."""
     if last is None or meta is None:
         return last is None and meta is None
     return (last.sequence, last.attempt) == (meta.commit, meta.attempt) or meta.follows(last.sequence, last.attempt)

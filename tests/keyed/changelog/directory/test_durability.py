@@ -1,4 +1,4 @@
-"""What a writer or a compaction builds on is durable, also where whoever published it could not say so."""
+"""Writers and compaction build only on durable files, even if their publisher failed."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ write = os.write
 
 
 def scenarios():
-    """What is done to a log, with what is there before it in the log of two commits."""
+    """Operations on a log, with the earlier content of two commits."""
 
     def prepare(changelog, sample):
         DirectoryChangelog(changelog.path + "-new").prepare("op", 1)

@@ -42,7 +42,7 @@ def block(number, model):
 
 
 def vouched(sample, rows, schema=FULL):
-    """What a marker says of the sample's entries and some rows."""
+    """Number and hash of the sample's entries and some rows in a marker."""
     table = pa.Table.from_pylist(list(rows), schema)
     entries = ((*address, value) for address, value in sample.state.items())
     total = (hash_sum(entries) + rows_hash(table, 3)) % MODULUS
@@ -50,7 +50,7 @@ def vouched(sample, rows, schema=FULL):
 
 
 def folded(reader):
-    """What reading a log from the beginning gives: entries and rows."""
+    """The result of reading a log from the beginning: entries and rows."""
     entries: dict = {}
     rows: dict = {}
     for commit, blocks in reader.commits():

@@ -75,7 +75,7 @@ class Partition:
         self.end += len(records) + 1
 
     def clean(self, end: int, cleaned: int, *, tombstones: bool) -> None:
-        """What the cleaner does: it knows the keys up to ``end``, and was stopped when it had gone to ``cleaned``."""
+        """Act as the cleaner, which has the keys up to ``end``, and was stopped at ``cleaned``."""
         newest = {record.key(): record.place for record in self.log if record.place < end}
 
         def stays(record: Record) -> bool:

@@ -1,4 +1,4 @@
-"""What a user may say to a Kafka log, and what becomes of it when no broker answers."""
+"""Settings of a Kafka log, and its behavior without a broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_breaks_a_rule_is_refused_at_once(arguments, words):
 
 
 def works(changelog):
-    """Whether a changelog can be made, written and read."""
+    """Return whether a changelog can be created, written and read."""
     changelog.prepare("op", 1)
     sample = SampleGroup(Random(1))
     writer = changelog.writer(0)

@@ -61,7 +61,7 @@ def described(kafka: str, topic: str) -> dict[str, str]:
 
 
 def made(kafka: str, topic: str) -> bool:
-    """Whether there is a topic. Nobody asks for it alone: brokers make a topic for who does."""
+    """Return whether there is a topic. All topics are listed, because brokers create a topic that is queried alone."""
     return topic in _client(kafka).list_topics(timeout=_SECONDS).topics
 
 

@@ -97,7 +97,7 @@ def jobs(rows, *, chain, then="rows", parallelism=3, logs=None):
 
 
 def outcome(rows, size, **options):
-    """What comes of them: outputs by batch, counters and changelogs."""
+    """Their results: outputs by batch, counters and changelogs."""
     logs = {"hand": MemoryChangelog(), "then": MemoryChangelog()}
     one, two = jobs(rows, logs=logs, **options)
     sinks = [collect_sink() for _ in range(3)]

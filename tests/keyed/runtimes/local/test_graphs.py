@@ -118,7 +118,7 @@ def collected(sinks):
 
 
 def alone(source, output_of, size):
-    """What an operator gives in a query in which it is alone behind `Split`."""
+    """The outputs of an operator in a query with `Split` as its only other operator."""
     return Counter(tuple(row) for row in output_of(split(source)).run(rows_per_batch=size).values)
 
 

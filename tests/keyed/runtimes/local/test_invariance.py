@@ -1,4 +1,4 @@
-"""Where batches are cut makes no difference, as far as that is promised.
+"""Independence of results from where batches are cut.
 
 On input in event-time order it holds for every deterministic function; under disorder within the delay for functions
 whose timer at ``t`` reads only what rows at or before ``t`` wrote, and whose result does not depend on the order of

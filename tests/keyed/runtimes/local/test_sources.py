@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of its source, sources that know their position, and sources that wait."""
+"""The digest of a source in a checkpoint, sources with positions, and sources that wait."""
 
 from __future__ import annotations
 

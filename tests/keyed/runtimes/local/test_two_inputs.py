@@ -32,7 +32,7 @@ def both(left, right, **options):
 
 
 def expected(left, right):
-    """What `Both` gives for each key in the end: how many rows of each side there were."""
+    """The last output of `Both` for each key: the numbers of rows of each side."""
     counts: dict[str, list[int]] = {}
     for row in left:
         counts.setdefault(row["k"], [0, 0])[0] += 1

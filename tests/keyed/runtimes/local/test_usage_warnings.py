@@ -1,4 +1,4 @@
-"""What hardly anyone means is refused, or said once with the remedy."""
+"""Likely mistakes are refused, or warned of once with the remedy."""
 
 import logging
 from collections.abc import Iterator

@@ -409,7 +409,7 @@ def best(source, function=None, then=None, by_stage=None, **options):
 
 
 def expected_counts(rows):
-    """What `Count` emits for rows in the order of their timestamps, as a sorted list."""
+    """The outputs of `Count` for rows in the order of their timestamps, as a sorted list."""
     seen: dict[str, tuple[int, int]] = {}
     emitted = []
     for key, _, value in sorted(rows, key=lambda row: row[1]):

@@ -99,7 +99,7 @@ def outputs(life: Life, source: Any) -> list[Any]:
 
 
 def state(life: Life) -> dict[str, Any]:
-    """What the changelogs say of the state, as far as it does not depend on where batches are cut.
+    """The state in the changelogs, as far as it does not depend on where batches are cut.
 
     By operator: the number of entries, their hash, and whether the input has ended.
     """

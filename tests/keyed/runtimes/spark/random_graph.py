@@ -158,7 +158,7 @@ def streams(sources: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected(graph: Graph) -> dict[str, Counter[Any]]:
-    """What each output has: operators run one after the other, each over what was collected before."""
+    """The expected outputs: operators run in sequence, each over the collected outputs of earlier ones."""
     rows = {name: [tuple(row.values()) for row in data] for name, data in graph.sources.items()}
     for name, operator in graph.operators.items():
         sides = []

@@ -1,4 +1,4 @@
-"""How a query begins on a checkpoint."""
+"""The start of a query on a checkpoint."""
 
 import logging
 
@@ -62,7 +62,7 @@ def points(**changelogs):
 
 
 def begun(folder, restore_from, *, ticks=True):
-    """How a query begins, and at which cut of changelogs."""
+    """Return the kind of start of a query, and the cut of changelogs."""
     record = begin(folder, restore_from, ticks=ticks)
     if record is not None:
         return record, None

@@ -70,7 +70,7 @@ def outputs(folder):
 
 
 def changes(folder):
-    """What the changelogs hold, by the batch of each operator."""
+    """The content of the changelogs, by the batch of each operator."""
     found = []
     for name in ("hand", "then"):
         for change in keyed.recovery.read_changelog(DirectoryChangelog(folder / "log" / name)):

@@ -72,7 +72,7 @@ def total(changelog):
 
 
 def committed(checkpoint):
-    """How many batches Spark has committed."""
+    """Return the number of batches that Spark has committed."""
     return 1 + max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
 
 

@@ -102,7 +102,7 @@ def remote(tmp_path_factory):
 
 
 def listens(port):
-    """Whether something takes connections at a port."""
+    """Return whether a server listens at a port."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False

@@ -1,4 +1,4 @@
-"""What a key group gives back, as Spark gets it."""
+"""The results of a key group in the form that Spark gets."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""What hardly anyone means is told on Spark as on the local runtime."""
+"""Likely mistakes are warned of on Spark as in the local runtime."""
 
 import logging
 from typing import Any

@@ -36,7 +36,7 @@ def renamed(rows):
 
 
 def by_row(left, right, function):
-    """What the local runtime gives, which knows no columns of lists."""
+    """The results of the local runtime, where the columns of lists are unknown."""
     return sorted(map(tuple, joined(left, renamed(right), function).run().values), key=str)
 
 

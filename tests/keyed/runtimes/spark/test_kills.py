@@ -55,7 +55,7 @@ def write_files(folder, random):
 
 
 def undisturbed(folder, kind, elements):
-    """What a job leaves on the local runtime: the rows of its sinks, its states when all was read and in the end."""
+    """The results of a job on the local runtime: the rows of its sinks, its states when all was read and in the end."""
     life, table = Life(folder, kind), pa.Table.from_pylist(elements)
     states = []
     for drain in (False, True):

@@ -1,4 +1,4 @@
-"""What the user of a program sees of Spark: nothing while all is well, and of a failure first what it is."""
+"""Output of Spark that a user sees: none in normal operation, and the cause first after a failure."""
 
 import os
 import re
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def shown(mode, folder):
-    """What a program that runs or fails shows."""
+    """The output of a program that runs or fails."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, PROGRAM, mode, folder], capture_output=True, text=True, check=True, env=environment

@@ -1,4 +1,4 @@
-"""What keeps a function from Spark's workers is named before the query starts."""
+"""Objects that cannot be sent to Spark's workers are named before the query starts."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What a Spark session lacks is told at once, before a query starts on it."""
+"""Everything that a Spark session lacks is reported at once, before a query starts on it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is sent to a server that does not have keyed."""
+"""The code that is sent to a server without keyed."""
 
 import importlib
 import operator

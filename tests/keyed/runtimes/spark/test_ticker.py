@@ -1,4 +1,4 @@
-"""What looks after a query beside its batches: failures that pass are counted, others end the query and are logged."""
+"""The thread beside a query's batches: transient failures are counted, others end the query and are logged."""
 
 import pytest
 

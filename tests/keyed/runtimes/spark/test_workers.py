@@ -1,4 +1,4 @@
-"""What keyed does for Spark's worker processes."""
+"""keyed's settings of Spark's worker processes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a request may cost: pages, sizes, nesting, requests at a time; and what a token sees of other tables."""
+"""Limits of requests: pages, sizes, nesting, concurrency; and the isolation of tokens."""
 
 from __future__ import annotations
 
