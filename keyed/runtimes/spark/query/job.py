@@ -63,6 +63,8 @@ class Job:
         self._cut: Cut | None = None
         self._told = False
         self._warnings = UsageWarnings(last, outputs)
+        #: The operators of which a bad row was logged.
+        self._bad: set[str] = set()
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
 
     @property
@@ -113,6 +115,10 @@ class Job:
     def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
         for operator, each in marks.items():
+            bad = next((mark["bad"] for mark in each if mark.get("bad")), None)
+            if bad is not None and operator not in self._bad:
+                self._bad.add(operator)
+                _log.warning("operator %r: a bad row: %s; further ones are counted in rows_bad", operator, bad)
             self._warnings.emitted(operator, {name for mark in each for name in mark["side_outputs"]})
         for stage in self._last.chain:
             if progress.metrics[stage.name].get("rows_bad"):

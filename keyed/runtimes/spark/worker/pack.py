@@ -242,6 +242,7 @@ class _Rows:
         self._max_timestamp: int | None = None
         self._partitions: dict[str, int] = {}
         self._rows_bad = self._rows_combined = 0
+        self._bad = ""
 
     def mark(self, mark: TaskMark) -> TaskMark:
         """Return a task's mark with what it has seen of this input."""
@@ -250,6 +251,7 @@ class _Rows:
             mark,
             max_timestamp=self._max_timestamp,
             rows_bad=self._rows_bad,
+            bad=self._bad,
             rows_combined=self._rows_combined,
             input=reading.input,
             partitions=None if reading.partition_by is None else self._partitions,
@@ -334,6 +336,7 @@ class _Rows:
         bad = batch.filter(pa.array(~good))
         if reading.bad_rows is None:
             self._refuse(bad.slice(0, 1))
+        self._bad = self._bad or self._reason(bad.slice(0, 1))
         self._rows_bad += bad.num_rows
         if reading.bad_rows:
             self._out.forward(chunk_note(reading.bad_rows, bad.select(reading.columns)))
@@ -352,11 +355,27 @@ class _Rows:
             raise TimestampError(f"{where}the timestamp is null {of_row}; {remedy}")
         if (name := unreadable_column(columns)) is not None:
             raise RowError(f"{where}column {name!r} {UNREADABLE} {of_row}; {remedy}")
-        said = unit_warning(_highest(row.column(reading.time), reading.time)) if reading.time is not None else ""
+        said = self._unit(row)
         raise TimestampError(
             f"{where}the timestamp {of_row} is further ahead of the batch's processing time than max_ahead= "
             f"allows{said}; {remedy}, or give another max_ahead="
         )
+
+    def _reason(self, row: Any) -> str:
+        """Return why a row is bad, without its values: the text is in Spark's progress reports."""
+        reading = self.reading
+        if any(column.null_count for column in map(row.column, reading.keys)):
+            return f"its key {', '.join(reading.keys)} is null"
+        if reading.time is not None and row.column(reading.time).null_count:
+            return "its timestamp is null"
+        if (name := unreadable_column(row.select(reading.columns))) is not None:
+            return f"column {name!r} {UNREADABLE}"
+        return f"its timestamp is further ahead of the processing time than max_ahead= allows{self._unit(row)}"
+
+    def _unit(self, row: Any) -> str:
+        """Return a hint at the unit of a row's timestamp, if it seems to be another."""
+        time = self.reading.time
+        return "" if time is None else unit_warning(_highest(row.column(time), time))
 
     def cut(self) -> None:
         """Cut the rows that were kept into one chunk per key group."""

@@ -130,7 +130,8 @@ class Processor(StatefulProcessor):
         rows_out = first.emitter.rows()
         batch.chunks = collector.within(batch.chunks)
         result = self._operate(first, self._logs[0], group, batch, rows_out)
-        notes, marks = incoming.notes, [_mark(spec, group, batch, result, reached)]
+        mark = attrs.evolve(_mark(spec, group, batch, result, reached), bad="" if group else incoming.bad)
+        notes, marks = incoming.notes, [mark]
         before = first
         for operation, log in zip(chained, self._logs[1:], strict=True):
             table = before.emitter.table(result, rows_out)

@@ -60,6 +60,7 @@ class Incoming:
         passed: What the stages before that one say, by index.
         rows_bad: Rows that all tasks together diverted.
         rows_combined: How many fewer rows combining has made of those of all tasks.
+        bad: Reason why one of the rows that were diverted is bad; empty if there is none.
     """
 
     clock: int
@@ -72,6 +73,7 @@ class Incoming:
     passed: dict[int, Upstream] = attrs.field(factory=dict)
     rows_bad: int = 0
     rows_combined: int = 0
+    bad: str = ""
 
 
 def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
@@ -102,6 +104,7 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
             incoming.passed.update(mark.passed)
             incoming.rows_bad += mark.rows_bad
             incoming.rows_combined += mark.rows_combined
+            incoming.bad = incoming.bad or mark.bad
             continue
         try:
             _, number, source, position = HEAD.unpack_from(payload)

@@ -62,6 +62,7 @@ class TaskMark:
         partitions: Highest timestamp of its rows by partition, where the input's strategy tells partitions apart.
         starts_run: Whether the query did not run since the batch before.
         passed: What the stages before that one say, by index.
+        bad: Reason why the first of the bad rows is bad; empty if there is none.
     """
 
     max_timestamp: int | None
@@ -73,6 +74,7 @@ class TaskMark:
     partitions: dict[str, int] | None = None
     starts_run: bool = False
     passed: dict[int, Upstream] = attrs.field(factory=dict)
+    bad: str = ""
 
 
 @attrs.frozen
@@ -95,6 +97,7 @@ class GroupMark:
         idle: Whether nothing that the operator reads holds the watermark back.
         starts_run: Whether the query did not run since the batch before.
         passed: What the stages before this one say of the watermark, by index.
+        bad: Reason why the first bad row of the batch is bad, from one of the groups; empty if there is none.
     """
 
     operator: str
@@ -112,6 +115,7 @@ class GroupMark:
     idle: bool = False
     starts_run: bool = False
     passed: dict[int, Upstream] = attrs.field(factory=dict)
+    bad: str = ""
 
     def note(self, before: Iterable[GroupMark] = ()) -> bytes:
         """Return the note of this mark and of those of the operators that it is chained to."""

@@ -102,3 +102,11 @@ def test_a_stream_goes_on_past_them_and_its_watermark_is_that_of_the_others(spar
         on_progress=seen.append,
     )
     assert [(p.watermark, p.metrics["count"]["rows_bad"]) for p in seen] == [(9, 1), (10, 2)]
+
+
+def test_the_reason_of_the_first_bad_row_is_logged_once_without_its_values(spark, caplog):
+    frame = spark.createDataFrame([("secret", None, 7), ("a", None, 8), ("a", 1, 9)], SCHEMA)
+    counted = count(keyed.stream(frame, timestamp="t", on_bad_row=BAD))
+    assert counted.run().metrics["count"]["rows_bad"] == 2
+    assert caplog.text.count("operator 'count': a bad row: its timestamp is null; further ones are counted") == 1
+    assert "secret" not in caplog.text
