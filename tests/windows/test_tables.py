@@ -23,7 +23,9 @@ from keyed.windows import (
     ProcessWindowFunction,
     TopK,
     WindowOperator,
+    window_table,
 )
+from keyed.windows.aggregates import ColumnAggregate
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from tests.windows.oracle import Oracle, Program
 from tests.windows.programs import any_program, assigner_of, operator_of, random_program
@@ -221,3 +223,10 @@ def test_on_spark_the_table_is_what_brute_force_gives(spark, tmp_path, path):
         assert {(entry.key, entry.entry): entry.value for entry in tables["hops"]} == wanted
         rows_of_sql = tables.sql("select * from hops").to_pylist()
     assert {(row["key"], (row["window_start"], row["window_end"])) for row in rows_of_sql} == wanted.keys()
+
+
+def test_tables_of_other_processes_know_every_aggregate():
+    """One that `window_table` does not name has its accumulator in place of its result there."""
+    public = [getattr(keyed.windows, name) for name in keyed.windows.__all__]
+    aggregates = {each for each in public if isinstance(each, type) and issubclass(each, ColumnAggregate)}
+    assert aggregates == set(window_table._BUILT_IN.values())
