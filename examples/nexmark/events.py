@@ -165,9 +165,9 @@ def _check(path: Path) -> None:
         places = {file.schema.column(number).path: number for number in range(len(file.schema))}
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)
-            found = [group.column(places[f"{name}.{id_}"]).statistics for name, id_ in _IDS.items()]
-            if all(each is not None and each.has_null_count for each in found):
-                structs = sum(group.num_rows - each.null_count for each in found)
+            ids: list[Any] = [group.column(places[f"{name}.{id_}"]).statistics for name, id_ in _IDS.items()]
+            if all(each is not None and each.has_null_count for each in ids):
+                structs = sum(group.num_rows - each.null_count for each in ids)
                 if structs != group.num_rows:
                     raise NexmarkError(
                         f"{path} has {structs} structs for the {group.num_rows} events of row group {number}; an event "
