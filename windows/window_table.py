@@ -56,6 +56,7 @@ _BUILT_IN: dict[str, type[ColumnAggregate]] = {
 #: Their parameters beside the column.
 _OPTIONS = ("k", "by", "by_time", "sample", "precision", "capacity", "type")
 _ELEMENTS = "elements"
+_TIMES = ("window_start", "window_end")
 
 Clocks = tuple[int, int]
 """The watermark and the processing time of a batch."""
@@ -159,7 +160,7 @@ class WindowTable:
 
     Attributes:
         bounds: Names of the columns of a window.
-        has_times: Whether these are a start and an end.
+        are_times: For each of them whether it is a time.
         columns: Name and column type of each result; ``None`` if that is not known.
         key_types: Column types of the key, likewise.
         is_apart: Whether each stored value makes rows of its own.
@@ -176,7 +177,7 @@ class WindowTable:
         self._layout: str = described["layout"]
         self._decode, self._encode, self._decode_list = decode, encode, decode_list
         self.bounds: list[str] = described["bounds"]
-        self.has_times = self.bounds == ["window_start", "window_end"]
+        self.are_times = [bound in _TIMES for bound in self.bounds]
         self.columns: list[tuple[str, str | None]] = [(name, type_) for name, type_, _ in described["results"]]
         self.key_types: list[str | None] = described["keys"]
         self._names = [name for name, _ in self.columns]
@@ -340,7 +341,7 @@ class WindowTable:
                 return False, first, end + ((self._size or 0) - self._step if self._hops else 0)
             case "session_rows":
                 return False, first, end
-            case "windows" | "elements" if self.has_times:
+            case "windows" | "elements" if self.bounds[:1] == [_TIMES[0]]:
                 return True, first, end
         return None
 

@@ -76,8 +76,8 @@ class OperatorTableReader(EntryReader):
             raise CorruptionError(
                 f"the table of operator {operator!r} is malformed ({error!r}): {shown_as!r:.200}"
             ) from error
-        time = "timestamp" if self.rows_of.has_times else "object"
-        columns = [*((bound, time) for bound in self.rows_of.bounds), *self.rows_of.columns]
+        bounds = zip(self.rows_of.bounds, self.rows_of.are_times, strict=True)
+        columns = [*((bound, "timestamp" if is_time else "object") for bound, is_time in bounds), *self.rows_of.columns]
         fields = {column: {"type": type_ or "object", "required": True} for column, type_ in columns}
         value = {"kind": "fields", "name": operator, "fields": fields}
         self.schema = StateSchema(operator, "window", self.rows_of.bounds, value)
@@ -97,8 +97,8 @@ class OperatorTableReader(EntryReader):
         """Return the start and end of a window as times; ``None`` if there is one window."""
         if not self.has_entries:
             return None
-        window = decode_key(sub)
-        return tuple(map(shown_time, window)) if self.rows_of.has_times else window
+        parts = zip(decode_key(sub), self.rows_of.are_times, strict=True)
+        return tuple(shown_time(part) if is_time else part for part, is_time in parts)
 
     def value(self, value: bytes) -> Any:
         """Return the results of a row by column."""

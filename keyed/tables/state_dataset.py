@@ -251,9 +251,9 @@ class _Columns:
     ) -> None:
         """Add the columns of a window and of the results; of types that are not known those of what is there."""
         of = reader.rows_of
-        for number, name in enumerate(of.bounds):
+        for number, (name, is_time) in enumerate(zip(of.bounds, of.are_times, strict=True)):
             part = _entry_part(number)
-            if of.has_times:
+            if is_time:
                 add(name, _UTC_MILLISECONDS, part)
             else:
                 add(name, pa.string(), partial(_json_of, part))

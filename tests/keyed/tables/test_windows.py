@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -219,6 +219,34 @@ def test_windows_are_rows_in_every_kind_of_query(row_windows):
         ({"n": 1, "most": 1}, False),
     ]
     assert tables.sql(f"select count(*) as n from \"{name}\" where key = 'a'").to_pylist() == [{"n": 2}]
+
+
+class Tagged(NamedTuple):
+    start: int
+    end: int
+    tag: str
+
+    def max_timestamp(self):
+        return self.end - 1
+
+
+class TaggedWindows(w.WindowAssigner):
+    window_type = Tagged
+
+    def assign_windows(self, element, timestamp, processing_time):
+        return [Tagged(timestamp // 10 * 10, timestamp // 10 * 10 + 10, tag) for tag in "xy"]
+
+
+def test_windows_of_other_types_have_their_fields_as_columns(tmp_path):
+    stream = keyed.stream(ROWS, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=35)).key_by("k")
+    output = stream.window(TaggedWindows()).aggregate(w.Count(), name="tagged", output="n bigint")
+    with output.run(tables=tmp_path / "tables", drain=False).tables as tables:
+        table = tables["tagged"]
+        assert table.get("a", (60, 70, "y")) == {"result": 2}
+        assert [entry.entry for entry in table.scan(key="a", windows=(90, 99))] == [(*window(90), tag) for tag in "xy"]
+        query = "select window_tag, count(*) as n from tagged where window_start >= $1 group by 1 order by 1"
+        found = [tuple(row.values()) for row in tables.sql(query, [time(80)]).to_pylist()]
+        assert found == [('"x"', 4), ('"y"', 4)]
 
 
 class Longest(w.Aggregate[Any, Any, Any]):
