@@ -105,7 +105,7 @@ class StateSchema:
             assert schema.shown_as is None or isinstance(schema.shown_as["view"], str)
             assert isinstance(schema.name, str)
             str(schema)
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptionError(f"the description of a state is malformed ({error!r}): {data!r:.200}") from error
         return schema
 
@@ -125,8 +125,13 @@ class StateSchema:
         ttl = f", {self.ttl['milliseconds']} ms of {self.ttl['time_domain']} to live" if self.ttl else ""
         if self.kind == "versioned" and self.ttl:
             ttl = f", {self.ttl['milliseconds']} ms of history"
-        name = f" {self.name!r}" if self.shown_as is None else ""
-        return f"{self.kind} state{name} of {types}{ttl}"
+        if self.shown_as is None:
+            return f"{self.kind} state {self.name!r} of {types}{ttl}"
+        kept = ""
+        if self.shown_as["view"]:
+            results = ", ".join(str(column[0]) for column in self.shown_as["results"])
+            kept = f"windows as {self.shown_as['layout']} with {results}: "
+        return f"{kept}{self.kind} state of {types}{ttl}"
 
 
 def _describe_ttl(ttl: Any) -> dict[str, Any] | None:
@@ -159,6 +164,9 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
         schema = declared.get(stored.name)
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
+            if schema is None and stored.shown_as is not None:
+                # Another layout has another state.
+                schema = next((each for each in declared.values() if (each.shown_as or {}).get("view")), None)
             raise StateSchemaChanged(
                 f"{stored.subject} does not fit what is stored: {reason}.\n"
                 f"  stored:   {stored}\n"
