@@ -23,39 +23,42 @@ THINGS = {
     "file": "is a file",
     "missing": "is not there",
     "kafka://host:9092/topic": "is a Kafka topic",
-    "s3://bucket/folder": "is a URI",
+    "s3://bucket/folder": "is a prefix in an object store",
+    "hdfs://host/folder": "is a URI",
 }
 FUNCTIONS = ["tests.keyed.cli.conftest:Count", "tests.keyed.cli.conftest:Twice"]
-TOPIC, REMOTE = "kafka://host:9092/topic", "s3://bucket/folder"
-#: Each argument of each command that names a place: the command line, and what the argument takes. What needs Spark or
-#: a broker is taken too, and not tried here.
+TOPIC, OBJECTS, URI = "kafka://host:9092/topic", "s3://bucket/folder", "hdfs://host/folder"
+#: Changelogs that are no folder, and checkpoints of Spark.
+LOGS, REMOTE = {TOPIC, OBJECTS}, {OBJECTS, URI}
+#: Each argument of each command that names a place: the command line, and what the argument takes. What needs Spark, a
+#: broker or an object store is taken too, and not tried here.
 ARGUMENTS = {
-    "compact": (["compact", "?"], {"changelog"}, set()),
-    "flush": (["flush", "?", "count=new"], {"checkpoint"}, {"spark", REMOTE}),
-    "flush to": (["flush", "checkpoint", "count=?"], {"changelog", "empty", "missing"}, {TOPIC}),
-    "restore": (["restore", "new", "?"], {"changelog"}, {TOPIC}),
+    "compact": (["compact", "?"], {"changelog"}, {OBJECTS}),
+    "flush": (["flush", "?", "count=new"], {"checkpoint"}, {"spark", *REMOTE}),
+    "flush to": (["flush", "checkpoint", "count=?"], {"changelog", "empty", "missing"}, LOGS),
+    "restore": (["restore", "new", "?"], {"changelog"}, LOGS),
     "restore to": (["restore", "?", "changelog"], {"empty", "missing"}, set()),
-    "standby": (["standby", "?", "new", "--seconds", "0"], {"changelog"}, {TOPIC}),
+    "standby": (["standby", "?", "new", "--seconds", "0"], {"changelog"}, LOGS),
     "standby to": (["standby", "changelog", "?", "--seconds", "0"], {"tables", "empty", "missing"}, set()),
-    "verify": (["verify", "?"], {"changelog", "checkpoint"}, {"spark", TOPIC, REMOTE}),
-    "verify with": (["verify", "?", "--checkpoint", "checkpoint"], {"changelog"}, {TOPIC}),
-    "verify --checkpoint": (["verify", "changelog", "--checkpoint", "?"], {"checkpoint"}, {"spark", REMOTE}),
-    "inspect": (["inspect", "?"], {"checkpoint"}, {"spark", REMOTE}),
-    "replay": (["replay", "?", *FUNCTIONS, "record", "--key", "word"], {"changelog"}, {TOPIC}),
+    "verify": (["verify", "?"], {"changelog", "checkpoint"}, {"spark", TOPIC, *REMOTE}),
+    "verify with": (["verify", "?", "--checkpoint", "checkpoint"], {"changelog"}, LOGS),
+    "verify --checkpoint": (["verify", "changelog", "--checkpoint", "?"], {"checkpoint"}, {"spark", *REMOTE}),
+    "inspect": (["inspect", "?"], {"checkpoint"}, {"spark", *REMOTE}),
+    "replay": (["replay", "?", *FUNCTIONS, "record", "--key", "word"], {"changelog"}, LOGS),
     # Whether a file or a folder holds rows is found when they are read.
     "replay of": (
         ["replay", "changelog", *FUNCTIONS, "?", "--key", "word"],
         {"record"},
-        {"sink", "file", "foreign", TOPIC, REMOTE},
+        {"sink", "file", "foreign", TOPIC, *REMOTE},
     ),
-    "tables": (["tables", "?"], {"changelog", "tables"}, {TOPIC}),
-    "get": (["get", "?", "count", "be"], {"changelog", "tables"}, {TOPIC}),
-    "scan": (["scan", "?", "count"], {"changelog", "tables"}, {TOPIC}),
-    "history": (["history", "?", "count", "be"], {"changelog", "tables"}, {TOPIC}),
-    "sql": (["sql", "?", "select count(*) from count"], {"changelog", "tables"}, {TOPIC}),
-    "tail": (["tail", "?", "count", "--limit", "1"], {"changelog", "tables"}, {TOPIC}),
+    "tables": (["tables", "?"], {"changelog", "tables"}, LOGS),
+    "get": (["get", "?", "count", "be"], {"changelog", "tables"}, LOGS),
+    "scan": (["scan", "?", "count"], {"changelog", "tables"}, LOGS),
+    "history": (["history", "?", "count", "be"], {"changelog", "tables"}, LOGS),
+    "sql": (["sql", "?", "select count(*) from count"], {"changelog", "tables"}, LOGS),
+    "tail": (["tail", "?", "count", "--limit", "1"], {"changelog", "tables"}, LOGS),
     # An address that is refused ends it before it serves.
-    "serve": (["serve", "?", "--host", "0.0.0.0"], set(), {"changelog", "tables", TOPIC}),
+    "serve": (["serve", "?", "--host", "0.0.0.0"], set(), {"changelog", "tables", *LOGS}),
     "--tables": (["tables", "changelog", "--tables", "?"], {"tables", "empty", "missing"}, set()),
 }
 

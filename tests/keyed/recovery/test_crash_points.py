@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed.changelog.directory import DirectoryChangelog, compaction
+from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.directory import directory_writer as writer
 from keyed.changelog.directory import disk as files
+from keyed.changelog.directory.group_folder import GroupFolder
 from keyed.engine import loader
 from keyed.errors import ChangelogError
 from keyed.recovery import flush, verify
@@ -64,8 +65,8 @@ POINTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "after commit before the folder is synced": (files, "sync_folder", _die),
     "after the position before the export": (DirectoryChangelog, "put_position", _die),
     "before the checkpoint's commit": (CommitStore, "make_durable", _die),
-    "mid-compaction": (compaction, "remove", _die),
-    "mid-compaction, in the new base": (compaction, "publish", _die),
+    "mid-compaction": (GroupFolder, "remove", _die),
+    "mid-compaction, in the new base": (GroupFolder, "publish", _die),
     "mid-restore": (loader, "encode_rows", _die),
     "mid-restore, between two meta records": (loader.Loader, "write_meta", _die),
 }

@@ -108,7 +108,7 @@ def test_types_of_states_that_there_are_none_of_are_refused_once_all_are_known(t
         for _ in range(2):
             with pytest.raises(keyed.errors.DefinitionError, match="no table 'vaule'; the tables are: value, by_name"):
                 wrong.poll()
-    with pytest.raises(keyed.errors.DefinitionError, match="no state 'vaule'"):
+    with pytest.raises(keyed.errors.DefinitionError, match="no table 'vaule'"):
         read_tables(tmp_path / "tables", types={"vaule": int})
     wrong_types: Any
     for wrong_types in ("value", 5, ["value"]):

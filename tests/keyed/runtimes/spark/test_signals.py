@@ -108,7 +108,7 @@ def test_a_query_that_does_not_stop_is_left_in_time(monkeypatch, caplog):
     said = caplog.messages
     go_on.set()
     until(lambda: caplog.messages[1:])
-    assert [message.partition(" and ")[0] for message in said] == ["the query 'count' was to stop"]
+    assert [message.partition(";")[0] for message in said] == ["the query 'count' did not stop in 0 s"]
 
 
 @pytest.mark.slow
