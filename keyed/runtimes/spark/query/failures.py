@@ -98,7 +98,9 @@ def is_gone(error: BaseException) -> bool:
     """Return whether the JVM ends or has ended before this process: it gets the signals of a process group too."""
     if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
         return True
-    return _is_sparks(error) and "Cannot call methods on a stopped SparkContext" in str(error)
+    # py4j looks a class up in a JVM that does not answer any more, and finds none.
+    signs = ("Cannot call methods on a stopped SparkContext", " does not exist in the JVM")
+    return _is_sparks(error) and any(sign in str(error) for sign in signs)
 
 
 def _is_sparks(error: BaseException) -> bool:

@@ -102,6 +102,8 @@ def test_a_jvm_that_ends_or_has_ended_is_gone():
     protocol = pytest.importorskip("py4j.protocol")
     stopping = "An error occurred while calling o9.stop.\n: java.lang.IllegalStateException: Cannot call methods on a "
     assert is_gone(protocol.Py4JNetworkError("Answer from Java side is empty"))
+    assert is_gone(protocol.Py4JError("py4j.reflection.TypeUtil does not exist in the JVM"))
+    assert not is_gone(protocol.Py4JError("An error occurred while calling o1.start"))
     assert is_gone(ConnectionRefusedError())
     assert is_gone(
         protocol.Py4JError(f"{stopping}stopped SparkContext.\nThis stopped SparkContext was created at: ...")
