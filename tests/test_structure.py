@@ -148,6 +148,9 @@ REGISTRY_HOSTS = [
 ]
 MACHINE_PATH = re.compile(r"(?<![\w.~}>])/(?:work|root|home|Users|opt|usr/lib/jvm)/\w+")
 
+#: The sources are parsed once, by the one worker that has all of this module.
+pytestmark = pytest.mark.xdist_group("structure")
+
 
 @cache
 def tree_of(path: Path) -> ast.Module:

@@ -94,6 +94,7 @@ def check(output, departures, *, window, delay, n, rows_per_batch):
     return int(late.sum())
 
 
+@pytest.mark.slow
 def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
     assert main(["--runtime", "local", "--output", str(tmp_path / "out"), "--delay-minutes", "1440"]) == 0
     assert check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=20_000) == 0

@@ -217,6 +217,7 @@ def test_a_state_that_is_not_what_its_marker_says_is_refused():
         list(reader_of(partition).commits())
 
 
+@pytest.mark.slow
 def test_a_real_cleaner_leaves_what_a_reader_needs(kafka):
     changelog = KafkaChangelog(
         new_topic(), bootstrap=kafka, compaction_lag=0, tombstone_retention=100, topic_settings=COMPACTING

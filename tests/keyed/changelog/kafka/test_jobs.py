@@ -75,7 +75,9 @@ def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
             assert [group.problem for group in groups if group.problem] == []
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    "parallelism", [pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_broadcast_state_is_restored_from_topics_at_another_parallelism(kafka, parallelism):
     rows, rules = rows_of(1, 120), rules_of(2, 120)
     batches = [(rules[20 * i : 20 * i + 20], rows[20 * i : 20 * i + 20]) for i in range(6)]

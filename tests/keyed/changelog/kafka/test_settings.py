@@ -93,6 +93,7 @@ def test_an_answer_that_does_not_come_is_told_as_such():
     assert "no answer in time; no broker answered; check" in str(translated(TimeoutError(), "doing"))
 
 
+@pytest.mark.slow
 def test_over_tls(broker, tmp_path):
     tls = {"security.protocol": "SSL", "ssl.ca.location": str(broker.certificate), "log_level": 0}
     changelog = KafkaChangelog(new_topic(), bootstrap=broker.tls_bootstrap, settings=tls)

@@ -128,6 +128,7 @@ def test_records_that_keyed_did_not_write_are_refused(changelog, sample, kafka):
         list(changelog.reader(0).commits())
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_deleted_stops_its_writers(changelog, sample, kafka):
     patient = attrs.evolve(changelog, timeout=3000, settings={"message.timeout.ms": 2000, "log_level": 0})
     writer = patient.writer(0)
@@ -143,6 +144,7 @@ def test_a_topic_that_was_deleted_stops_its_writers(changelog, sample, kafka):
     assert changelog.header() is None
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_made_anew_stops_writers_of_the_old_one(changelog, sample, kafka):
     writer, reader = changelog.writer(0), changelog.reader(0)
     writer.append(*sample.commit())
