@@ -7,7 +7,7 @@ query ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,18 @@ _START = 60.0
 
 class Exports:
     """The changelogs of a query over a checkpoint.
+
+    Entries reach the changelogs through `export` alone. It is called at three moments of a batch's life, each of which
+    exports as much as is safe then:
+
+    1. ``export(report=...)``, when Spark reports the batch. If Spark has committed it and all key groups have staged
+       it, its position is logged and the staged entries are published.
+    2. ``export(before=...)``, before the next batch is written. The position of the batch is logged; the key groups
+       themselves export its entries in the next batch, if they are not published.
+    3. ``export()``, before a query starts and after it has ended, when no next batch runs. The position and the entries
+       of the last committed batch are written, if the changelogs lack them.
+
+    Each moment repeats nothing that an earlier one has done, so all of them are safe after a crash.
 
     Args:
         session: The session.
@@ -76,8 +88,19 @@ class Exports:
                 checkpoint,
             )
 
-    def starting(self, record: Begin) -> None:
-        """Take note that a query is about to start that has begun so."""
+    def start(
+        self, record: Begin, parallelism: int, lines: Sequence[Sequence[str]], start: Callable[[], StreamingQuery]
+    ) -> StreamingQuery:
+        """Start the query whose batches are exported.
+
+        Its first batch may run before ``start`` returns: `export` waits for that where it needs the query.
+
+        Args:
+            record: How the query begins.
+            parallelism: Its number of key groups.
+            lines: The names of its operators in order, those together that run chained.
+            start: Starts it.
+        """
         self._query = None
         self._started.clear()
         if self._folder is not None:
@@ -89,28 +112,29 @@ class Exports:
                 queries=record.queries,
                 sequences=self._sequences,
             )
-
-    def started(self, query: StreamingQuery, parallelism: int, lines: Sequence[Sequence[str]]) -> None:
-        """Take note that it has started, or its first batch has already.
-
-        Args:
-            query: The query.
-            parallelism: Its number of key groups.
-            lines: The names of its operators in order, those together that run chained.
-        """
+        query = start()
         self._query = query
         self._parallelism, self._lines = parallelism, lines
         self._started.set()
+        return query
 
-    def before_batch(self, batch: int) -> None:
-        """Log the position of the batch before, which the key groups export in this one.
+    def export(self, *, before: int | None = None, report: Mapping[str, Any] | None = None) -> None:
+        """Export as much of the newest batch as is safe at this moment (see the class).
+
+        Args:
+            before: Id of the batch that is about to be written: the one before it is exported.
+            report: Spark's report of the batch to export.
 
         Raises:
-            ChangelogError: It cannot be written, or a changelog has another one.
+            ChangelogError: A changelog cannot be written, or has another position.
+            CheckpointError: The start of the query has failed, or takes too long.
         """
-        if self._changelogs and self._positions is not None and batch:
-            with self._logging:
-                self._positions.log(batch - 1)
+        if before is not None:
+            self._log_position(before - 1)
+        elif report is not None:
+            self._publish(report)
+        else:
+            self._export_last()
 
     def next_work(self, report: Mapping[str, Any]) -> int | None:
         """Return the processing time at which the query has something to do though no row comes.
@@ -125,22 +149,21 @@ class Exports:
         """
         return next_work(report, () if report["batchId"] == self._published else self._changelogs)
 
-    def publish(self, report: Mapping[str, Any]) -> None:
-        """Publish what the key groups have staged of a batch, if all of them have and Spark has committed it.
+    def _log_position(self, batch: int) -> None:
+        """Log the position of a batch; there is none before batch 0."""
+        if self._changelogs and self._positions is not None and batch >= 0:
+            with self._logging:
+                self._positions.log(batch)
 
-        Args:
-            report: Spark's report of the batch.
-
-        Raises:
-            ChangelogError: A changelog cannot be written.
-        """
+    def _publish(self, report: Mapping[str, Any]) -> None:
+        """Publish the staged entries of a batch, if all key groups have staged it and Spark has committed it."""
         batch, staged = report["batchId"], staged_commits(report)
         if not self._publishes or not staged.keys() >= self._changelogs.keys():
             return
         assert self._folder is not None
         if self._folder.read(f"commits/{batch}") is None:
             return
-        self.before_batch(batch + 1)
+        self._log_position(batch)
         published = [
             changelog.publish(group, *commit)
             for operator, changelog in self._changelogs.items()
@@ -150,12 +173,8 @@ class Exports:
         if all(published):
             self._published = batch
 
-    def flush(self) -> None:
-        """Export the last batch, which nothing will undo any more, if there is something in it.
-
-        Raises:
-            ChangelogError: It cannot be written.
-        """
+    def _export_last(self) -> None:
+        """Export the last committed batch, which nothing will undo any more, if there is something in it."""
         if not self._changelogs:
             return
         if self._folder is None:
@@ -170,7 +189,7 @@ class Exports:
             # Not of a batch that this program has run, or has heard the end of.
             spark_flush(self._session, self._checkpoint, self._changelogs)
         elif not self._was_idle(report):
-            self.before_batch(batch + 1)
+            self._log_position(batch)
             # Spark counts its operators from the last one.
             last = {
                 StateOperator(number, self._parallelism, batch, place): name

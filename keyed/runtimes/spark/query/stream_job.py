@@ -171,7 +171,7 @@ class StreamJob(Job):
         """Export the last batch, which nothing will undo any more."""
         if self._tables is not None:
             self._tables.tidy()
-        self._exports.flush()
+        self._exports.export()
 
     def start(
         self,
@@ -220,7 +220,6 @@ class StreamJob(Job):
         # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
         if self._here and self._folder is not None and not writer.restores:
             writer.claim(self._session, 0 if last is None else last + 1)
-        self._exports.starting(self._begin)
         stream = plan.frame.writeStream.foreachBatch(self._called(plan, writer))
         stream = stream.option("checkpointLocation", self._checkpoint)
         if self._query_name is not None:
@@ -228,11 +227,11 @@ class StreamJob(Job):
         # Spark plans with one shuffle partition per key group. A query keeps the number that it starts with.
         with settings(self._session, {PARTITIONS: str(parallelism)}):
             try:
-                query = stream.trigger(**trigger).start()
+                names = [[stage.name for stage in line] for line in together]
+                query = self._exports.start(self._begin, parallelism, names, stream.trigger(**trigger).start)
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, self.title)
         tables.query = query
-        self._exports.started(query, parallelism, [[stage.name for stage in line] for line in together])
         ticker = None
         if ended is not None:
             ticker = Ticker(query, ticks if "processingTime" in trigger else None, self._exports, writer, tables, ended)
@@ -285,7 +284,7 @@ class StreamJob(Job):
         else:
             assert self._tables is not None
             shares = [ticks.share] if ticks is not None else []
-            before = [*shares, self._tables.before_batch, self._exports.before_batch]
+            before = [*shares, self._tables.before_batch, lambda batch: self._exports.export(before=batch)]
         return Writer(
             plan.routes,
             sinks,

@@ -115,7 +115,7 @@ class Ticker:
                 ticks.taken(source, offset)
                 self._offset, self._waits = offset, False
             try:
-                self._exports.publish(report)
+                self._exports.export(report=report)
                 self._batch = report["batchId"]
             except Exception as error:  # noqa: BLE001 - ticks come all the same
                 problem = error

@@ -11,16 +11,17 @@ from tests.support.waiting import until
 
 
 def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spark, tmp_path, monkeypatch, caplog):
-    publish, calls = Exports.publish, []
+    export, calls = Exports.export, []
     failure: Exception | None = ChangelogError("the disk is full")
 
-    def failing(self, report):
-        calls.append(report["batchId"])
-        if failure is not None:
-            raise failure
-        publish(self, report)
+    def failing(self, *, report=None, **moment):
+        if report is not None:
+            calls.append(report["batchId"])
+            if failure is not None:
+                raise failure
+        export(self, report=report, **moment)
 
-    monkeypatch.setattr(Exports, "publish", failing)
+    monkeypatch.setattr(Exports, "export", failing)
     log = keyed.DirectoryChangelog(tmp_path / "log")
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     counted = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=log)
