@@ -39,6 +39,8 @@ PLAIN = 1
 TTL_PROCESSING = 2
 #: State with a time to live in event time.
 TTL_EVENT = 3
+#: The kind of a state, by the clock of its time to live (`keyed.ttl.TimeDomain`).
+KIND_OF_CLOCK = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
 #: Processing-time timers.
 TIMER_PROCESSING = 4
 #: Event-time timers.

@@ -23,9 +23,7 @@ import msgspec
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import (
-    PLAIN,
-    TTL_EVENT,
-    TTL_PROCESSING,
+    KIND_OF_CLOCK,
     decode_time,
     encode_time,
     key_of,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DUE_BYTES = 8
-_KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
 _DUE_COLUMN = "__keyed_due"
 _NO_NAMESPACE = encode_key(None)
 #: Entries in a block that is made of them.
@@ -70,7 +67,7 @@ class TableEntries:
             columns, ttl = state["schema"]["value"], state["schema"]["ttl"]
             self._stream_keys = self._keys[: columns["stream_keys"]]
             self._schema = pa.ipc.read_schema(pa.py_buffer(b64decode(columns["arrow"])))
-            kind = _KINDS[ttl["time_domain"] if ttl else None]
+            kind = KIND_OF_CLOCK[ttl["time_domain"] if ttl else None]
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise CorruptionError(f"{state!r:.200} does not describe a table ({error!r})", where=where) from error
         self._has_due = ttl is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from struct import error as StructError  # noqa: N812 - as other errors
 from typing import Any
@@ -11,34 +11,14 @@ import attrs
 
 from keyed.changelog.model import Blocks, Changelog, Commit, sequence_of
 from keyed.changelog.objects import changelog_at
-from keyed.codec.fingerprints import describe_type, why_incompatible
-from keyed.codec.keys import decode_key
-from keyed.codec.map_keys import map_key_codec
-from keyed.codec.stand_ins import value_reader
-from keyed.codec.state_schema import KINDS, MAPS, StateSchema
-from keyed.codec.values import value_codec
-from keyed.content.addresses import (
-    NULL,
-    decode_place,
-    decode_version_sub,
-    expiry,
-    key_of,
-    namespace_of,
-    split_value,
-    state_id_of,
-)
+from keyed.content.addresses import expiry, split_value, state_id_of
 from keyed.content.blocks import TableDelta
 from keyed.content.delta import deltas
-from keyed.errors import ChangelogError, CorruptionError, StateSchemaChanged
+from keyed.content.entry_decoder import EntryDecoder
+from keyed.errors import ChangelogError, CorruptionError
 from keyed.recovery.cut import header_of, newest_sequence
 
 _DUE_COLUMN = "__keyed_due"
-_SUBS: dict[str, Callable[[bytes], Any]] = {
-    "map": decode_key,
-    "broadcast": decode_key,
-    "list": decode_place,
-    "versioned": decode_version_sub,
-}
 
 
 @attrs.frozen
@@ -130,33 +110,6 @@ def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> I
                     raise CorruptionError(f"rows of a table lack the column {error}", where=where) from error
 
 
-class _State:
-    """Decodes the entries of one state."""
-
-    def __init__(self, name: str, stored: Any, value_type: Any, map_key_type: Any) -> None:
-        self.schema = schema = StateSchema.from_json(stored)
-        self.name = name
-        self.decode = value_reader(schema.value) if schema.kind != "table" else None
-        self.decode_sub: Callable[[bytes], Any] = _SUBS.get(schema.kind, _no_sub)
-        if value_type is not None:
-            self._check(schema.value, value_type, as_key=False)
-            self.decode = value_codec(value_type).decode
-        if map_key_type is not None:
-            self._check(schema.key, map_key_type, as_key=True)
-            self.decode_sub = map_key_codec(map_key_type).decode
-
-    def _check(self, stored: Any, type_: Any, *, as_key: bool) -> None:
-        kinds = {*MAPS} if as_key else {*KINDS} - {"table"}
-        reason = (
-            why_incompatible(stored, describe_type(type_), as_key=as_key)
-            if self.schema.kind in kinds
-            else "it has no such type"
-        )
-        if reason is not None:
-            what = "map_key_type" if as_key else "value_type"
-            raise StateSchemaChanged(f"{what}={type_!r} does not fit the {self.schema}: {reason}")
-
-
 class _Decoders:
     """Decodes the entries of the requested states, by the descriptions in the commits."""
 
@@ -164,7 +117,7 @@ class _Decoders:
         self._only = only
         self._types = value_type, map_key_type
         self._described: Any = None
-        self._states: dict[int, _State] = {}
+        self._states: dict[int, EntryDecoder] = {}
 
     def use(self, commit: Commit) -> None:
         """Use a commit's descriptions of the states."""
@@ -177,7 +130,12 @@ class _Decoders:
         self._described, self._states = described, {}
         for name, state in described.items():
             if self._only in (None, name):
-                self._states[int(state["id"])] = _State(name, state["schema"], *self._types)
+                self._states[int(state["id"])] = decoder = EntryDecoder(state)
+                value_type, map_key_type = self._types
+                if value_type is not None:
+                    decoder.use_value_type(value_type, f"value_type={value_type!r}")
+                if map_key_type is not None:
+                    decoder.use_key_type(map_key_type, f"map_key_type={map_key_type!r}")
 
     def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
         """Return a changed entry; ``None`` if it is a timer, or of a state that was not requested.
@@ -190,12 +148,13 @@ class _Decoders:
             return None
         if state.schema.kind == "broadcast" and commit.group:
             return None
-        key, namespace, expires = key_of(prefix), namespace_of(prefix), None
+        (key, namespace), expires = state.place(prefix), None
         if value is not None:
             due, value = split_value(prefix, value)
             expires = expiry(due) if due else None
-        decoded = None if value in (None, NULL) or state.decode is None else state.decode(value)
-        return StateChange(commit, state.name, key, namespace, state.decode_sub(sub), decoded, value is None, expires)
+        decoded = None if value is None else state.decode(value)
+        name, entry = state.schema.name, state.decode_sub(sub)
+        return StateChange(commit, name, key, namespace, entry, decoded, value is None, expires)
 
     def rows(self, commit: Commit, table: TableDelta) -> Iterator[StateChange]:
         """Yield changed rows of a table."""
@@ -210,7 +169,7 @@ class _Decoders:
                 expires = row.pop(_DUE_COLUMN, None)
                 yield StateChange(
                     commit,
-                    state.name,
+                    state.schema.name,
                     key[0] if count == 1 else key,
                     None,
                     entry or None,
@@ -218,8 +177,3 @@ class _Decoders:
                     removed,
                     expires,
                 )
-
-
-def _no_sub(sub: bytes) -> None:
-    if sub:
-        raise CorruptionError(f"a state with one entry has another one at {sub!r:.50}")

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable, Iterator
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
 import attrs
-import msgspec
 
-from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
-from keyed.codec.keys import decode_key, decode_key_at, encode_key
-from keyed.codec.map_keys import map_key_codec
-from keyed.codec.stand_ins import value_reader
-from keyed.codec.state_schema import MAPS, StateSchema
+from keyed.codec.fingerprints import format_type
+from keyed.codec.keys import decode_key_at, encode_key
+from keyed.codec.state_schema import MAPS
 from keyed.codec.values import value_codec
-from keyed.content.addresses import (
-    NULL,
-    PLAIN,
-    TTL_EVENT,
-    TTL_PROCESSING,
-    decode_place,
-    decode_version_sub,
-    expiry,
-    place_sub,
-    version_sub,
-)
-from keyed.content.table_entries import value_converters
+from keyed.content.addresses import KIND_OF_CLOCK, NULL, expiry
+from keyed.content.entry_decoder import EntryDecoder
 from keyed.errors import CorruptionError, EncodingError, StateSchemaChanged
 from keyed.state import AggregatingState, MapState, State
 
 _HEAD = Struct(">BH")
-_KINDS = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
-#: How the subs of states with several entries a key are encoded and decoded.
-_SUBS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    "list": (lambda place: place_sub(*place), decode_place),
-    "map": (encode_key, decode_key),
-    "broadcast": (encode_key, decode_key),
-    "table": (encode_key, decode_key),
-    "versioned": (version_sub, decode_version_sub),
-}
-_decode_row = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
 @attrs.frozen
@@ -67,8 +43,8 @@ class Entry:
     expires: int | None = None
 
 
-class EntryReader:
-    """Locates and decodes the entries of one state.
+class EntryReader(EntryDecoder):
+    """Locates the entries of one state in a local store, and decodes them.
 
     Args:
         described: The state's description with its id, as commits have it (`GroupMeta.states`).
@@ -77,7 +53,6 @@ class EntryReader:
             its fields.
 
     Attributes:
-        schema: The state's name, kind and types.
         range: The first address of its entries, and the one behind the last.
 
     Raises:
@@ -85,50 +60,22 @@ class EntryReader:
     """
 
     def __init__(self, described: dict[str, Any], type_: Any = None) -> None:
-        self.schema = schema = StateSchema.from_json(described["schema"])
+        super().__init__(described)
+        schema = self.schema
         self.clock = schema.ttl["time_domain"] if schema.ttl else None
-        self._id, self._kind = int(described["id"]), _KINDS[self.clock]
-        self.range = _HEAD.pack(self._kind, self._id), _HEAD.pack(self._kind, self._id + 1)
-        self.has_entries = schema.rows is not None or (
-            schema.kind in _SUBS and (schema.kind != "table" or len(schema.key) > schema.value["stream_keys"])
-        )
-        self._encode_sub, self._decode_sub = _SUBS.get(schema.kind, (encode_key, decode_key))
+        kind, number = KIND_OF_CLOCK[self.clock], int(described["id"])
+        self.range = _HEAD.pack(kind, number), _HEAD.pack(kind, number + 1)
         self._result: Callable[[Any], Any] | None = None
         if schema.kind == "table":
-            self._decode: Callable[[bytes], Any] = self._row_decoder()
             if type_ is not None:
                 raise StateSchemaChanged(f"types: the {schema} has columns, which have their types")
         elif schema.rows is not None:
-            names, read = [name for name, _ in schema.rows[1:]], value_reader(schema.value)
+            self.has_entries = True
+            names, read = [name for name, _ in schema.rows[1:]], self._decode
             self._decode = lambda stored: dict(zip(names, read(stored), strict=True))
             self._decode_list, self._encode_row = read, value_codec(list).encode
-        elif type_ is None:
-            self._decode = value_reader(schema.value)
-        else:
+        elif type_ is not None:
             self._take(type_)
-
-    def _row_decoder(self) -> Callable[[bytes], Any]:
-        """Return what decodes the columns of a table that are not its key; takes care of those of the key beside it."""
-        import pyarrow as pa
-
-        value = self.schema.value
-        columns = pa.ipc.read_schema(pa.py_buffer(b64decode(value["arrow"])))
-        names = self.schema.key[value["stream_keys"] :]
-        read, write = value_converters(columns), value_converters(columns, back=True)
-
-        def converted(parts: tuple[Any, ...], convert: dict[str, Callable[[Any], Any]]) -> tuple[Any, ...]:
-            return tuple(
-                convert[name](part) if name in convert else part for name, part in zip(names, parts, strict=True)
-            )
-
-        if read.keys() & set(names):
-            self._decode_sub = lambda sub: converted(decode_key(sub), read)
-            self._encode_sub = lambda parts: encode_key(converted(parts, write))
-
-        def decode(stored: bytes) -> dict[str, Any]:
-            return {name: read[name](part) if name in read else part for name, part in _decode_row(stored).items()}
-
-        return decode
 
     def _take(self, type_: Any) -> None:
         """Read values, and keys of a map, in the user's types."""
@@ -138,24 +85,16 @@ class EntryReader:
         if isinstance(type_, State) and type_.kind != schema.kind and not is_broadcast:
             raise StateSchemaChanged(f"types: {type_.kind} state {type_.name!r} is not the {schema}")
         if isinstance(type_, MapState):
-            self._check(schema.key, type_.key_type, as_key=True)
-            codec = map_key_codec(type_.key_type)
-            self._encode_sub, self._decode_sub = codec.encode, codec.decode
+            self.use_key_type(type_.key_type, f"types: {type_.key_type!r}")
             type_ = type_.value_type
         elif isinstance(type_, AggregatingState):
             self._result, type_ = type_.aggregate.get_result, type_.accumulator_type
         elif isinstance(type_, State):
             type_ = type_.type  # type: ignore[attr-defined]
         elif callable(getattr(type_, "get_result", None)) and not isinstance(type_, type):
-            self._result, self._decode = type_.get_result, value_reader(schema.value)
+            self._result = type_.get_result
             return
-        self._check(schema.value, type_, as_key=False)
-        self._decode = value_codec(type_).decode
-
-    def _check(self, stored: Any, type_: Any, *, as_key: bool) -> None:
-        reason = why_incompatible(stored, describe_type(type_), as_key=as_key)
-        if reason is not None:
-            raise StateSchemaChanged(f"types: {type_!r} does not fit the {self.schema}: {reason}")
+        self.use_value_type(type_, f"types: {type_!r}")
 
     @property
     def types(self) -> str:
@@ -264,8 +203,7 @@ class EntryReader:
 
     def entry(self, prefix: bytes, sub: bytes, value: bytes | None) -> Entry:
         """Decode an entry; one that is gone has no value."""
-        key, offset = decode_key_at(prefix, _HEAD.size)
-        namespace, _ = decode_key_at(prefix, offset)
+        key, namespace = self.place(prefix)
         if value is None:
             return Entry(key, namespace, self.decode_sub(sub), None)
         return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
@@ -274,10 +212,6 @@ class EntryReader:
         """Decode what is stored at an address: an entry, or the rows of a list."""
         rows = {sub: value} if self.schema.rows is None else self.rows(value)
         return (self.entry(prefix, row, stored) for row, stored in rows.items())
-
-    def decode_sub(self, sub: bytes) -> Any:
-        """Tell which entry of the state a sub is."""
-        return self._decode_sub(sub) if self.has_entries else None
 
     def expires(self, value: bytes) -> int | None:
         """Tell when a stored value's time to live ends, if it has one."""
@@ -290,11 +224,8 @@ class EntryReader:
 
     def value(self, value: bytes) -> Any:
         """Decode a stored value."""
-        value = value if self.clock is None else value[8:]
-        if value == NULL:
-            return None
-        decoded = self._decode(value)
-        return decoded if self._result is None else self._result(decoded)
+        decoded = self.decode(value if self.clock is None else value[8:])
+        return decoded if self._result is None or decoded is None else self._result(decoded)
 
 
 def key_prefix(prefix: Any) -> bytes:
