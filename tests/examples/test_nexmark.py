@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -123,13 +125,13 @@ def test_the_same_seed_writes_the_same_events_in_any_number_of_files(tmp_path):
     assert (side[0], side[1], len(side)) == ("key,value", "0,value-0", 10_001)
 
 
-#: Seed, disorder, files and rows of a batch.
-_FOLDERS = {"in order": (1, 0, 1, 100_000), "in disorder": (2, 4000, 3, 1700)}
+#: Seed, disorder, files, rows of a batch, and key groups.
+_FOLDERS = {"in order": (1, 0, 1, 100_000, 1), "in disorder": (2, 4000, 3, 1700, 3)}
 
 
 @pytest.fixture(scope="module", params=_FOLDERS)
 def oracle(request, tmp_path_factory) -> Iterator[tuple[Oracle, Path, int]]:
-    seed, disorder, files, rows = _FOLDERS[request.param]
+    seed, disorder, files, rows, _ = _FOLDERS[request.param]
     folder = tmp_path_factory.mktemp("nexmark") / "events"
     Generator(5_000, 125, seed, disorder).write(folder, files)
     truth = Oracle(folder)
@@ -137,9 +139,27 @@ def oracle(request, tmp_path_factory) -> Iterator[tuple[Oracle, Path, int]]:
     truth.connection.close()
 
 
+@pytest.fixture
+def with_key_groups(monkeypatch) -> Callable[[str, int], None]:
+    """Return what gives all operators of a query a parallelism."""
+
+    def change(query: str, parallelism: int) -> None:
+        described = QUERIES[query].output
+
+        def output(events: Events) -> keyed.Output:
+            one = described(events)
+            stages = [attrs.evolve(stage, parallelism=parallelism) for stage in one.stage.chain]
+            return attrs.evolve(one, stage=attrs.evolve(stages[-1], before=tuple(stages[:-1])))
+
+        monkeypatch.setitem(QUERIES, query, attrs.evolve(QUERIES[query], output=output))
+
+    return change
+
+
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_equals_its_oracle(query, oracle, tmp_path):
+def test_a_query_equals_its_oracle(query, oracle, with_key_groups, tmp_path, request):
     truth, folder, rows = oracle
+    with_key_groups(query, _FOLDERS[request.node.callspec.params["oracle"]][-1])
     run(query, folder, tmp_path / "out", rows_per_batch=rows)
     found, expected = truth.found(query, tmp_path / "out"), truth.expected(query)
     assert len(found) == len(expected)
@@ -165,11 +185,12 @@ def test_a_query_that_failed_in_the_middle_is_resumed_from_its_checkpoint(query,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [11, 12])
-def test_ten_times_the_events_equal_their_oracle_too(seed, tmp_path):
+def test_ten_times_the_events_equal_their_oracle_too(seed, with_key_groups, tmp_path):
     Generator(50_000, 1_250, seed, 4000).write(tmp_path / "events", 4)
     truth = Oracle(tmp_path / "events")
     for query in QUERIES:
         if query != "q23":  # its result grows with the square of the events of a person
+            with_key_groups(query, seed - 10)
             run(query, tmp_path / "events", tmp_path / query, rows_per_batch=6_000 + seed)
             assert truth.found(query, tmp_path / query) == truth.expected(query), query
     truth.connection.close()
@@ -180,28 +201,55 @@ def _has_parts_or_ended(folder: Path, least: int, process: subprocess.Popen[byte
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["local", pytest.param("spark", marks=[pytest.mark.long, pytest.mark.spark])])
 @pytest.mark.parametrize("query", ["q4", "q7", "q18"])
-def test_a_command_that_was_killed_is_resumed(query, tmp_path):
+def test_a_command_that_was_killed_is_resumed(query, runtime, tmp_path):
     Generator(300_000, 10_000, 21, 4000).write(tmp_path / "events")  # three batches of bids
-    options = ["--input", "events", "--output", "out", "--checkpoint", "checkpoint"]
+    options = ["--input", "events", "--output", "out", "--checkpoint", "checkpoint", "--runtime", runtime]
     command = [sys.executable, "-m", "examples.nexmark", "run", query, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for least in (1, 2, 1_000):
-        with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
-            until(partial(_has_parts_or_ended, tmp_path / "out", least, process))
-            process.kill()
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True) as process:
+            until(partial(_has_parts_or_ended, tmp_path / "out", least, process), seconds=300)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0
     truth = Oracle(tmp_path / "events")
     assert truth.found(query, tmp_path / "out") == truth.expected(query)
     truth.connection.close()
 
 
-def test_queries_equal_their_oracles_on_spark(spark, tmp_path):
-    Generator(5_000, 125, 5, 4000).write(tmp_path / "events", 3)
-    truth = Oracle(tmp_path / "events")
-    for query in ("q3", "q4", "q7", "q13", "q15", "q18"):
-        run(query, tmp_path / "events", tmp_path / query, spark=spark)
-        assert truth.found(query, tmp_path / query) == truth.expected(query), query
+class _Batches:
+    """A Spark session whose streams are batch DataFrames: a query is one job, without a checkpoint."""
+
+    def __init__(self, spark: Any) -> None:
+        self.readStream = self.read = spark.read
+
+
+@pytest.fixture(scope="module")
+def events_on_spark(tmp_path_factory) -> Iterator[tuple[Oracle, Path]]:
+    folder = tmp_path_factory.mktemp("nexmark") / "events"
+    Generator(5_000, 125, 5, 4000).write(folder, 3)
+    truth = Oracle(folder)
+    yield truth, folder
     truth.connection.close()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_on_spark_equals_its_oracle(query, spark, events_on_spark, tmp_path):
+    truth, folder = events_on_spark
+    run(query, folder, tmp_path / "out", spark=_Batches(spark))
+    assert truth.found(query, tmp_path / "out") == truth.expected(query)
+
+
+@pytest.mark.parametrize(
+    "query", ["q4", *(pytest.param(each, marks=pytest.mark.long) for each in QUERIES if each != "q4")]
+)
+def test_a_stream_on_spark_equals_its_oracle(query, spark, events_on_spark, with_key_groups, tmp_path):
+    truth, folder = events_on_spark
+    with_key_groups(query, 3)
+    run(query, folder, tmp_path / "out", spark=spark)
+    assert truth.found(query, tmp_path / "out") == truth.expected(query)
 
 
 def test_every_query_has_an_oracle():
