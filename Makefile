@@ -14,7 +14,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark lint format types bench docs clean
+.PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark lint format types bench nexmark docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -69,6 +69,9 @@ types: setup ## mypy, strict
 
 bench: setup ## the benchmarks; several minutes
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+nexmark: setup ## the Nexmark queries beside Flink SQL and Spark SQL; hours (ARGS="--only q5,q7 --events 300000" and so on)
+	$(BIN)/python -m tests.benchmarks.nexmark $(ARGS)
 
 docs: setup ## the documentation site in build/site, with warnings as errors and a check of every link
 	$(BIN)/python docs/build.py $(ARGS)

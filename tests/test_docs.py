@@ -272,6 +272,7 @@ def test_commands_in_the_docs_exist():
     from tests.benchmarks.broadcast import _parser as broadcast
     from tests.benchmarks.freshness import _parser as freshness
     from tests.benchmarks.joins import _parser as joins
+    from tests.benchmarks.nexmark import _parser as nexmark_benchmark
     from tests.benchmarks.properties import _parser as properties
     from tests.benchmarks.table_states import _parser as table_states
     from tests.benchmarks.tables import _parser as tables
@@ -285,6 +286,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.table_states": flags(table_states()),
         "tests.benchmarks.joins": flags(joins()),
+        "tests.benchmarks.nexmark": flags(nexmark_benchmark()),
         "tests.benchmarks.properties": flags(properties()),
         "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
         "tests.benchmarks.crowded": set(),

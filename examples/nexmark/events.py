@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import keyed
-from examples.nexmark.columns import milliseconds, with_columns
+from examples.nexmark.columns import milliseconds, pc, with_columns
 from examples.nexmark.generator import AUCTION, BID, PERSON, SCHEMA, SIDE_INPUT
 from examples.nexmark.nexmark_errors import NexmarkError
 
@@ -162,17 +162,19 @@ def _check(path: Path) -> None:
             if field.name not in schema.names or not _holds(schema.field(field.name).type, field.type):
                 found = schema.field(field.name).type if field.name in schema.names else "none"
                 raise NexmarkError(f"{path} has no events: column {field.name} is {found}, and should be {field.type}")
-        places = {file.schema.column(number).path: number for number in range(len(file.schema))}
-        for number in range(file.metadata.num_row_groups):
-            group = file.metadata.row_group(number)
-            ids: list[Any] = [group.column(places[f"{name}.{id_}"]).statistics for name, id_ in _IDS.items()]
-            if all(each is not None and each.has_null_count for each in ids):
-                structs = sum(group.num_rows - each.null_count for each in ids)
-                if structs != group.num_rows:
-                    raise NexmarkError(
-                        f"{path} has {structs} structs for the {group.num_rows} events of row group {number}; an event "
-                        "has one of person, auction and bid"
-                    )
+        rows = file.read(columns=["event_type", *(f"{name}.{id_}" for name, id_ in _IDS.items())])
+    for name, type_ in _TYPES.items():
+        has_struct: Any = pc.is_valid(rows[name])
+        is_wrong = pc.not_equal(has_struct, pc.fill_null(pc.equal(rows["event_type"], type_), False))
+        place = pc.index(is_wrong, True).as_py()
+        if place >= 0:
+            kind = rows["event_type"][place].as_py()
+            raise NexmarkError(
+                f"{path}: event {place} has event_type {kind} and {'a' if has_struct[place].as_py() else 'no'} {name}; "
+                "an event has the one of person (0), auction (1) and bid (2) that its event_type names"
+            )
+    if not set(pc.unique(rows["event_type"]).to_pylist()) <= {*_TYPES.values()}:
+        raise NexmarkError(f"{path}: an event_type is none of {sorted(_TYPES.values())}")
 
 
 def _holds(found: pa.DataType, needed: pa.DataType) -> bool:

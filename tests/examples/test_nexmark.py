@@ -276,7 +276,14 @@ def test_folders_that_are_not_ours_are_refused(tmp_path):
     twice = _events(events=50)
     twice = twice.set_column(1, "person", twice["person"].combine_chunks().take(pa.array([0] * 50)))
     pq.write_table(twice, tmp_path / "a.parquet")
-    assert "has 99 structs for the 50 events" in refusal(tmp_path)
+    assert "a.parquet: event 1 has event_type 1 and a person" in refusal(tmp_path)
+    without = _events(events=50)
+    without = without.set_column(3, "bid", without["bid"].combine_chunks().take(pa.array([0] * 50)))
+    pq.write_table(without, tmp_path / "a.parquet")
+    assert "a.parquet: event 4 has event_type 2 and no bid" in refusal(tmp_path)
+    unknown = _events(events=50).set_column(0, "event_type", pa.array([3] * 50, pa.int32()))
+    pq.write_table(unknown, tmp_path / "a.parquet")
+    assert "a.parquet: event 0 has event_type 3 and a person" in refusal(tmp_path)
 
 
 def test_nothing_is_overwritten(tmp_path):
@@ -290,6 +297,17 @@ def test_nothing_is_overwritten(tmp_path):
         run("q4", tmp_path / "events", tmp_path / "out")
     with pytest.raises(NexmarkError, match="has the results of q4, not of q9"):
         run("q9", tmp_path / "events", tmp_path / "out")
+
+
+def test_a_checkpoint_of_another_query_and_a_place_that_is_none_are_refused_in_a_line(tmp_path, capsys):
+    Generator(100).write(tmp_path / "events")
+    options = ["--input", str(tmp_path / "events"), "--checkpoint", str(tmp_path / "checkpoint"), "--output"]
+    assert main(["run", "q4", *options, str(tmp_path / "out")]) == 0
+    assert main(["run", "q9", *options, str(tmp_path / "other")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: the checkpoint {tmp_path / 'checkpoint'} belongs to operators")
+    (tmp_path / "file").touch()
+    assert main(["run", "q0", *options, str(tmp_path / "file" / "out")]) == 2
+    assert "error: [Errno 20] Not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["events", "rate", "seed", "disorder_ms"])

@@ -1,0 +1,481 @@
+"""The Nexmark queries in keyed, Flink SQL and Spark SQL: ``python -m tests.benchmarks.nexmark``.
+
+Each engine runs each query over the same events, on two cores, in a process of its own. A process runs the query over a
+few events, whose results are compared with those of DuckDB, over all events to warm up, over the few again, and then
+``--rounds`` times over all. What the third run costs is the start-up, and is subtracted. Figures are CPU-seconds of all
+processes for a million events, the median of the rounds; rounds of different engines are not interleaved.
+
+Each engine reads the format that costs it least of those that it has: keyed and Spark one Parquet file a batch, Flink
+one CSV file a table, because its package has no Parquet. keyed on Spark, Spark and Flink throw their results away;
+keyed in the local runtime writes them as Parquet files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import attrs
+import psutil
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+import keyed
+from examples.nexmark.catalog import QUERIES
+from examples.nexmark.catalog import run as run_locally
+from examples.nexmark.events import Events
+from examples.nexmark.generator import Generator
+from tests.benchmarks.meter import cpu_of
+from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, FLINK_TABLES, SPARK, SPARK_CANNOT, SPARK_MODES
+from tests.examples.nexmark_oracles import Oracle
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FOLDER = _ROOT / ".bench" / "nexmark"
+_ENVIRONMENT = _ROOT / ".environments" / "flink"
+_PACKAGE = "apache-flink==2.0.0"
+_FLINK_RUN = Path(__file__).with_name("nexmark_flink.py")
+_NAMES = {"keyed": "keyed on Spark", "local": "keyed, local", "flink": "Flink SQL", "spark": "Spark SQL"}
+_FILE = 100_000  # events: a batch of keyed and of Spark
+_FEW, _FEW_RATE = 5_000, 125
+_CONFIG = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
+#: Of equal prices or times Flink and Spark may choose any.
+_ANY_OF_EQUALS = {"q9", "q18", "q19"}
+#: Spark has no end of input: its last windows stay open.
+_OPEN_WINDOWS = {"q5", "q7", "q8", "q11"}
+
+
+@attrs.frozen
+class Figures:
+    """The figures of a query in an engine.
+
+    Attributes:
+        cpu: CPU-seconds for a million events.
+        peak_bytes: Highest resident memory of all processes together.
+        state_bytes: Size of the state at its largest: live state of keyed, files of checkpoints of Flink, state stores
+            of Spark; ``None`` where nothing is kept.
+        agrees: Whether the results of the warm-up are those of the oracle.
+    """
+
+    cpu: float
+    peak_bytes: int
+    state_bytes: int | None
+    agrees: bool | None
+
+
+class CannotRun(Exception):
+    """An engine does not have what a query needs; the message says what."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure. Returns 1 where results differ or a run failed."""
+    options = _parser().parse_args(arguments)
+    if options.child is not None:
+        _child(options.engines[0], options.only[0], [Path(folder) for folder in options.child])
+        return 0
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    (_FOLDER.parent / ".gitignore").write_text("*\n")
+    few, whole = _events(_FEW, _FEW_RATE), _events(options.events, options.rate)
+    million = (options.events - _FEW) / 1e6
+    print(_settings(options), flush=True)
+    figures: dict[str, dict[str, Figures | str]] = {}
+    for query in options.only:
+        figures[query] = {}
+        for engine in options.engines:
+            try:
+                measured: Figures | str = _measured(engine, query, few, whole, million, options)
+            except (CannotRun, RuntimeError) as error:
+                measured = f"{'cannot' if isinstance(error, CannotRun) else 'FAILED'}: {error}"
+            figures[query][engine] = measured
+            print(f"# {query} {engine}: {measured}", file=sys.stderr, flush=True)
+    print(table(figures, options.engines))
+    if options.chart is not None:
+        options.chart.write_text(chart(figures, options.engines))
+    found = [each for row in figures.values() for each in row.values()]
+    is_wrong = [each.startswith("FAILED") if isinstance(each, str) else each.agrees is False for each in found]
+    return 1 if any(is_wrong) else 0
+
+
+def table(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) -> str:
+    """Return the figures as a table in Markdown, and below it the reasons of queries without."""
+    columns = [column for engine in engines for column in (f"{_NAMES[engine]}", "− q0", "peak MB", "state MB")]
+    if "flink" in engines:
+        columns += [f"{_NAMES[engine]} / Flink, − q0" for engine in engines if engine != "flink"]
+    lines = ["| | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
+    reasons = []
+    for query, row in figures.items():
+        cells = []
+        for engine in engines:
+            each = row[engine]
+            if isinstance(each, str):
+                cells += ["", "", "", ""]
+                reasons.append(f"- {query}, {_NAMES[engine]}: {each}")
+                continue
+            state = "" if each.state_bytes is None else f"{each.state_bytes / 1e6:.1f}"
+            cells += [f"{each.cpu:.2f}", _text(_above(figures, query, engine)), f"{each.peak_bytes / 1e6:.0f}", state]
+        if "flink" in engines:
+            theirs = _above(figures, query, "flink")
+            for engine in engines:
+                ours = _above(figures, query, engine)
+                if engine != "flink":
+                    is_given = ours is not None and theirs is not None and theirs > 0
+                    cells.append(_text(ours / theirs if is_given else None))  # type: ignore[operator]
+        lines.append(f"| {query} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *reasons])
+
+
+def chart(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) -> str:
+    """Return an SVG with a bar for each query and engine."""
+    colours = {"keyed": "#1f6feb", "local": "#79b8ff", "flink": "#e6522c", "spark": "#f2a93b"}
+    rows = [(query, engine, figures[query][engine]) for query in figures for engine in engines]
+    bars = [(query, engine, each.cpu) for query, engine, each in rows if isinstance(each, Figures)]
+    most = max((cpu for *_, cpu in bars), default=1.0)
+    parts, y, last = [], 40, ""
+    for query, engine, cpu in bars:
+        if query != last:
+            y += 8
+            parts.append(f'<text x="36" y="{y + 10}" text-anchor="end">{query}</text>')
+        last, width = query, 560 * cpu / most
+        parts.append(f'<rect x="44" y="{y}" width="{width:.1f}" height="11" fill="{colours[engine]}"/>')
+        parts.append(f'<text x="{48 + width:.1f}" y="{y + 10}">{cpu:.1f}</text>')
+        y += 13
+    for place, engine in enumerate(engines):
+        parts.append(f'<rect x="{44 + 150 * place}" y="26" width="11" height="11" fill="{colours[engine]}"/>')
+        parts.append(f'<text x="{60 + 150 * place}" y="36">{_NAMES[engine]}</text>')
+    title = '<text x="44" y="16" font-weight="bold">Nexmark: CPU-seconds per million events, less is better</text>'
+    size = f'width="680" height="{y + 10}" font-family="sans-serif" font-size="11"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', title, *parts, "</svg>", ""])
+
+
+def _above(figures: dict[str, dict[str, Figures | str]], query: str, engine: str) -> float | None:
+    """Return what a query costs more than q0 of that engine."""
+    base, each = figures.get("q0", {}).get(engine), figures[query][engine]
+    if query == "q0" or not isinstance(base, Figures) or not isinstance(each, Figures):
+        return None
+    return each.cpu - base.cpu
+
+
+def _text(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    def names(of: Sequence[str]) -> Callable[[str], list[str]]:
+        def chosen(text: str) -> list[str]:
+            unknown = [name for name in text.split(",") if name not in of]
+            if unknown:
+                raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(of)}")
+            return text.split(",")
+
+        return chosen
+
+    def positive(text: str) -> int:
+        if not text.isdigit() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+        return int(text)
+
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.nexmark", description=__doc__)
+    parser.add_argument("--only", type=names([*QUERIES]), default=[*QUERIES], help="queries, by default all")
+    parser.add_argument("--engines", type=names([*_NAMES]), default=[*_NAMES], help="by default all four")
+    parser.add_argument("--events", type=positive, default=1_000_000, help="number of events")
+    parser.add_argument("--rate", type=positive, default=10_000, help="events a second of event time")
+    parser.add_argument("--rounds", type=positive, default=2, help="measured runs")
+    parser.add_argument("--flink-state", choices=("rocksdb", "hashmap"), default="rocksdb", help="state of Flink")
+    parser.add_argument("--limit", type=positive, default=900, help="seconds after which a process is ended")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="where a chart of the figures goes (SVG)")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    return parser
+
+
+def _events(count: int, rate: int) -> Path:
+    """Return a folder of events, with CSV files too."""
+    folder = _FOLDER / f"{count}-{rate}"
+    if not folder.exists():
+        new = Path(tempfile.mkdtemp(dir=_FOLDER))
+        Generator(count, rate, seed=7).write(new / "events", -(-count // _FILE))
+        for name, columns in FLINK_TABLES.items():
+            names = [column.split()[0] for column in columns.split(", ")]
+            with (new / f"{name}.csv").open("wb") as file:
+                for path in sorted((new / "events").glob("*.parquet")):
+                    pyarrow.csv.write_csv(_flat(path, name).select(names), file, _NO_HEADER)
+        new.rename(folder)
+    return folder
+
+
+_NO_HEADER = pyarrow.csv.WriteOptions(include_header=False)
+
+
+def _flat(path: Path, name: str) -> pa.Table:
+    """Return the rows of a struct, their times in milliseconds too."""
+    structs: Any = pq.read_table(path, columns=[name])[name].combine_chunks().drop_null()
+    rows = pa.Table.from_arrays(structs.flatten(), names=[field.name for field in structs.type])
+    for time_, new in (("dateTime", "ms"), ("expires", "expires_ms")):
+        if time_ in rows.column_names:
+            rows = rows.append_column(new, rows[time_].cast(pa.int64()))
+    return rows
+
+
+def _settings(options: argparse.Namespace) -> str:
+    flink = _flink_settings(options.flink_state, Path("CHECKPOINTS"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow"))
+    machine = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
+    return "\n".join(
+        [
+            f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {versions}, {_PACKAGE}",
+            f"{options.events:,} events, {options.rate:,} a second; {options.rounds} rounds; {_FILE:,} events a batch",
+            f"keyed and Spark: local[2], 2 shuffle partitions, {_CONFIG}",
+            f"Flink: {flink}",
+        ]
+    )
+
+
+def _flink_settings(state: str, checkpoints: Path) -> dict[str, str]:
+    return {
+        "parallelism.default": "2",
+        "pipeline.object-reuse": "true",
+        "state.backend.type": state,
+        "execution.checkpointing.interval": "5 s",
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.dir": f"file://{checkpoints}",
+        "table.local-time-zone": "UTC",
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": "2 s",
+        "table.exec.mini-batch.size": "50000",
+    }
+
+
+def _measured(engine: str, query: str, few: Path, whole: Path, million: float, options: argparse.Namespace) -> Figures:
+    """Measure a query in an engine.
+
+    Raises:
+        CannotRun: It cannot.
+        RuntimeError: It failed, or was not through in time.
+    """
+    cannot = {"flink": FLINK_CANNOT, "spark": SPARK_CANNOT}.get(engine, {})
+    if query in cannot:
+        raise CannotRun(cannot[query])
+    scratch = Path(tempfile.mkdtemp(dir=_FOLDER))
+    runs = [few, whole, few, *[whole] * options.rounds]
+    command = [sys.executable, "-m", __spec__.name, "--engines", engine, "--only", query, "--child", str(scratch)]
+    command += map(str, runs)
+    if engine == "flink":
+        given = {
+            "settings": _flink_settings(options.flink_state, scratch / "checkpoints"),
+            "tables": FLINK_TABLES,
+            "sql": FLINK[query],
+            "runs": [str(run) for run in runs],
+            "collected": str(scratch / "collected"),
+        }
+        command = [_flink_python(), str(_FLINK_RUN), json.dumps(given)]
+    try:
+        marks, peak, state = _watched(command, scratch, options.limit)
+        costs = [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
+        cpu = (median(costs[3:]) - costs[2]) / million
+        return Figures(cpu, peak, state, _agrees(engine, query, few, scratch))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[float], int, int | None]:
+    """Run a process: its CPU time at each mark, its highest memory, and the largest state.
+
+    Raises:
+        RuntimeError: It failed, or was not through in time.
+    """
+    marks: list[float] = []
+    states: list[int] = [0]
+    with (
+        (scratch / "log").open("w+") as log,
+        subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(_ROOT), "TZ": "UTC"},
+        ) as child,
+    ):
+        peaks, done = [0], threading.Event()
+        watcher = threading.Thread(target=_watch, args=(child.pid, scratch / "checkpoints", peaks, states, done))
+        watcher.start()
+        limit = threading.Timer(seconds, lambda: os.killpg(child.pid, signal.SIGKILL))
+        limit.start()
+        try:
+            assert child.stdout is not None
+            assert child.stdin is not None
+            for line in child.stdout:
+                if line.startswith("state"):
+                    states.append(int(line.split()[1]))
+                elif line.startswith(("begin", "end")):
+                    marks.append(cpu_of(child.pid).total)
+                    child.stdin.write("\n")
+                    child.stdin.flush()
+        finally:
+            in_time = limit.is_alive()
+            limit.cancel()
+            done.set()
+            watcher.join()
+            child.communicate()
+        if child.returncode:
+            log.seek(0)
+            text = log.read()[-1500:] if in_time else f"not through after {seconds} s"
+            raise RuntimeError(f"exit status {child.returncode}: {text}")
+    return marks, peaks[0], max(states) or None
+
+
+def _watch(pid: int, checkpoints: Path, peaks: list[int], states: list[int], done: threading.Event) -> None:
+    """Note the highest memory of a process and those below it, and the largest size of a folder."""
+    while not done.wait(0.5):
+        try:
+            processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        resident = 0
+        for process in processes:
+            try:
+                resident += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+        peaks[0] = max(peaks[0], resident)
+        size = 0
+        for path in checkpoints.rglob("*"):
+            try:
+                size += path.stat().st_size if path.is_file() else 0
+            except FileNotFoundError:
+                continue
+        states[0] = max(states[0], size)
+
+
+def _agrees(engine: str, query: str, few: Path, scratch: Path) -> bool | None:
+    """Check the results of the warm-up. ``None`` where they depend on the time of processing, or ties on the order."""
+    if query == "q12" and engine in ("flink", "spark"):
+        return None
+    truth = Oracle(few / "events")
+    try:
+        expected = truth.expected(query)
+        if engine in ("keyed", "local"):
+            return truth.found(query, scratch / "out-0") == expected
+        found = sorted(pickle.loads((scratch / "collected").read_bytes()))
+        if engine == "spark" and query in _OPEN_WINDOWS:
+            return bool(found) and set(found) <= set(expected)
+        return len(found) == len(expected) if query in _ANY_OF_EQUALS else found == expected
+    finally:
+        truth.connection.close()
+
+
+def _flink_python() -> str:
+    """Return the Python of an environment with PyFlink, which is made the first time."""
+    python = _ENVIRONMENT / "bin" / "python"
+    if not (_ENVIRONMENT / ".complete").exists():
+        shutil.rmtree(_ENVIRONMENT, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(_ENVIRONMENT)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", _PACKAGE], check=True)
+        (_ENVIRONMENT / ".complete").touch()
+    return str(python)
+
+
+def _mark(text: str) -> None:
+    """Print a line, and wait until it was read."""
+    print(text, flush=True)
+    sys.stdin.readline()
+
+
+def _child(engine: str, query: str, folders: list[Path]) -> None:
+    """Run a query over folders of events, one after the other, in this process."""
+    scratch, *runs = folders
+    spark = None
+    if engine != "local":
+        spark = keyed.spark_session("nexmark", master="local[2]", parallelism=2, config=_CONFIG)
+        spark.sparkContext.setLogLevel("ERROR")
+    for number, folder in enumerate(runs):
+        checkpoint = scratch / f"checkpoint-{number}"
+        _mark("begin")
+        if engine == "spark":
+            size = _run_spark(spark, query, folder / "events", checkpoint, scratch / "collected", collects=not number)
+        elif engine == "local" or not number:
+            size = _run_keyed(query, folder / "events", scratch / f"out-{number}", spark, checkpoint)
+        else:
+            size = _discard_keyed(query, folder / "events", spark, checkpoint)
+        _mark("end")
+        print(f"state {size}", flush=True)
+
+
+class _Sizes:
+    """The largest live state of a query."""
+
+    def __init__(self) -> None:
+        self.largest = 0
+
+    def __call__(self, progress: keyed.Progress) -> None:
+        self.largest = max(self.largest, sum(each["live_bytes"] for each in progress.metrics.values()))
+
+
+def _run_keyed(query: str, folder: Path, target: Path, spark: Any, checkpoint: Path) -> int:
+    """Run a query of keyed that writes Parquet files. Returns the bytes of its state."""
+    sizes = _Sizes()
+    run_locally(query, folder, target, spark=spark, checkpoint=checkpoint, on_progress=sizes)
+    return sizes.largest
+
+
+def _discard_keyed(query: str, folder: Path, spark: Any, checkpoint: Path) -> int:
+    """Run a query of keyed on Spark, and throw its rows away. Returns the bytes of its state."""
+    sizes = _Sizes()
+    QUERIES[query].output(Events(folder, spark)).run(_discard, checkpoint=checkpoint, drain=True, on_progress=sizes)
+    return sizes.largest
+
+
+def _discard(batch: Any, _: int) -> None:
+    batch.write.format("noop").mode("append").save()
+
+
+def _run_spark(spark: Any, query: str, folder: Path, checkpoint: Path, collected: Path, *, collects: bool) -> int:
+    """Run a query of Spark SQL, and throw its rows away or keep them as a pickle. Returns the bytes of its state."""
+    files = sorted(folder.glob("*.parquet"))
+    schema = spark.read.parquet(str(files[0])).schema
+    events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).option("pathGlobFilter", "*.parquet")
+    for number, name in enumerate(FLINK_TABLES):
+        frame = events.parquet(str(folder)).where(f"event_type = {number}").selectExpr(f"{name}.*")
+        # An event time of Spark has a zone.
+        frame = frame.withColumn("dateTime", frame["dateTime"].cast("timestamp"))
+        frame.withWatermark("dateTime", "4 seconds").createOrReplaceTempView(name)
+    side = spark.read.option("header", True).schema("key bigint, value string").csv(str(folder / "side_input.csv"))
+    side.createOrReplaceTempView("static_side")
+    rows: list[Any] = []
+
+    def keep(batch: Any, _: int) -> None:
+        rows.extend(tuple(row) for row in batch.collect())
+
+    stream = spark.sql(SPARK[query]).writeStream.outputMode(SPARK_MODES.get(query, "append"))
+    stream = stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    running = (stream.foreachBatch(keep) if collects else stream.format("noop")).start()
+    running.awaitTermination()
+    if collects:
+        collected.write_bytes(pickle.dumps(rows))
+    sizes = [
+        sum(operator["memoryUsedBytes"] for operator in report["stateOperators"]) for report in running.recentProgress
+    ]
+    return max(sizes, default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
