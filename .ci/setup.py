@@ -26,7 +26,10 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / ".keyed-setup-unfinished"
 #: What is installed, by the name of the stamp: all, or what the main job needs.
-EXTRAS = {".keyed-setup": "completion,connect,dev,examples,kafka,s3,server,sql", ".keyed-demo": "examples,server,sql"}
+EXTRAS = {
+    ".keyed-setup": "completion,connect,dev,examples,kafka,s3,server,spark,sql",
+    ".keyed-demo": "examples,server,spark,sql",
+}
 STAMP = VENV / ".keyed-setup"
 SOURCES = (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__))
 

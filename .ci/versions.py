@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
 LOWEST = "lowest"
-EXTRAS = ("completion", "connect", "examples", "kafka", "s3", "server", "sql")
+EXTRAS = ("completion", "connect", "examples", "kafka", "s3", "server", "spark", "sql")
 #: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
-TOOLS = ("httpx", "hypothesis", "playwright", "polars", "psutil", "pytest", "pytest-xdist", "pyyaml")
+TOOLS = ("cloudpickle", "httpx", "hypothesis", "playwright", "polars", "psutil", "pytest", "pytest-xdist", "pyyaml")
 #: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.
 LOWEST_OF_OTHERS = {"grpcio": "1.67.0", "grpcio-status": "1.67.0", "googleapis-common-protos": "1.65.0"}
 NOT_PINNED_AT_LOWEST = {"numpy", "zstandard"}

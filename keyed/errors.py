@@ -31,6 +31,7 @@
     ├── SinkError                        a sink cannot be written, or its folder is another query's
     ├── SessionError                     a Spark session lacks what keyed needs
     ├── JavaNotFound                     no Java 17 or newer for Spark
+    ├── ExtraNotInstalled (ImportError)  a package that an extra such as ``keyed[sql]`` installs is not there
     └── QueryFailed                      a query ended with an error that is none of the above
 
 Vendor errors are translated at the adapter with ``raise ... from``. Spark's own exception is the ``__context__`` of an
@@ -57,6 +58,7 @@ __all__ = [
     "CorruptionError",
     "DefinitionError",
     "EncodingError",
+    "ExtraNotInstalled",
     "ForwardedKeyError",
     "HistoryCompacted",
     "JavaNotFound",
@@ -247,6 +249,10 @@ class SessionError(KeyedError):
 
 class JavaNotFound(KeyedError):
     """No Java 17 or newer was found to run Spark with."""
+
+
+class ExtraNotInstalled(KeyedError, ImportError):
+    """A package is not installed that one of the extras, such as ``keyed[sql]``, brings. The message names both."""
 
 
 class QueryFailed(KeyedError):

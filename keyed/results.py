@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import attrs
 
 from keyed.errors import DefinitionError
+from keyed.extras import extra
 from keyed.shown import Shown
 
 if TYPE_CHECKING:
@@ -137,8 +138,13 @@ class RunResult(Shown):
         return self._table(self.values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the values as a pandas DataFrame, with the columns of `to_arrow`."""
-        return self.to_arrow().to_pandas()
+        """Return the values as a pandas DataFrame, with the columns of `to_arrow`.
+
+        Raises:
+            ExtraNotInstalled: pandas is not installed.
+        """
+        with extra("spark", "to_pandas"):
+            return self.to_arrow().to_pandas()
 
     @cached_property
     def tables(self) -> StateTables:

@@ -1,9 +1,13 @@
 """The wheel: what is in it, and that it works beside a user's own ``windows.py``."""
 
+import os
+import re
 import subprocess
 import sys
 import sysconfig
+import time
 import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,112 @@ def test_an_installed_wheel_works_beside_a_module_named_windows(wheel, tmp_path)
     command[-1] += f"sys.argv = ['program.py', {str(site)!r}]; runpy.run_path('program.py')"
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[('a', 0, 10, 2), ('a', 10, 20, 1)]\n", "")
+
+
+#: The README's first idea, and what needs an extra: each line of output names it.
+CORE = """
+import keyed
+
+class Count(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        yield {"word": value["word"], "count": self.count.value()}
+
+log = keyed.DirectoryChangelog("log")
+words = [{"word": "a"}, {"word": "b"}, {"word": "a"}]
+counted = keyed.stream(words).key_by("word").process(Count(), "word string, count bigint", changelog=log)
+result = counted.run(checkpoint="checkpoint")
+print([tuple(row) for row in result])
+tables = keyed.tables.open_tables(log, "tables")
+tables.poll()
+print(tables["count"].get("a"))
+
+from keyed.testing import KeyedTestHarness
+
+def needs(extra, package, use):
+    try:
+        use()
+    except keyed.errors.ExtraNotInstalled as error:
+        assert isinstance(error, ImportError)
+        assert error.name == package and f"pip install 'keyed[{extra}]'" in str(error), error
+    else:
+        raise AssertionError(f"{extra} is not asked for")
+
+def imported(module, name):
+    getattr(__import__(module, fromlist=[name]), name)
+
+needs("spark", "pyspark", keyed.spark_session)
+needs("spark", "pandas", result.to_pandas)
+needs("sql", "duckdb", lambda: tables.sql("select 1"))
+needs("server", "starlette", lambda: imported("keyed.tables.server", "serve"))
+needs("testing", "hypothesis", lambda: imported("keyed.testing", "assert_deterministic"))
+needs("testing", "hypothesis", lambda: imported("keyed.testing", "strategies"))
+needs("kafka", "confluent_kafka", lambda: keyed.KafkaChangelog("topic", bootstrap="127.0.0.1:1").header())
+needs("s3", "obstore", lambda: keyed.ObjectStoreChangelog("s3://bucket/log").header())
+tables.close()
+"""
+
+
+def distributions_of(requirements):
+    """Return the distributions of requirements, with what those need."""
+    found: dict[str, Distribution] = {}
+    needed = list(requirements)
+    while needed:
+        each = needed.pop()
+        name = re.split(r"[^\w.-]", each, maxsplit=1)[0]
+        if name not in found and "extra ==" not in each:
+            found[name] = distribution(name)
+            needed += found[name].requires or ()
+    return found
+
+
+@pytest.mark.slow
+def test_the_core_alone_runs_locally_and_each_entrance_names_its_extra(wheel, tmp_path):
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    own = Distribution.at(next(site.glob("keyed-*.dist-info")))
+    found = distributions_of(own.requires)
+    assert sorted(found) == ["attrs", "msgspec", "numpy", "pyarrow", "rocksdict", "xxhash"]
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    for each in found.values():
+        size += sum(file.size or 0 for file in each.files)
+        for top in {file.parts[0] for file in each.files} - {".."}:
+            (site / top).symlink_to(each.locate_file(top))
+    (tmp_path / "program.py").write_text(CORE)
+    program = f"import sys, runpy; sys.path[:0] = [{str(site)!r}]; runpy.run_path('program.py')"
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=tmp_path, env={}, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[('a', 1), ('b', 1), ('a', 2)]\n2\n", "")
+    sys.stdout.write(f"core: {size / 1e6:.0f} MB; the program took {time.monotonic() - began:.1f} s\n")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_environment_with_a_spark_of_its_own_keeps_it(wheel, tmp_path):
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "install", "pyspark==4.0.1", "pandas==2.2.3", "protobuf==5.29.5"], check=True)
+    before = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
+    subprocess.run([*pip, "install", wheel], check=True)
+    after = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
+    assert set(before.splitlines()) <= set(after.splitlines())
+    program = CORE.partition("log =")[0] + (
+        "spark = keyed.spark_session(master='local[1]', parallelism=1)\n"
+        "frame = spark.createDataFrame([('a',), ('b',), ('a',)], 'word string')\n"
+        "output = keyed.stream(frame).key_by('word').process(Count(), 'word string, count bigint')\n"
+        "print(sorted(tuple(row) for row in output.run()))\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    environment = {name: value for name, value in os.environ.items() if name in ("PATH", "JAVA_HOME", "HOME")}
+    done = subprocess.run(
+        [python, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[('a', 1), ('a', 2), ('b', 1)]\n", done.stderr
 
 
 @pytest.mark.parametrize("first", ["windows", "keyed.windows", "windows.aggregates", "keyed.windows.vectorized.fold"])

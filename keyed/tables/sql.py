@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from keyed.errors import DefinitionError, QueryFailed
+from keyed.extras import extra
 
 if TYPE_CHECKING:
     import duckdb
@@ -166,13 +167,11 @@ def run_sql(
         parameters: Values for ``?`` or ``$name`` in it.
 
     Raises:
-        DefinitionError: DuckDB is not installed; the query is not a SELECT, or names an unknown table or column.
+        DefinitionError: The query is not a SELECT, or names an unknown table or column.
         QueryFailed: It failed while it ran.
     """
-    try:
+    with extra("sql", "SQL over state tables"):
         import duckdb
-    except ImportError as error:
-        raise DefinitionError("sql needs DuckDB: pip install 'keyed[sql]'") from error
     named: dict[str, list[str]] = {}
     for name in tables:
         named.setdefault(name.lower(), []).append(name)

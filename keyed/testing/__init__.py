@@ -8,6 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from keyed.extras import extra
 from keyed.testing.harness import KeyedTestHarness, Record, SecondRecord
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.scripts import ProcessingTime
@@ -78,7 +79,8 @@ if "hypothesis" in sys.modules:
 
 def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
-        value = getattr(importlib.import_module(f"keyed.testing.{_ON_DEMAND[name]}"), name)
+        with extra("testing", f"keyed.testing.{name}"):
+            value = getattr(importlib.import_module(f"keyed.testing.{_ON_DEMAND[name]}"), name)
         setattr(sys.modules[__name__], name, value)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

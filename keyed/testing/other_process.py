@@ -160,9 +160,8 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
     Raises:
         NotThere: A part of it cannot be sent.
     """
-    from pyspark import cloudpickle as untyped
+    import cloudpickle
 
-    cloudpickle: Any = untyped
     names = {cls.__module__ for cls in type(function).__mro__}
     modules = [
         sys.modules[name] for name in names if by_value and name.partition(".")[0] not in ("builtins", "keyed", "abc")
@@ -287,7 +286,7 @@ def _serve() -> None:
 
 def _unpacked(request: bytes) -> Any:
     """Return a request of `_packed`, in the other process."""
-    from pyspark import cloudpickle
+    import cloudpickle
 
     return cloudpickle.loads(request)
 

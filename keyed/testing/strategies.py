@@ -19,15 +19,18 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import attrs
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
 
 from keyed.column_types import OF_PYTHON
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
+from keyed.extras import extra
 from keyed.outputs import parse_ddl, schema_of, split_top_level
 from keyed.testing.harness import Record, SecondRecord
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
+
+with extra("testing", "keyed.testing.strategies"):
+    from hypothesis import strategies as st
+    from hypothesis.strategies import DrawFn, SearchStrategy
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 32}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, HistoryCompacted
+from keyed.extras import extra
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
@@ -213,12 +214,8 @@ class Cluster:
         return client
 
     def _client(self, kind: str, settings: dict[str, Any]) -> Any:
-        try:
+        with extra("kafka", f"Kafka at {self.bootstrap}"):
             import confluent_kafka.admin
-        except ImportError as error:
-            raise ChangelogError(
-                "a changelog in Kafka needs the package confluent-kafka: pip install 'keyed[kafka]'"
-            ) from error
         made: Any = confluent_kafka
         for part in kind.split("."):
             made = getattr(made, part)

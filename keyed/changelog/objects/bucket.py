@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 
 from keyed.errors import ChangelogError, DefinitionError
+from keyed.extras import extra
 
 #: Of the options, those of the HTTP client. The others are the store's own.
 _CLIENT_OPTIONS = frozenset(
@@ -275,13 +276,9 @@ def _code(error: Exception) -> str:
 
 
 def _obstore() -> Any:
-    try:
+    with extra("s3", "a changelog in an object store"):
         import obstore.exceptions
         import obstore.store
-    except ImportError as error:
-        raise ChangelogError(
-            "a changelog in an object store needs the package obstore: pip install 'keyed[s3]'"
-        ) from error
     return obstore
 
 

@@ -1,7 +1,10 @@
 """Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed[server]``."""
 
-from keyed.tables.server.access import Access
-from keyed.tables.server.app import Limits, make_app
-from keyed.tables.server.serving import ServeOptions, serve, serving
+from keyed.extras import extra
+
+with extra("server", "serving state tables"):
+    from keyed.tables.server.access import Access
+    from keyed.tables.server.app import Limits, make_app
+    from keyed.tables.server.serving import ServeOptions, serve, serving
 
 __all__ = ["Access", "Limits", "ServeOptions", "make_app", "serve", "serving"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from keyed.errors import SessionError
+from keyed.extras import extra
 from keyed.runtimes.spark.query.failures import translated
 from keyed.runtimes.spark.session.spark_log import name_log
 
@@ -38,9 +39,12 @@ def check_versions() -> None:
     """Check the packages that this program loads.
 
     Raises:
+        ExtraNotInstalled: There is no Spark.
         SessionError: Some are missing, too old or too new; names them all.
     """
-    _refuse("this program lacks what keyed needs for Spark", _wrong_versions(_installed()))
+    with extra("spark", "a query on Spark"):
+        found = _installed()
+    _refuse("this program lacks what keyed needs for Spark", _wrong_versions(found))
 
 
 def check_session(session: SparkSession) -> None:
