@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyed.extras import extra
+from keyed.extras import extra as _extra
 from keyed.testing.harness import KeyedTestHarness, Record, SecondRecord
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.scripts import ProcessingTime
@@ -79,7 +79,7 @@ if "hypothesis" in sys.modules:
 
 def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
-        with extra("testing", f"keyed.testing.{name}"):
+        with _extra("testing", f"keyed.testing.{name}"):
             value = getattr(importlib.import_module(f"keyed.testing.{_ON_DEMAND[name]}"), name)
         setattr(sys.modules[__name__], name, value)
         return value

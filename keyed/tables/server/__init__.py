@@ -1,8 +1,8 @@
 """Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed[server]``."""
 
-from keyed.extras import extra
+from keyed.extras import extra as _extra
 
-with extra("server", "serving state tables"):
+with _extra("server", "serving state tables"):
     from keyed.tables.server.access import Access
     from keyed.tables.server.app import Limits, make_app
     from keyed.tables.server.serving import ServeOptions, serve, serving
