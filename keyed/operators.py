@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -15,7 +15,8 @@ from keyed.state import MapState
 from keyed.watermarks import WatermarkStrategy
 
 Order = Literal["event_time", "arrival"]
-Store = Literal["memory", "rocksdb"]
+Store = Literal["memory", "rocksdb", "lmdb"]
+STORES: tuple[Store, ...] = get_args(Store)
 
 
 def check_parallelism(parallelism: int) -> None:
@@ -36,6 +37,16 @@ def check_order(order: str) -> None:
     """
     if order not in ("event_time", "arrival"):
         raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
+
+
+def check_store(store: Any, parameter: str = "store") -> None:
+    """Check the kind of a local store.
+
+    Raises:
+        DefinitionError: It is unknown.
+    """
+    if store not in STORES:
+        raise DefinitionError(f"{parameter}={store!r} must be {', '.join(map(repr, STORES[:-1]))} or {STORES[-1]!r}")
 
 
 @attrs.frozen(eq=False)

@@ -52,7 +52,7 @@ from keyed.graph import (
     source_of,
 )
 from keyed.inference import inferred_output
-from keyed.operators import Order, Store, check_order, check_parallelism
+from keyed.operators import Order, Store, check_order, check_parallelism, check_store
 from keyed.options import Options, RunOptions, StartOptions
 from keyed.outputs import OutputTag, schema_of
 from keyed.private_files import folder_path
@@ -388,7 +388,8 @@ class KeyedStream(_Asked):
             parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
                 Fixed by the checkpoint.
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
-            store: The kind of each worker's copy of the state: ``"memory"`` or ``"rocksdb"``.
+            store: The kind of each worker's copy of the state: ``"memory"``, ``"rocksdb"``, or ``"lmdb"``,
+                of which the workers of a machine share one copy.
             changelog: The changelog to which every committed change of state is exported, such as a
                 `DirectoryChangelog`; or the URL of a prefix in an object store, as `ObjectStoreChangelog` takes it.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
@@ -410,8 +411,7 @@ class KeyedStream(_Asked):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
-        if store not in ("memory", "rocksdb"):
-            raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
+        check_store(store)
         if parallelism is not None:
             check_parallelism(parallelism)
         changelog = changelog_at(changelog)

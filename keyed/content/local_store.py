@@ -20,7 +20,7 @@ and `keyed.testing.store_conformance` holds the tests for them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from keyed.content.blocks import Change, Range, TableDelta
 
@@ -96,3 +96,24 @@ class LocalStore(ReadStore, Applies, Protocol):
 
     def close(self) -> None:
         """Release what the store holds."""
+
+
+@runtime_checkable
+class SharedStore(LocalStore, Protocol):
+    """A local store that several processes of a machine have open, of which one at a time serves the key group.
+
+    It also has the log rows of the batch that ran last, committed or not: the next process takes them from here and not
+    from the log.
+    """
+
+    def refresh(self) -> None:
+        """Show what other processes have applied since. Called at the start of a batch."""
+
+    def release(self) -> None:
+        """Stop reading until the next `refresh`."""
+
+    def keep_rows(self, attempt: str, rows: dict[int, bytes]) -> None:
+        """Keep the log rows of an attempt, by number, instead of those of the one before."""
+
+    def kept_rows(self, attempt: str) -> dict[int, bytes] | None:
+        """Return the log rows of an attempt; ``None`` if others are kept, or none."""

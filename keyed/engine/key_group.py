@@ -249,13 +249,16 @@ class KeyGroup:
             "entries_expired": changes.expired,
             "versions_dropped": changes.versions_dropped,
             "segments_replayed": replayed,
+            "entries_replayed": self._replica.entries_replayed,
             "stores_rebuilt": int(rebuilt),
+            "stores_opened": self._replica.stores_opened,
             "records_exported": exported,
             "timers_pending": changes.timers,
             "live_entries": changes.entries,
             "live_bytes": changes.bytes,
         }.items():
             counters[name] = counters.get(name, 0) + amount
+        self._replica.stores_opened = 0
         meta.watermark = scope.watermark
         meta.processing_time = scope.processing_time
         meta.states = registry.described()
@@ -286,8 +289,10 @@ class KeyGroup:
         if rows:
             meta.head = meta.attempt
         meta.commit_rows = len(rows)
+        appended: dict[int, bytes] = {}
         for record in rows:
             meta.last_row += 1
+            appended[meta.last_row] = record
             meta.log_bytes += len(record)
             log.append(meta.last_row, record)
         meta.counters["log_bytes"] = meta.log_bytes
@@ -297,7 +302,9 @@ class KeyGroup:
         self._loaded = False
         stands = position_of(meta.log_id, before)
         written = [block for _, block in blocks]
-        self._replica.expect(Pending(meta.attempt, stands, rows_before, changes.delta, written))
+        self._replica.expect(
+            Pending(meta.attempt, stands, rows_before, changes.delta, written), appended if log.keeps else {}
+        )
         return stage(meta, self._writer, written) if self._stages else ""
 
     def _hash(self, before: str, changes: Changes) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 
 import attrs
 
-from keyed.content.blocks import Block, LogBlock
-from keyed.content.delta import Delta, apply_blocks, exported
-from keyed.content.local_store import LocalStore
+from keyed.content.blocks import Block, LogBlock, records_of
+from keyed.content.delta import Delta, apply_blocks, deltas, exported
+from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import LogRow, decode_row
-from keyed.errors import CorruptionError
+from keyed.errors import CorruptionError, LocalStoreError
 
 
 def position_of(log_id: str, head: str) -> str:
@@ -44,17 +45,33 @@ class Replica:
     """A local store that only ever applies committed segments.
 
     The changes of the last batch stay in memory: if the next batch's meta record shows that just this attempt was
-    committed they are applied as they are; otherwise what is missing is read from the log.
+    committed they are applied as they are; otherwise what is missing is read from the log. A store that processes share
+    has the log rows of the last batch, so that no other process needs the log for them.
+
+    Attributes:
+        entries_replayed: Changes that the last `catch_up` read from the log and applied.
+        stores_opened: How many stores were opened for it and not counted yet.
     """
 
     def __init__(self, store: LocalStore) -> None:
         self.store = store
         self._pending: Pending | None = None
         self._committed: Pending | None = None
+        self.entries_replayed = 0
+        self.stores_opened = 1
 
-    def expect(self, pending: Pending) -> None:
-        """Remember what was appended, for the next `catch_up`."""
+    def expect(self, pending: Pending, rows: dict[int, bytes]) -> None:
+        """Remember what was appended, for the next `catch_up`.
+
+        Args:
+            pending: The changes.
+            rows: The log rows, by number.
+        """
         self._pending = pending
+        if rows and isinstance(self.store, SharedStore):
+            # Without them the next process reads the log.
+            with suppress(LocalStoreError):
+                self.store.keep_rows(pending.attempt, rows)
 
     def catch_up(self, log: GroupLog, meta: GroupMeta | None, where: str) -> tuple[int, bool]:
         """Bring the store level with the log.
@@ -69,6 +86,7 @@ class Replica:
         if pending is not None:
             # Kept until it is taken: the store may be brought level more than once between two batches.
             self._committed = pending
+        self.entries_replayed = 0
         store = self.store
         position = store.position()
         if meta is None:
@@ -86,6 +104,8 @@ class Replica:
         # The store can go on if the log goes on from just where it stands. It cannot if rows after its own were
         # cleaned away, because their tombstones went with them, or if the checkpoint was set back since.
         if stands[1] >= meta.first_row - 1:
+            if self._take_kept(meta, stands, where):
+                return 0, False
             rows = self._rows(log, meta, stands[1] + 1, where)
             first = next(rows, None)
             if first is not None and position_of(meta.log_id, first.before) == stands[0]:
@@ -104,9 +124,35 @@ class Replica:
             return None
         return list(map(exported, committed.blocks))
 
+    def _take_kept(self, meta: GroupMeta, stands: tuple[str, int], where: str) -> bool:
+        """Apply the log rows that the store has itself, if they are all that it lacks."""
+        store = self.store
+        kept = store.kept_rows(meta.head) if isinstance(store, SharedStore) else None
+        if kept is None or kept.keys() != set(range(stands[1] + 1, meta.last_row + 1)):
+            return False
+        try:
+            rows = [decode_row(kept[number], f"{where}, kept row {number}") for number in sorted(kept)]
+        except CorruptionError:
+            # The log has them too.
+            return False
+        if not rows or position_of(meta.log_id, rows[0].before) != stands[0]:
+            return False
+        # Reappended content is in the store. The rest is applied at once: a killed process leaves all of it or nothing.
+        blocks = (block for row in rows for block in row.changed)
+        delta = Delta()
+        for part in deltas(blocks, {}, f"{where}, kept rows"):
+            delta.entries.extend(part.entries)
+            delta.tables.extend(part.tables)
+        store.apply(position_of(meta.log_id, meta.head), meta.last_row, delta.entries, delta.tables)
+        return True
+
     def _replay(self, rows: Iterator[LogRow], meta: GroupMeta, where: str) -> None:
-        blocks = (block for row in rows for block in (*row.reappended, *row.changed))
+        blocks = (self._counted(block) for row in rows for block in (*row.reappended, *row.changed))
         apply_blocks(self.store, position_of(meta.log_id, meta.head), meta.last_row, blocks, {}, f"{where}, log")
+
+    def _counted(self, block: LogBlock) -> LogBlock:
+        self.entries_replayed += records_of(exported(block))
+        return block
 
     @staticmethod
     def _rows(log: GroupLog, meta: GroupMeta, first: int, where: str) -> Iterator[LogRow]:

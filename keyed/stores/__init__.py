@@ -1,20 +1,43 @@
 """Stores of state: local stores, from which the engine reads, and commit stores, for runs without Spark.
 
 A local store is a cache that follows a key group's log: `MemoryStore` in dictionaries, `open_rocks_store` on disk for
-state larger than memory. A commit store is the log itself, and what else a local run must not lose: `CommitStore` on
-disk, `MemoryCommitStore` for tests and runs that keep nothing. Importing this package does not load rocksdict.
+state larger than memory, `open_lmdb_store` on disk for several processes of a machine. A commit store is the log itself,
+and what else a local run must not lose: `CommitStore` on disk, `MemoryCommitStore` for tests and runs that keep nothing.
+Importing this package loads neither rocksdict nor lmdb.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from keyed.stores.commit_store import CommitStore, MemoryCommitStore
+from keyed.stores.lmdb_store import LmdbStore, open_lmdb_store
 from keyed.stores.memory_store import MemoryStore
 from keyed.stores.rocks_store import RocksStore, open_rocks_store
 
+if TYPE_CHECKING:
+    import os
+
+    from keyed.content.local_store import LocalStore
+
 __all__ = [
     "CommitStore",
+    "LmdbStore",
     "MemoryCommitStore",
     "MemoryStore",
     "RocksStore",
+    "open_lmdb_store",
     "open_rocks_store",
+    "open_store",
 ]
+
+
+def open_store(kind: str, path: str | os.PathLike[str]) -> LocalStore:
+    """Open the local store of a kind in a folder, whatever the condition of that; ``"memory"`` needs none.
+
+    Raises:
+        LocalStoreError: No store can be created there.
+    """
+    if kind == "memory":
+        return MemoryStore()
+    return open_lmdb_store(path) if kind == "lmdb" else open_rocks_store(path)

@@ -158,6 +158,11 @@ def is_refused(error: BaseException) -> bool:
     return any(text in str(error.__cause__) for text in _CAUSES)
 
 
+def explained(said: str) -> str:
+    """Return a message of the file system with its cause and remedy, where they are known."""
+    return next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
+
+
 def is_locked(error: BaseException) -> bool:
     """Return whether `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
     return "/LOCK: " in str(error.__cause__)
@@ -293,8 +298,7 @@ class Database:
             # After a failed write RocksDB says no more than that there was one.
             said = self._said or (_FULL if not os.statvfs(self.path).f_bavail else said)
         self._said = self._said or said
-        cause = next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
-        return self._failure(f"{self.path} {what}: {cause}")
+        return self._failure(f"{self.path} {what}: {explained(said)}")
 
     def look_up(self, key: Any) -> Any:
         """Return what `get` does; vendor errors are passed to `failed` already."""
@@ -307,6 +311,13 @@ class Database:
             if self._closed or self._opening is not opening:
                 raise self._failure(f"{self.path} was closed while it was read") from _Interrupted
             raise self.failed("cannot be read", error) from error
+
+    @staticmethod
+    def batch() -> WriteBatch:
+        """Return an empty write batch."""
+        from rocksdict import WriteBatch
+
+        return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch) -> None:
         """Write a batch, all of it or nothing."""
@@ -404,13 +415,13 @@ class Database:
             self._closed = True
             self.get = self._refuse
             for native in (self._rocks, *self._cursors):
-                _keep_for_ever(native)
+                keep_for_ever(native)
 
 
 _open: WeakSet[Database] = WeakSet()
 
 
-def _keep_for_ever(native: object) -> None:
+def keep_for_ever(native: object) -> None:
     """Keep an object beyond the end of the interpreter, which drops what modules hold."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
@@ -421,7 +432,7 @@ def _leave_all() -> None:
     _open.clear()
     if _shared.cache_info().currsize:
         # A thread of the parent may have been using them.
-        _keep_for_ever(_shared())
+        keep_for_ever(_shared())
         _shared.cache_clear()
 
 

@@ -43,8 +43,6 @@ from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores.database import Database, is_locked, is_refused, successor
 
 if TYPE_CHECKING:
-    from rocksdict import WriteBatch
-
     from keyed.stores.rocks_tables import ChunkCache, RocksTable
     from keyed.table_state.chunks import ChunkedTable
 
@@ -80,8 +78,12 @@ class RocksStore:
         self._temporary = temporary
         self._open()
 
+    def _connect(self) -> Any:
+        """Open the database."""
+        return Database(self.path / _SUBFOLDER, LocalStoreError, wal=False)
+
     def _open(self) -> None:
-        self._database = database = Database(self.path / _SUBFOLDER, LocalStoreError, wal=False)
+        self._database = database = self._connect()
         self._get = database.get
         self._forget()
         self._tables: dict[int, RocksTable] = {}
@@ -97,7 +99,7 @@ class RocksStore:
         where = str(self._database.path)
         record = self._database.look_up(_POSITION)
         if record is None:
-            for _ in self._database.range(b"", b"\xff"):
+            for _ in self._database.range(b"E", b"\xff"):
                 raise LocalStoreError(f"{where} holds entries but no position")
             return None, {}
         try:
@@ -183,10 +185,22 @@ class RocksStore:
 
     def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
         """See `LocalStore.apply`. When it raises, the store is as before."""
-        from rocksdict import WriteBatch
-
-        batch = WriteBatch(raw_mode=True)
+        batch = self._database.batch()
         floors = dict(self._floors)
+        self._change(batch, changes, floors)
+        try:
+            self._change_tables(batch, tables)
+            self._write(batch, log_id, row, floors)
+        except BaseException:
+            # What is on disk is as before; what was read of tables may not be.
+            self._tables.clear()
+            raise
+        self._position = (log_id, row)
+        self._floors = floors
+        self._forget()
+
+    def _change(self, batch: Any, changes: Iterable[Change], floors: dict[int, bytes]) -> None:
+        """Add changes of entries to a write batch, and to the floors."""
         timed: dict[bytes, Change] = {}
         for change in changes:
             prefix, sub, value = change
@@ -216,22 +230,16 @@ class RocksStore:
                 timed[key] = change
         if timed:
             self._apply_timed(batch, timed, floors)
-        try:
-            for delta in tables:
-                self._open_table(delta).apply(delta)
-            for state_id in {delta.state_id for delta in tables}:
-                self._tables[state_id].settle()
-                self._tables[state_id].write(batch)
-            self._write(batch, log_id, row, floors)
-        except BaseException:
-            # What is on disk is as before; what was read of tables may not be.
-            self._tables.clear()
-            raise
-        self._position = (log_id, row)
-        self._floors = floors
-        self._forget()
 
-    def _write(self, batch: WriteBatch, log_id: str, row: int, floors: dict[int, bytes]) -> None:
+    def _change_tables(self, batch: Any, tables: Sequence[TableDelta]) -> None:
+        """Add changes of tables to a write batch."""
+        for delta in tables:
+            self._open_table(delta).apply(delta)
+        for state_id in {delta.state_id for delta in tables}:
+            self._tables[state_id].settle()
+            self._tables[state_id].write(batch)
+
+    def _write(self, batch: Any, log_id: str, row: int, floors: dict[int, bytes]) -> None:
         """Write a batch with the position."""
         payload = _ROW.pack(row, len(floors)) + b"".join(b"%c%b" % floor for floor in floors.items()) + log_id.encode()
         batch[_POSITION] = frame(_FRAME, _VERSION, payload)
@@ -248,7 +256,7 @@ class RocksStore:
             self._tables[delta.state_id] = table
         return table  # type: ignore[no-any-return]
 
-    def _apply_timed(self, batch: WriteBatch, changes: dict[bytes, Change], floors: dict[int, bytes]) -> None:
+    def _apply_timed(self, batch: Any, changes: dict[bytes, Change], floors: dict[int, bytes]) -> None:
         """Add changes of entries whose old place in the time index must be looked up, one change per address."""
         known = self._read
         rest = iter(changes.items())

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,8 @@ import pyarrow as pa
 from keyed.codec.frames import RecordFormat
 from keyed.content.row_hash import HASH_VERSION
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.stores.database import Database
 from keyed.table_state.chunks import Chunk, ChunkedTable, Sorted
 from keyed.table_state.ranges import Mask
-
-if TYPE_CHECKING:
-    from rocksdict import WriteBatch
 
 _STATE = Struct(">cH")
 _NUMBER = Struct(">cHI")
@@ -112,7 +108,7 @@ class RocksTable(ChunkedTable):
         keys: Columns of its key.
     """
 
-    def __init__(self, database: Database, cache: ChunkCache, state_id: int, keys: Sequence[str]) -> None:
+    def __init__(self, database: Any, cache: ChunkCache, state_id: int, keys: Sequence[str]) -> None:
         super().__init__(keys)
         self._database = database
         self._cache = cache
@@ -121,7 +117,7 @@ class RocksTable(ChunkedTable):
         self._stored: set[int] = set()
 
     @classmethod
-    def open(cls, database: Database, cache: ChunkCache, state_id: int) -> RocksTable | None:
+    def open(cls, database: Any, cache: ChunkCache, state_id: int) -> RocksTable | None:
         """Return the table as it is stored, ``None`` if it is not.
 
         Raises:
@@ -149,7 +145,7 @@ class RocksTable(ChunkedTable):
         bits = self._read(b"V", number)
         return np.unpackbits(np.frombuffer(bits, "uint8"), count=rows).astype("bool")
 
-    def write(self, batch: WriteBatch) -> None:
+    def write(self, batch: Any) -> None:
         """Add what `apply` has changed to a write batch."""
         chunks: dict[int, Any] = {chunk.number: chunk for _, chunk in self.chunks}  # type: ignore[attr-defined]
         for number in self._stored - set(chunks):
@@ -164,8 +160,6 @@ class RocksTable(ChunkedTable):
         batch[_STATE.pack(b"T", self._state_id)] = _DIRECTORY.encode((self.keys, self._next, runs))
 
     def keep(self, chunk: Chunk) -> Chunk:
-        from rocksdict import WriteBatch
-
         if isinstance(chunk, _RocksChunk):
             return chunk
         number, self._next = self._next, self._next + 1
@@ -177,7 +171,7 @@ class RocksTable(ChunkedTable):
             writer.write_table(rows.combine_chunks())
         # In a batch of its own, so that merging large runs does not hold all of their rows in memory. What a write that
         # failed left under this number counts for nothing.
-        batch = WriteBatch(raw_mode=True)
+        batch = self._database.batch()
         batch[_NUMBER.pack(b"U", self._state_id, number)] = sink.getvalue().to_pybytes()
         batch.delete(_NUMBER.pack(b"V", self._state_id, number))
         self._database.write(batch)

@@ -23,6 +23,7 @@ from keyed.codec.keys import decode_key, encode_key, key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
 from keyed.content.contents import contents
 from keyed.content.delta import table_keys
+from keyed.content.local_store import LocalStore
 from keyed.context import Timer
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
@@ -41,7 +42,7 @@ from keyed.functions import (
     takes_two,
 )
 from keyed.global_tables import GlobalTable
-from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism
+from keyed.operators import OperatorSpec, Order, Store, check_order, check_parallelism, check_store
 from keyed.outputs import OutputTag
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.loading import load
@@ -50,7 +51,7 @@ from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import element_of, key_getter
 from keyed.shown import Shown, shown, shows_options
 from keyed.state import MapState, State
-from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.memory_changelog import MemoryChangelog
@@ -133,7 +134,7 @@ class KeyedTestHarness(Shown):
         key: Key of an element, as in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized
             function needs. By default the element itself.
         key2: The same for elements of the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
-        store: Local store: ``"memory"`` or ``"rocksdb"``.
+        store: Local store: ``"memory"``, ``"rocksdb"`` or ``"lmdb"``.
         parallelism: Number of key groups.
         changelog: A changelog that gets each call's committed changes.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
@@ -172,8 +173,7 @@ class KeyedTestHarness(Shown):
         origin: Changelog | RestorePoint | None = changelog_at(restore_from)
         check_function(function)
         check_order(order)
-        if store not in ("memory", "rocksdb"):
-            raise DefinitionError(f"store={store!r} must be 'memory' or 'rocksdb'")
+        check_store(store)
         check_parallelism(parallelism)
         watermark = strategy_of(watermark)
         delay = 0 if ingestion_time else None
@@ -823,12 +823,10 @@ class KeyedTestHarness(Shown):
 
     def _start(self) -> None:
         for index in range(self._spec.parallelism):
-            store: Any
-            if self._store == "memory":
-                store = MemoryStore()
-            else:
+            store: LocalStore = MemoryStore()
+            if self._store != "memory":
                 self._folder = self._folder or ScratchFolder("harness")
-                store = open_rocks_store(self._folder.path / str(index))
+                store = open_store(self._store, self._folder.path / str(index))
             self._replicas.append(Replica(store))
             log = self._commits.group_log(_OPERATOR, index)
             writer = self._spec.changelog.writer(index) if self._spec.changelog is not None else None

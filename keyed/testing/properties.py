@@ -22,7 +22,7 @@ from hypothesis.strategies import SearchStrategy
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
-from keyed.operators import check_parallelism
+from keyed.operators import check_parallelism, check_store
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
 from keyed.testing import environment
@@ -231,8 +231,7 @@ def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]
 
 
 def _check_backend(store: Any) -> None:
-    if store not in ("memory", "rocksdb"):
-        raise DefinitionError(f"stores: {store!r} must be 'memory' or 'rocksdb'")
+    check_store(store, "stores")
 
 
 def _compare(why: str, one: Script, other: Script, tally: Tally, seen: str = "") -> Outcome:

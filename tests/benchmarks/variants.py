@@ -55,7 +55,7 @@ class Variant:
     engine: Engine
     events: str
     job: Job = "J1"
-    store: Literal["memory", "rocksdb"] = "memory"
+    store: Literal["memory", "rocksdb", "lmdb"] = "memory"
     path: Literal["auto", "row"] = "auto"
     changelog: Literal["", "directory", "kafka"] = ""
     warm_up: int = 8

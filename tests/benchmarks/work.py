@@ -45,7 +45,7 @@ _FUNCTIONS: dict[str, tuple[Any, str]] = {
 }
 _MASTER = f"local[{_PARALLELISM}]"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_SETTINGS = {
+SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "4g",
     "spark.ui.showConsoleProgress": "false",
@@ -63,7 +63,7 @@ def run(variant: Variant, folder: Path) -> None:
         _run_locally(variant, folder)
         return
     if variant.engine == "keyed":
-        spark = keyed.spark_session("bench", master=_MASTER, parallelism=_PARALLELISM, config=_SETTINGS)
+        spark = keyed.spark_session("bench", master=_MASTER, parallelism=_PARALLELISM, config=SETTINGS)
     else:
         spark = _plain_session()
     source = (
@@ -169,7 +169,7 @@ def _plain_session() -> Any:
 
     builder = SparkSession.builder.master(_MASTER)
     settings = {
-        **_SETTINGS,
+        **SETTINGS,
         "spark.sql.shuffle.partitions": str(_PARALLELISM),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",

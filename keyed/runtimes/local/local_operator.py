@@ -35,7 +35,7 @@ from keyed.results import RestoreProgress
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned
-from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import BufferedCommits
 from keyed.vectorized import VectorizedFunction
 
@@ -87,8 +87,8 @@ class LocalOperator:
             if changelog is not None and not index:
                 changelog.prepare(stage.name, self.spec.parallelism)
             store: Any = MemoryStore()
-            if stage.store == "rocksdb":
-                store = open_rocks_store(folder / stage.name / str(index))
+            if stage.store != "memory":
+                store = open_store(stage.store, folder / stage.name / str(index))
             self._closing.callback(store.close)
             writer = None
             if changelog is not None:

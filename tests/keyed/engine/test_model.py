@@ -322,9 +322,9 @@ def test_what_nothing_reads_agrees_with_the_model(program, parallelism):
 
 
 @settings(max_examples=max(settings().max_examples // 10, 5))
-@given(programs(), st.integers(1, 2))
-def test_rocksdb_agrees_with_the_model(program, parallelism):
-    run(program, [Subject(program[0], "rocksdb", parallelism)])
+@given(programs(), st.integers(1, 2), st.sampled_from(["rocksdb", "lmdb"]))
+def test_stores_on_disk_agree_with_the_model(program, parallelism, store):
+    run(program, [Subject(program[0], store, parallelism)])
 
 
 @settings(max_examples=max(settings().max_examples // 2, 5))

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from keyed.engine import cleaning
 from keyed.engine.key_group import KeyGroup
+from keyed.engine.replica import Replica
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores import MemoryStore, open_lmdb_store, open_rocks_store
 from tests.keyed.engine.groups import Group, random_element
 
 RANDOMS = st.randoms(use_true_random=False)
@@ -148,6 +149,56 @@ def test_an_attempt_that_was_not_committed_leaves_no_trace(random):
         else:
             group.run(*elements)
         assert group.entries() == group.rebuilt()
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_that_share_a_store_need_no_log(tmp_path, monkeypatch, seed):
+    random, store = Random(seed), open_lmdb_store(tmp_path)
+    group = Group(store=store)
+    # Each process has a replica of its own, and Spark chooses one of them for each batch.
+    replicas = [Replica(store) for _ in range(3)]
+    lost = False
+    for batch in range(30):
+        group.replica = random.choice(replicas)
+        group.group = KeyGroup(group.spec, 0, group.log, group.replica)
+        store.refresh()
+        group.run(*[random_element(random) for _ in range(4)], commit=random.random() > 0.2, processing_time=batch)
+        meta = group.log.meta("")
+        assert meta is None or group.entries() == group.rebuilt()
+        store.release()
+        if random.random() < 0.1:
+            # The store is gone with its disk.
+            store.reset()
+            lost = True
+    counters = group.meta().counters
+    assert (counters["segments_replayed"] > 0) == (counters["entries_replayed"] > 0) == lost
+    assert counters["stores_rebuilt"] == lost * counters["stores_rebuilt"]
+    store.close()
+
+
+def test_rows_of_an_attempt_that_was_not_committed_are_not_taken(tmp_path):
+    store = open_lmdb_store(tmp_path)
+    group = Group(store=store)
+    group.run(("a", "value", b"1"))
+    group.run(("a", "value", b"lost"), commit=False)
+    group.use(store)
+    group.run(("a", "value", b"2"))
+    group.use(store)
+    assert group.entries() == group.rebuilt()
+    assert group.meta().counters["entries_replayed"] == 0
+    store.close()
+
+
+def test_a_kept_row_that_is_damaged_is_read_from_the_log(tmp_path, monkeypatch):
+    store = open_lmdb_store(tmp_path)
+    group = Group(store=store)
+    group.run(("a", "value", b"1"))
+    head = group.log.meta("").head
+    store.keep_rows(head, {1: b"damaged"})
+    group.use(store)
+    assert group.entries() == group.rebuilt()
+    store.close()
 
 
 class Failing(MemoryStore):

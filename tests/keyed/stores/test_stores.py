@@ -26,7 +26,7 @@ from keyed.content.addresses import (
 from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import LocalStoreError
-from keyed.stores import MemoryStore, RocksStore, open_rocks_store
+from keyed.stores import MemoryStore, RocksStore, open_lmdb_store, open_rocks_store
 from keyed.stores.database import Database
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
 
@@ -45,8 +45,15 @@ class TestRocksStore(LocalStoreConformance):
         return open_rocks_store(path)
 
 
+class TestLmdbStore(LocalStoreConformance):
+    durable = True
+
+    def make_store(self, path):
+        return open_lmdb_store(path)
+
+
 class Agreement(RuleBasedStateMachine):
-    """A dictionary, the memory store and the RocksDB store answer alike, whatever is done to them."""
+    """A dictionary, the memory store and the stores on disk answer alike, whatever is done to them."""
 
     def __init__(self, folder):
         super().__init__()
@@ -55,7 +62,8 @@ class Agreement(RuleBasedStateMachine):
         self.expected = ReferenceStore()
         self.memory = MemoryStore()
         self.rocks = open_rocks_store(folder)
-        self.stores: list[LocalStore] = [self.expected, self.memory, self.rocks]
+        self.lmdb = open_lmdb_store(folder / "lmdb")
+        self.stores: list[LocalStore] = [self.expected, self.memory, self.rocks, self.lmdb]
 
     @rule(random=st.randoms(use_true_random=False), size=st.sampled_from([0, 1, 2, 8, 30, 120]))
     def apply(self, random, size):
@@ -67,18 +75,20 @@ class Agreement(RuleBasedStateMachine):
     @rule(kind=st.integers(1, 5), up_to=st.one_of(st.integers(-6, 6), st.just(MAX_TIMESTAMP)), take=st.integers(0, 5))
     def look_at_what_is_due(self, kind, up_to, take):
         expected, *found = [list(islice(store.due(kind, up_to), take)) for store in self.stores]
-        assert found == [expected, expected]
+        assert found == [expected] * 3
 
     @rule(random=st.randoms(use_true_random=False))
     def look_up(self, random):
         for prefix, sub, _ in random_changes(random, 20):
             expected, *found = [store.get(prefix, sub) for store in self.stores]
-            assert found == [expected, expected]
+            assert found == [expected] * 3
 
     @rule()
     def reopen(self):
         self.rocks.close()
         self.rocks = self.stores[2] = open_rocks_store(self.folder)
+        self.lmdb.close()
+        self.lmdb = self.stores[3] = open_lmdb_store(self.folder / "lmdb")
 
     @rule()
     def reset(self):
@@ -89,11 +99,13 @@ class Agreement(RuleBasedStateMachine):
     def compare(self):
         assert_same(self.memory, self.expected)
         assert_same(self.rocks, self.expected)
+        assert_same(self.lmdb, self.expected)
 
     def teardown(self):
         self.compare()
-        self.rocks.reset()
-        self.rocks.close()
+        for store in (self.rocks, self.lmdb):
+            store.reset()
+            store.close()
 
 
 def test_stores_agree_on_all_sequences_of_operations(tmp_path):

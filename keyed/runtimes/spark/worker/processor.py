@@ -158,10 +158,11 @@ class Processor(StatefulProcessor):
         number = None if context is None else context.getLocalProperty("streaming.sql.batchId")
         batch.id = None if number is None else operation.first_batch + int(number)
         name = operation.spec.name
-        folder = Path(operation.local_dir or default_local_dir()) if operation.store == "rocksdb" else None
+        kind = operation.store
+        folder = Path(operation.local_dir or default_local_dir()) if kind != "memory" else None
         meta = _meta(log, group)
         log_id = random_id() if meta is None else meta.log_id
-        with _REPLICAS.replica(name, group, log_id, folder, new=meta is None) as replica:
+        with _REPLICAS.replica(name, group, log_id, folder, new=meta is None, kind=kind) as replica:
             try:
                 return _work(operation, log, group, meta, log_id, replica, batch)
             except ChangelogFenced:

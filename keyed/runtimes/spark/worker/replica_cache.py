@@ -4,7 +4,8 @@ A worker keeps the store of every key group that it has served, because the next
 to it again; Spark decides which worker serves a partition. Stores are found by the id of the group's log, which is made
 with its first commit, so a query finds its own after a restart and never another one's.
 
-A store on disk is open only while a batch runs, so that another worker of the machine can take it over.
+A RocksDB store is open only while a batch runs, so that another worker of the machine can take it over. An LMDB store
+stays open, in each worker that has served the group: all of them share it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 
+from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
-from keyed.stores import MemoryStore, open_rocks_store
+from keyed.operators import Store
+from keyed.stores import MemoryStore, open_store
 
 #: A store in memory that was not used for so long is dropped: its group is served elsewhere, or its query has ended.
 _IDLE_SECONDS = 900.0
@@ -63,12 +65,19 @@ class ReplicaCache:
     """The replicas that this process holds, by operator, group and log id."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int, str], _Held] = {}
+        self._held: dict[tuple[str, int, str, str, Path | None], _Held] = {}
         self._swept: set[Path] = set()
 
     @contextmanager
     def replica(
-        self, operator: str, group: int, log_id: str, folder: Path | None, *, new: bool = False
+        self,
+        operator: str,
+        group: int,
+        log_id: str,
+        folder: Path | None,
+        *,
+        new: bool = False,
+        kind: Store = "rocksdb",
     ) -> Iterator[Replica]:
         """Open the replica of a key group for one batch.
 
@@ -78,8 +87,10 @@ class ReplicaCache:
             log_id: Id of its log.
             folder: Folder of the stores on disk; ``None`` keeps the store in memory.
             new: Whether this batch begins the log: if it fails there never was one of this id.
+            kind: Kind of the stores on disk.
         """
-        key, name = (operator, group, log_id), f"{operator}-{group}-{log_id}"
+        kept_in = ("memory", None) if folder is None else (kind, folder)
+        key, name = (operator, group, log_id, *kept_in), f"{operator}-{group}-{log_id}"
         held = self._held.pop(key, None)
         self._drop_idle()
         replica = held.replica if held is not None else Replica(MemoryStore())
@@ -89,28 +100,36 @@ class ReplicaCache:
             if folder is None:
                 yield replica
             else:
-                replica.store = self._open(folder, name)
+                if isinstance(replica.store, SharedStore):
+                    replica.store.refresh()
+                else:
+                    replica.store = self._open(folder, name, kind)
+                    replica.stores_opened = 1
                 try:
                     yield replica
                 finally:
-                    replica.store.close()
+                    if isinstance(replica.store, SharedStore):
+                        replica.store.release()
+                    else:
+                        replica.store.close()
             keep = True
         finally:
             if keep:
                 self._held[key] = _Held(replica, time.monotonic())
             elif folder is not None:
+                replica.close()
                 shutil.rmtree(folder / name, ignore_errors=True)
 
     def _drop_idle(self) -> None:
         limit = time.monotonic() - _IDLE_SECONDS
         for key in [key for key, held in self._held.items() if held.used < limit]:
-            del self._held[key]
+            self._held.pop(key).replica.close()
 
-    def _open(self, folder: Path, name: str) -> Any:
+    def _open(self, folder: Path, name: str, kind: Store) -> LocalStore:
         if folder not in self._swept:
             self._swept.add(folder)
             _sweep(folder)
-        return open_rocks_store(folder / name)
+        return open_store(kind, folder / name)
 
 
 def _sweep(folder: Path) -> None:

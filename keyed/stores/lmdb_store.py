@@ -1,0 +1,518 @@
+"""A local store on disk that several processes of a machine share: LMDB, one environment per key group.
+
+Every process that serves a key group keeps the group's store open. All of them read it through the page cache, so what
+one of them has applied is there for the next one: nothing is opened or replayed when a group moves between processes.
+
+The environment is in the subfolder ``keyed-store-lmdb-1-<machine>`` of the store's folder. The number is the version of
+the format, the machine is named by its last start and its namespace of processes. Its keys and values are those of
+`keyed.stores.rocks_store` and `keyed.stores.rocks_tables`, with these additions:
+
+    A                                       log rows of the batch that ran last: a frame of kind KROW, version 1, with
+                                            the msgpack of [attempt, {row: record}]
+
+A key of more than 479 bytes is stored as its first 479 bytes and the BLAKE2b of the whole key, 32 bytes; its value is
+length of the key (u32 BE) | key | value.
+
+- A reader has a snapshot of the store: `SharedStore.refresh` takes it at the start of a batch, `release` ends it.
+- A writer compares the position with that of its snapshot, in the transaction that changes it. If another process has
+  moved it, `apply` raises, and the engine starts again from the log.
+- Nothing is synced. The operating system has what was committed, so a process that is killed loses nothing but its
+  open transaction. After a crash of the machine the store has another name, and starts empty.
+- The file grows with what the store holds and never shrinks; pages of removed entries are used again. The disk bounds
+  it: a full one raises `LocalStoreError`, and the store is as before.
+- LMDB has no checksums: what others write into the file is not detected.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from keyed.codec.frames import RecordFormat
+from keyed.content.blocks import Change, TableDelta
+from keyed.errors import CorruptionError, KeyedError, LocalStoreError
+from keyed.ids import random_id
+from keyed.private_files import make_private
+from keyed.stores.database import explained, is_refused, keep_for_ever
+from keyed.stores.rocks_store import RocksStore
+
+if TYPE_CHECKING:
+    import lmdb
+
+_SUBFOLDER = "keyed-store-lmdb-"
+_VERSION = 1
+_ROWS = b"A"
+_Rows = tuple[str, dict[int, bytes]]
+_ROWS_RECORD: RecordFormat[_Rows] = RecordFormat(b"KROW", 1, _Rows)
+#: The size of the map, which is addresses and no memory; it doubles when it is full.
+MAP_BYTES = 4 << 30
+#: Processes that may have a snapshot at a time, and the size of the file with their table.
+_READERS = 510
+_LOCK_BYTES = 64 * (_READERS + 2)
+#: LMDB's locks do not hold within a process, nor does a forked child have those of its parent.
+_OPEN_HERE = "already open in this process"
+#: LMDB takes keys of 511 bytes.
+_LONG = 479
+_HASH = 32
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """Return a name of this start of the machine, and of the namespace of this process."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        # Without either, a process shares its stores with no other one.
+        return random_id()
+    return f"{boot[:16]}-{''.join(filter(str.isdigit, namespace))}"
+
+
+def _subfolder() -> str:
+    return f"{_SUBFOLDER}{_VERSION}-{_machine()}"
+
+
+def _started_at() -> float:
+    """Return when the machine was started, in seconds since the epoch; 0 if it is not known."""
+    with suppress(OSError, ValueError), Path("/proc/stat").open() as file:
+        for line in file:
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    return 0.0
+
+
+class _Batch(dict[bytes, Any]):
+    """Writes that are to be made together; ``None`` deletes."""
+
+    def delete(self, key: bytes) -> None:
+        self[key] = None
+
+
+class LmdbDatabase:
+    """An open LMDB environment with keys and values of bytes, with the methods of `keyed.stores.database.Database`.
+
+    Args:
+        path: Its folder; created if missing, with its parents.
+
+    Raises:
+        LocalStoreError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            make_private(path)
+        except OSError as error:
+            raise LocalStoreError(f"{path} cannot be created: {error}") from error
+        self._open()
+
+    def _open(self) -> None:
+        import lmdb
+
+        # Of transactions without `buffers`, which give bytes.
+        self._reading: Any = None
+        self._writing: Any = None
+        self._left = False
+        try:
+            _reserve(self.path / "lock.mdb")
+            self._environment: lmdb.Environment = lmdb.open(
+                str(self.path),
+                map_size=MAP_BYTES,
+                max_readers=_READERS,
+                mode=0o600,
+                sync=False,
+                metasync=False,
+                readahead=False,
+                meminit=False,
+            )
+        except (lmdb.Error, OSError) as error:
+            raise self.failed("cannot be opened", error) from error
+        self._closed = False
+        _open.add(self)
+        try:
+            self._identity = self._file()
+            self._environment.reader_check()
+            used = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+            if (self.path / "data.mdb").stat().st_size < min(used, 2 * used):
+                raise LocalStoreError(f"{self.path} is damaged: its file was cut off")
+        except (lmdb.Error, OSError) as error:
+            self.close()
+            raise self.failed("cannot be opened", error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            found = (self.path / "data.mdb").stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def is_there(self) -> bool:
+        """Return whether the environment is open, and its file is still the one that was opened."""
+        return not self._closed and not self._left and self._file() == self._identity
+
+    def failed(self, what: str, error: BaseException) -> KeyedError:
+        """Return the exception for a vendor error; raise it from ``error``."""
+        return LocalStoreError(f"{self.path} {what}: {explained(str(error))}")
+
+    def snapshot(self) -> Any:
+        """Return the transaction that reads: that of the writer, or a snapshot, which is taken if there is none."""
+        found = self._writing or self._reading
+        if found is None:
+            found = self._reading = self._begin(write=False)
+        return found
+
+    def _begin(self, *, write: bool) -> lmdb.Transaction:
+        import lmdb
+
+        if self._closed or self._left:
+            raise LocalStoreError(f"{self.path} is closed" + (" in a forked process" if self._left else ""))
+        try:
+            try:
+                return self._environment.begin(write=write)
+            except lmdb.MapResizedError:
+                # Another process has made the map larger.
+                self.release()
+                self._environment.set_mapsize(0)
+                return self._environment.begin(write=write)
+        except lmdb.Error as error:
+            raise self.failed("cannot be read" if not write else "cannot be written", error) from error
+
+    def release(self) -> None:
+        """End the snapshot: its pages may be used again."""
+        reading, self._reading = self._reading, None
+        if reading is not None and not self._left:
+            reading.abort()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        import lmdb
+
+        try:
+            if len(key) <= _LONG:
+                found: bytes | None = self.snapshot().get(key)
+                return found
+            stored = self.snapshot().get(_shortened(key))
+        except lmdb.Error as error:
+            raise self.failed("cannot be read", error) from error
+        return None if stored is None else self._whole(stored)[1]
+
+    def look_up(self, key: Any) -> Any:
+        """Return the value of a key, or for a list of keys those of each."""
+        return self.get(key) if isinstance(key, bytes) else [self.get(each) for each in key]
+
+    def _whole(self, stored: bytes) -> tuple[bytes, bytes]:
+        end = 4 + int.from_bytes(stored[:4], "big")
+        return stored[4:end], stored[end:]
+
+    def range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over (key, value) from ``first`` to before ``end``, in order."""
+        import lmdb
+
+        try:
+            with self.snapshot().cursor() as cursor:
+                if cursor.set_range(first[:_LONG]):
+                    yield from self._range(cursor, first, end)
+        except lmdb.Error as error:
+            raise self.failed("cannot be read", error) from error
+
+    def _range(self, cursor: Any, first: bytes, end: bytes) -> Generator[tuple[bytes, bytes]]:
+        # Long keys with the same beginning stand together, in the order of their hashes.
+        together: list[tuple[bytes, bytes]] = []
+        beginning = b""
+        for key, value in cursor:
+            if together and key[:_LONG] != beginning:
+                yield from sorted(together)
+                together = []
+            if key[:_LONG] >= end:
+                break
+            if len(key) > _LONG:
+                beginning = key[:_LONG]
+                whole = self._whole(value)
+                if first <= whole[0] < end:
+                    together.append(whole)
+            elif key >= first:
+                yield key, value
+        yield from sorted(together)
+
+    @staticmethod
+    def batch() -> _Batch:
+        """Return an empty write batch."""
+        return _Batch()
+
+    def write(self, batch: _Batch) -> None:
+        """Add a batch to the transaction that is open."""
+        transaction = self._writing
+        assert transaction is not None
+        puts = []
+        for key in sorted(batch):
+            value = batch[key]
+            if len(key) > _LONG:
+                if value is not None:
+                    value = len(key).to_bytes(4, "big") + key + value
+                key = _shortened(key)
+            if value is None:
+                transaction.delete(key)
+            else:
+                puts.append((key, value))
+        with transaction.cursor() as cursor:
+            cursor.putmulti(puts)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write all batches of the block, or none.
+
+        Raises:
+            MapFull: The map was too small; it is larger now.
+            LocalStoreError: The file cannot be written.
+        """
+        import lmdb
+
+        self.release()
+        writing = self._writing = self._begin(write=True)
+        try:
+            try:
+                yield
+                writing.commit()
+            finally:
+                self._writing = None
+                writing.abort()
+        except lmdb.MapFullError as error:
+            self._grow()
+            raise MapFull from error
+        except lmdb.PanicError as error:
+            self.close()
+            raise self.failed("cannot be written", error) from error
+        except lmdb.Error as error:
+            raise self.failed("cannot be written", error) from error
+
+    def _grow(self) -> None:
+        import lmdb
+
+        try:
+            self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+        except (lmdb.Error, MemoryError) as error:
+            raise self.failed("cannot be made larger", error) from error
+
+    def clear(self) -> None:
+        """Delete everything, in the transaction that is open."""
+        assert self._writing is not None
+        self._writing.drop(self._environment.open_db(None, self._writing), delete=False)
+
+    def clear_readers(self) -> None:
+        """End the snapshots of processes that were killed."""
+        import lmdb
+
+        with suppress(lmdb.Error):
+            self._environment.reader_check()
+
+    def close(self) -> None:
+        """Close it here. Closing again does nothing."""
+        if self._closed or self._left:
+            return
+        self.release()
+        self._closed = True
+        _open.discard(self)
+        self._environment.close()
+
+    def leave(self) -> None:
+        """Leave it to the process that this one was forked from: its native objects stay as they are."""
+        self._left = True
+        for native in (self._environment, self._reading, self._writing):
+            keep_for_ever(native)
+        self._reading = self._writing = None
+
+
+class MapFull(Exception):
+    """A transaction did not fit into the map, which is larger now."""
+
+
+_open: WeakSet[LmdbDatabase] = WeakSet()
+
+
+def _leave_all() -> None:
+    for database in list(_open):
+        database.leave()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
+def _shortened(key: bytes) -> bytes:
+    return key[:_LONG] + blake2b(key, digest_size=_HASH).digest()
+
+
+def _reserve(path: Path) -> None:
+    """Allocate the file of the readers: on a full disk, writing to a part without blocks would end the process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(descriptor).st_size < _LOCK_BYTES:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
+            else:
+                os.truncate(descriptor, _LOCK_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+class LmdbStore(RocksStore):
+    """A `SharedStore` in an LMDB environment. `open_lmdb_store` opens one whatever the condition of its folder.
+
+    Args:
+        path: Folder of the store; created if missing, with its parents.
+
+    Raises:
+        LocalStoreError: The folder is damaged or cannot be created. The message names it.
+    """
+
+    _database: LmdbDatabase
+
+    def _connect(self) -> LmdbDatabase:
+        return LmdbDatabase(self.path / _subfolder())
+
+    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
+        """See `LocalStore.get`."""
+        value = self._get(b"E" + prefix + sub)
+        return None if value is None else value[4:]
+
+    def refresh(self) -> None:
+        """See `SharedStore.refresh`."""
+        if not self._database.is_there():
+            self.close()
+            self._open()
+            return
+        self._database.release()
+        self._look()
+
+    def _look(self) -> None:
+        """Take a snapshot, and its position."""
+        position, self._floors = self._read_position()
+        if position != self._position:
+            # Another process has changed the store.
+            self._position = position
+            self._tables.clear()
+            self._chunks = None
+
+    def release(self) -> None:
+        """See `SharedStore.release`."""
+        self._database.release()
+        self._tables.clear()
+
+    def keep_rows(self, attempt: str, rows: dict[int, bytes]) -> None:
+        """See `SharedStore.keep_rows`."""
+        batch = self._database.batch()
+        batch[_ROWS] = _ROWS_RECORD.encode((attempt, rows))
+        self._transact(lambda: self._database.write(batch))
+
+    def kept_rows(self, attempt: str) -> dict[int, bytes] | None:
+        """See `SharedStore.kept_rows`."""
+        record = self._database.get(_ROWS)
+        if record is None:
+            return None
+        try:
+            by, rows = _ROWS_RECORD.decode(record, str(self._database.path))
+        except CorruptionError as error:
+            raise LocalStoreError(f"{self._database.path}: damaged rows: {error}") from error
+        return rows if by == attempt else None
+
+    def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
+        """See `LocalStore.apply`. When it raises, the store is as before."""
+        known = changes if isinstance(changes, list) else list(changes)
+        self._database.clear_readers()
+        self._transact(lambda: self._apply(log_id, row, known, tables))
+
+    def _apply(self, log_id: str, row: int, changes: list[Change], tables: Sequence[TableDelta]) -> None:
+        stands, _ = self._read_position()
+        if stands != self._position:
+            raise LocalStoreError(f"{self._database.path} was changed by another process while it was read")
+        super().apply(log_id, row, changes, tables)
+
+    def _transact(self, work: Callable[[], None]) -> None:
+        """Do work in a transaction; again if the map was full."""
+        position, floors = self._position, self._floors
+        while True:
+            try:
+                with self._database.transaction():
+                    work()
+            except BaseException as error:
+                self._position, self._floors = position, floors
+                self._tables.clear()
+                self._chunks = None
+                if not isinstance(error, MapFull):
+                    raise
+            else:
+                return
+
+    def reset(self) -> None:
+        """See `LocalStore.reset`."""
+        try:
+            if not self._database.is_there():
+                raise LocalStoreError(f"{self._database.path} was deleted")
+            self._transact(self._clear)
+        except LocalStoreError:
+            self.close()
+            _delete(self.path / _subfolder())
+            self._open()
+
+    def _clear(self) -> None:
+        self._database.clear()
+        self._position, self._floors = None, {}
+        self._tables.clear()
+        self._chunks = None
+
+    def close(self) -> None:
+        """See `LocalStore.close`."""
+        self._forget()
+        self._tables.clear()
+        self._database.close()
+
+
+def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
+    """Open the store in a folder that processes of this machine share, whatever its condition.
+
+    A damaged store is deleted and starts empty, and so does one from before the machine was started.
+
+    Args:
+        path: Folder of the store; created if missing, with its parents.
+
+    Raises:
+        LocalStoreError: No store can be created there, or this process has it open.
+    """
+    path = Path(path)
+    _delete_older(path)
+    try:
+        return LmdbStore(path)
+    except LocalStoreError as error:
+        if is_refused(error) or _OPEN_HERE in str(error.__cause__):
+            raise
+    _delete(path / _subfolder())
+    return LmdbStore(path)
+
+
+def _delete_older(path: Path) -> None:
+    """Delete what earlier starts of this machine have left, and nothing of another machine."""
+    before = _started_at()
+    for folder in path.glob(f"{_SUBFOLDER}*"):
+        with suppress(OSError):
+            files = [file.stat().st_mtime for file in folder.iterdir()]
+            if folder.name != _subfolder() and max(files, default=0.0) < before:
+                shutil.rmtree(folder)
+
+
+def _delete(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LocalStoreError(f"{folder} is damaged and cannot be deleted: {error}") from error

@@ -1,0 +1,295 @@
+"""The store that processes share: crashes, forks, growth, restarts of the machine, and other processes."""
+
+import mmap
+import os
+import resource
+import signal
+from contextlib import suppress
+
+import pytest
+
+from keyed.codec.keys import encode_key
+from keyed.content.addresses import PLAIN, state_prefix
+from keyed.errors import LocalStoreError
+from keyed.stores import lmdb_store, open_lmdb_store, rocks_store
+from keyed.testing.store_conformance import ReferenceStore, assert_same
+
+PREFIX = state_prefix(PLAIN, 1, encode_key("a"), encode_key(None))
+
+
+@pytest.fixture
+def other():
+    """Do something in a process of its own, and wait for it; an exception there fails the test."""
+
+    def run(work, *, killed=False):
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            with suppress(BaseException):
+                work()
+                os._exit(0)
+            os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == (-signal.SIGKILL if killed else 0)
+
+    return run
+
+
+def applied(path, row, value):
+    """Apply a value, as a process that opens the store for it."""
+    store = open_lmdb_store(path)
+    store.apply("log", row, [(PREFIX, b"", value)])
+    store.close()
+
+
+def test_processes_see_what_each_other_has_applied_without_opening_anything(tmp_path, other, monkeypatch):
+    # The child is forked before the store is open here, and goes on when it is told to.
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        status = 1
+        with suppress(BaseException):
+            os.read(go[0], 1)
+            applied(tmp_path, 2, b"2")
+            os.write(ready[1], b"x")
+            status = 0
+        os._exit(status)
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    assert store.get(PREFIX, b"") == b"1"
+    os.write(go[1], b"x")
+    os.read(ready[0], 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # Until the next batch it has its snapshot, and cannot change what it has not seen.
+    assert (store.position(), store.get(PREFIX, b"")) == (("log", 1), b"1")
+    with pytest.raises(LocalStoreError, match="changed by another process"):
+        store.apply("log", 2, [(PREFIX, b"", b"other 2")])
+    monkeypatch.setattr(lmdb_store.LmdbStore, "_open", None)
+    store.refresh()
+    assert (store.position(), store.get(PREFIX, b"")) == (("log", 2), b"2")
+    store.apply("log", 3, [(PREFIX, b"", b"3")])
+    assert store.get(PREFIX, b"") == b"3"
+    store.close()
+    for end in (*ready, *go):
+        os.close(end)
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_last_commit(tmp_path, other):
+    def work():
+        store = open_lmdb_store(tmp_path)
+        store.apply("log", 1, [(PREFIX, b"", b"1")])
+
+        def changes():
+            yield PREFIX, b"", b"2"
+            for number in range(1000):
+                yield PREFIX, b"%d" % number, b"v" * 1000
+
+        with store._database.transaction():
+            store._apply("log", 2, list(changes()), ())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    other(work, killed=True)
+    store = open_lmdb_store(tmp_path)
+    assert (store.position(), store.get(PREFIX, b"")) == (("log", 1), b"1")
+    assert list(store.scan(PREFIX)) == [(b"", b"1")]
+    # Its lock went with it.
+    store.apply("log", 2, [(PREFIX, b"", b"2")])
+    store.close()
+
+
+def test_a_snapshot_of_a_killed_process_is_cleared(tmp_path, other):
+    def work():
+        store = open_lmdb_store(tmp_path)
+        store.apply("log", 1, [(PREFIX, b"", b"1")])
+        assert store.get(PREFIX, b"") == b"1"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for _ in range(3):
+        other(work, killed=True)
+        store = open_lmdb_store(tmp_path)
+        store.apply("log", 1, [])
+        assert store._database._environment.readers() == "(no active readers)\n"
+        store.reset()
+        store.close()
+
+
+def test_a_forked_child_has_no_share_in_an_open_store(tmp_path, other):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    assert store.get(PREFIX, b"") == b"1"
+
+    def work():
+        for use in (
+            lambda: store.get(PREFIX, b""),
+            lambda: store.apply("log", 2, []),
+            lambda: open_lmdb_store(tmp_path),
+        ):
+            with pytest.raises(LocalStoreError, match=r"forked|already open"):
+                use()
+        store.close()
+        # The end of the interpreter drops what the child holds.
+        os.kill(os.getpid(), 0)
+
+    other(work)
+    assert store._database.is_there()
+    assert "1" in store._database._environment.readers()
+    store.apply("log", 2, [(PREFIX, b"", b"2")])
+    assert store.get(PREFIX, b"") == b"2"
+    store.close()
+
+
+def test_the_map_grows_while_a_batch_is_applied(tmp_path, monkeypatch):
+    monkeypatch.setattr(lmdb_store, "MAP_BYTES", 64 << 10)
+    store, expected = open_lmdb_store(tmp_path), ReferenceStore()
+    for row in range(1, 4):
+        changes = [(PREFIX, encode_key(number), b"v" * 1000 * row) for number in range(200)]
+        for each in (store, expected):
+            each.apply("log", row, iter(changes))
+    assert_same(store, expected)
+    store.close()
+
+
+def test_a_map_that_another_process_made_larger_is_taken_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(lmdb_store, "MAP_BYTES", 64 << 10)
+    go, ready = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        status = 1
+        with suppress(BaseException):
+            os.read(go[0], 1)
+            store = open_lmdb_store(tmp_path)
+            store.apply("log", 2, [(PREFIX, encode_key(number), b"v" * 1000) for number in range(500)])
+            status = 0
+        os._exit(status)
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    store.release()
+    os.write(go[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.refresh()
+    assert store.position() == ("log", 2)
+    assert len(list(store.scan(PREFIX))) == 501
+    store.apply("log", 3, [(PREFIX, b"", None)])
+    assert len(list(store.scan(PREFIX))) == 500
+    store.close()
+    for end in (*ready, *go):
+        os.close(end)
+
+
+def test_a_file_that_cannot_grow_is_an_error_and_the_store_is_as_before(tmp_path, other):
+    def work():
+        store = open_lmdb_store(tmp_path)
+        store.apply("log", 1, [(PREFIX, b"", b"1")])
+        limit = (tmp_path / lmdb_store._subfolder() / "data.mdb").stat().st_size + (1 << 20)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        big = [(PREFIX, encode_key(number), b"v" * 1000) for number in range(5000)]
+        for _ in range(2):
+            with pytest.raises(LocalStoreError, match="cannot be written"):
+                store.apply("log", 2, big)
+            assert (store.position(), list(store.scan(PREFIX))) == (("log", 1), [(b"", b"1")])
+        store.apply("log", 2, [(PREFIX, b"", b"2")])
+        assert list(store.scan(PREFIX)) == [(b"", b"2")]
+        store.close()
+
+    other(work)
+
+
+@pytest.mark.parametrize("number", [28, 30], ids=["full", "read-only"])
+def test_a_disk_that_takes_no_writes_is_an_error_with_the_remedy(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(LocalStoreError, match=r"the disk is full: free space|the file system is read-only: mount it"):
+        open_lmdb_store(tmp_path)
+
+
+def test_a_restart_of_the_machine_means_an_empty_store(tmp_path, monkeypatch):
+    applied(tmp_path, 1, b"1")
+    (old,) = tmp_path.iterdir()
+    monkeypatch.setattr(lmdb_store, "_machine", lambda: "later-1")
+    applied(tmp_path, 7, b"7")
+    # The store of another machine with the same folder stays.
+    assert old.is_dir()
+    for path in (old, *old.iterdir()):
+        os.utime(path, (1, 1))
+    store = open_lmdb_store(tmp_path)
+    assert store.position() == ("log", 7)
+    assert not old.exists()
+    store.close()
+
+
+def test_a_store_of_another_version_is_left_alone_and_not_read(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(lmdb_store, "_VERSION", 2)
+        applied(tmp_path, 1, b"1")
+    store = open_lmdb_store(tmp_path)
+    assert store.position() is None
+    store.close()
+
+
+def test_a_position_of_an_unknown_version_empties_the_store(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(rocks_store, "_VERSION", 2)
+        applied(tmp_path, 1, b"1")
+    store = open_lmdb_store(tmp_path)
+    assert_same(store, ReferenceStore())
+    store.close()
+
+
+@pytest.mark.parametrize("keep", [0, mmap.PAGESIZE, 3 * mmap.PAGESIZE])
+def test_a_file_that_was_cut_off_is_a_store_that_starts_empty(tmp_path, keep):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, encode_key(number), b"v" * 1000) for number in range(200)])
+    store.close()
+    os.truncate(tmp_path / lmdb_store._subfolder() / "data.mdb", keep)
+    store = open_lmdb_store(tmp_path)
+    assert_same(store, ReferenceStore())
+    store.close()
+
+
+def test_a_file_of_something_else_is_a_store_that_starts_empty(tmp_path):
+    applied(tmp_path, 1, b"1")
+    file = tmp_path / lmdb_store._subfolder() / "data.mdb"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    store = open_lmdb_store(tmp_path)
+    assert store.position() is None
+    store.close()
+
+
+def test_a_store_that_was_deleted_is_opened_again(tmp_path):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    lmdb_store._delete(tmp_path / lmdb_store._subfolder())
+    store.refresh()
+    assert store.position() is None
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    store.close()
+
+
+def test_long_keys_keep_their_order(tmp_path):
+    store, expected = open_lmdb_store(tmp_path), ReferenceStore()
+    sizes = (300, 400, 450, 470, 479, 480, 600, 2000)
+    changes = [(PREFIX, bytes([first]) * size, b"%d" % size) for first in (1, 2, 255) for size in sizes]
+    for each in (store, expected):
+        each.apply("log", 1, changes)
+        each.apply("log", 2, changes[::3])
+        each.apply("log", 3, [(prefix, sub, None) for prefix, sub, _ in changes[::4]])
+    assert_same(store, expected)
+    store.close()
+
+
+def test_rows_are_kept_until_those_of_another_attempt(tmp_path):
+    store = open_lmdb_store(tmp_path)
+    assert store.kept_rows("a") is None
+    store.keep_rows("a", {1: b"one", 2: b"two"})
+    assert store.position() is None
+    assert (store.kept_rows("a"), store.kept_rows("b")) == ({1: b"one", 2: b"two"}, None)
+    store.keep_rows("b", {2: b"other"})
+    assert (store.kept_rows("a"), store.kept_rows("b")) == (None, {2: b"other"})
+    store.close()
+    store = open_lmdb_store(tmp_path)
+    assert store.kept_rows("b") == {2: b"other"}
+    store.close()
