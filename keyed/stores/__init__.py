@@ -1,8 +1,9 @@
 """Stores of state: local stores, from which the engine reads, and commit stores, for runs without Spark.
 
 A local store is a cache that follows a key group's log: `MemoryStore` in dictionaries, `open_rocks_store` on disk for
-state larger than memory, `open_lmdb_store` on disk for several processes of a machine. A commit store is the log itself,
-and what else a local run must not lose: `CommitStore` on disk, `MemoryCommitStore` for tests and runs that keep nothing.
+state larger than memory, `open_lmdb_store` on disk for several processes of a machine. A commit store is the log
+itself, and what else a local run must not lose: `CommitStore` on disk, `MemoryCommitStore` for tests and runs that keep
+nothing.
 Importing this package loads neither rocksdict nor lmdb.
 """
 
@@ -18,8 +19,6 @@ from keyed.stores.rocks_store import RocksStore, open_rocks_store
 if TYPE_CHECKING:
     import os
 
-    from keyed.content.local_store import LocalStore
-
 __all__ = [
     "CommitStore",
     "LmdbStore",
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 
-def open_store(kind: str, path: str | os.PathLike[str]) -> LocalStore:
+def open_store(kind: str, path: str | os.PathLike[str]) -> MemoryStore | RocksStore:
     """Open the local store of a kind in a folder, whatever the condition of that; ``"memory"`` needs none.
 
     Raises:
