@@ -127,7 +127,7 @@ def test_the_core_alone_runs_locally_and_each_entrance_names_its_extra(wheel, tm
     zipfile.ZipFile(wheel).extractall(site)
     own = Distribution.at(next(site.glob("keyed-*.dist-info")))
     found = distributions_of(own.requires)
-    assert sorted(found) == ["attrs", "msgspec", "numpy", "pyarrow", "rocksdict", "xxhash"]
+    assert sorted(found) == ["attrs", "lmdb", "msgspec", "numpy", "pyarrow", "rocksdict", "xxhash"]
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     for each in found.values():
         size += sum(file.size or 0 for file in each.files)
