@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from keyed.extras import extra as _extra
-from keyed.testing.harness import KeyedTestHarness, Record, SecondRecord
+from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
+from keyed.testing.records import Record, SecondRecord
 from keyed.testing.scripts import ProcessingTime
 
 if TYPE_CHECKING:

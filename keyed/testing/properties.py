@@ -27,10 +27,12 @@ from keyed.outputs import schema_of
 from keyed.shown import shows_options
 from keyed.testing import environment
 from keyed.testing.chance import draw_next
-from keyed.testing.harness import FunctionOptions, KeyedTestHarness, Record
+from keyed.testing.function_options import FunctionOptions
+from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.other_process import NotThere, OtherProcess, luck_of, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
 from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.records import Record
 from keyed.testing.scripts import (
     Crash,
     End,

@@ -26,8 +26,10 @@ from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
 from keyed.sources import PAUSE, IngestionTime, SeekableSource
 from keyed.state import MapState
-from keyed.testing.harness import Key, KeyedTestHarness, Record
+from keyed.testing.function_options import Key
+from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.recordings import Recording
+from keyed.testing.records import Record
 from keyed.testing.scripts import Rows
 from keyed.watermarks import WatermarkStrategy
 

@@ -12,9 +12,12 @@ import attrs
 
 from keyed.errors import KeyedError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
-from keyed.testing.harness import HarnessOptions, KeyedTestHarness, Record
+from keyed.testing.driven_function import DrivenFunction
+from keyed.testing.function_options import HarnessOptions
+from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.printing import code_of
 from keyed.testing.process_memory import ProcessMemory, attributes_of, is_own
+from keyed.testing.records import Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
@@ -46,7 +49,7 @@ class Rows:
         ]
         return calls if len(calls) == 1 else [f"with {harness}.batch():", *(f"    {call}" for call in calls)]
 
-    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+    def do(self, harness: DrivenFunction, function: Function) -> None:
         """Do the step."""
         if isinstance(function, VectorizedFunction):
             import pyarrow as pa
@@ -87,7 +90,7 @@ class Watermark:
         """Return the code that does this step to a harness."""
         return [f"{harness}.advance_watermark{self.input or ''}({self.to})"]
 
-    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+    def do(self, harness: DrivenFunction, function: Function) -> None:
         """Do the step."""
         getattr(harness, f"advance_watermark{self.input or ''}")(self.to)
 
@@ -106,7 +109,7 @@ class ProcessingTime:
         """Return the code that does this step to a harness."""
         return [f"{harness}.advance_processing_time({self.to})"]
 
-    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+    def do(self, harness: DrivenFunction, function: Function) -> None:
         """Do the step."""
         harness.advance_processing_time(self.to)
 
@@ -119,7 +122,7 @@ class Crash:
         """Return the code that does this step to a harness."""
         return [f"{harness}.crash_and_recover({code_of(function)})"]
 
-    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+    def do(self, harness: DrivenFunction, function: Function) -> None:
         """Do the step."""
         harness.crash_and_recover(copied(function))
 
@@ -138,7 +141,7 @@ class Rescale:
         """Return the code that does this step to a harness."""
         return [f"{harness}.rescale({self.parallelism}, {code_of(function)})"]
 
-    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+    def do(self, harness: DrivenFunction, function: Function) -> None:
         """Do the step."""
         harness.rescale(self.parallelism, copied(function))
 
@@ -151,7 +154,7 @@ class End:
         """Return the code that does this step to a harness."""
         return [f"{harness}.end_of_input()"]
 
-    def do(self, harness: KeyedTestHarness, function: Function) -> None:
+    def do(self, harness: DrivenFunction, function: Function) -> None:
         """Do the step."""
         harness.end_of_input()
 
@@ -235,7 +238,7 @@ class Script:
         return lines
 
 
-def outcome(harness: KeyedTestHarness) -> Outcome:
+def outcome(harness: DrivenFunction) -> Outcome:
     """Return the observable result of a harness: its outputs, which are removed, and the committed state."""
     seen: Outcome = {"sorted({}.take_output(), key=repr)": sorted(harness.take_output(), key=repr)}
     for tag in harness.side_outputs:

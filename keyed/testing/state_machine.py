@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
 from keyed.functions import Function
-from keyed.testing.harness import KeyedTestHarness, Record, SecondRecord
+from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.printing import as_test
 from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.records import Record, SecondRecord
 from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, copied
 
 

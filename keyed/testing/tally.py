@@ -10,7 +10,9 @@ import attrs
 
 from keyed.functions import Function, KeyedBroadcastProcessFunction
 from keyed.runtimes.local.local_rows import element_of
-from keyed.testing.harness import KeyedTestHarness, Record, key_by
+from keyed.testing.function_options import key_by
+from keyed.testing.harness import KeyedTestHarness
+from keyed.testing.records import Record
 from keyed.testing.scripts import Crash, Outcome, Rescale, Rows, Step
 from keyed.ttl import TimeDomain
 

@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.key_group import KeyGroup
 from keyed.testing import KeyedTestHarness
+from keyed.testing.driven_function import DrivenFunction
+from keyed.testing.function_options import operator_of
+from keyed.testing.group_set import GroupSet
 from tests.keyed.engine.model import EVENT, PROCESSING, STATES, Model, Program
 
 TIME = st.integers(0, 40)
@@ -193,7 +196,7 @@ class Subject:
     def __init__(self, scripts: list[list[Any]], store: Any, parallelism: int) -> None:
         self.function = Program(scripts)
         self.store = store
-        self.harness = KeyedTestHarness(self.function, key=of_key, store=store, parallelism=parallelism)
+        self.harness: DrivenFunction = KeyedTestHarness(self.function, key=of_key, store=store, parallelism=parallelism)
 
     def step(self, what: str, *arguments: Any) -> None:
         harness = self.harness
@@ -212,13 +215,13 @@ class Subject:
         elif what == "crash":
             harness.crash_and_recover()
         elif what == "restore":
-            snapshot = harness.snapshot()
-            output = harness._output
+            snapshot = harness._groups.snapshot()
+            outputs = harness._outputs
             harness.close()
             self.harness = KeyedTestHarness.restore(
                 self.function, snapshot, key=of_key, store=self.store, parallelism=arguments[0]
             )
-            self.harness._output = output
+            self.harness._outputs = outputs
         else:
             harness.end_of_input()
 
@@ -246,13 +249,13 @@ def by_key(outputs: Iterable[tuple[Any, int | None, Any]]) -> dict[Any, list[Any
     return found
 
 
-class Unread(KeyedTestHarness):
-    """A harness whose changes nothing reads, as in a local run without checkpoint and changelog."""
+class UnreadGroups(GroupSet):
+    """Key groups whose changes nothing reads, as in a local run without checkpoint and changelog."""
 
-    def _start(self) -> None:
-        super()._start()
+    def _open(self) -> None:
+        super()._open()
         for index, replica in enumerate(self._replicas):
-            self._groups[index] = KeyGroup(self._spec, index, UnreadLog(), replica)
+            self.members[index] = KeyGroup(self.spec, index, UnreadLog(), replica)
 
 
 class UnreadSubject(Subject):
@@ -260,7 +263,8 @@ class UnreadSubject(Subject):
 
     def __init__(self, scripts: list[list[Any]], parallelism: int) -> None:
         super().__init__(scripts, "memory", parallelism)
-        self.harness = Unread(self.function, key=of_key, parallelism=parallelism)
+        groups = UnreadGroups(operator_of(self.function, key=of_key, parallelism=parallelism))
+        self.harness = DrivenFunction(groups, of_key)
 
     def step(self, what: str, *arguments: Any) -> None:
         if what not in ("crash", "restore"):
@@ -271,7 +275,7 @@ def check(model: Model, subject: Subject) -> None:
     """Compare everything that can be seen after a step."""
     harness = subject.harness
     output = harness.take_output()
-    if harness._spec.parallelism == 1:
+    if harness._groups.spec.parallelism == 1:
         assert [tuple(record) for record in output] == [(value, timestamp) for value, timestamp, _ in model.output]
     else:
         assert sorted(output, key=repr) == sorted(((v, t) for v, t, _ in model.output), key=repr)
@@ -283,7 +287,7 @@ def check(model: Model, subject: Subject) -> None:
     assert harness.current_watermark == model.watermark
     assert harness.current_processing_time == model.processing_time
     metrics = harness.metrics()
-    entries = list(harness._entries())
+    entries = list(harness._groups.entries())
     if metrics:
         assert (metrics["rows_in"], metrics["rows_late"]) == (model.rows, model.late)
         assert metrics["timers_fired"] == model.fired

@@ -143,7 +143,9 @@ def test_combined_rows_are_what_the_function_gets(parallelism: int) -> None:
         ]
         # What came is counted, and not what it was combined to.
         assert (tests.metrics()["rows_in"], tests.metrics()["rows_out"]) == (10, 6)
-        assert tests.metrics()["rows_dropped"] == 2 * sum(1 for group in tests._groups if group.committed()[1].table(1))
+        assert tests.metrics()["rows_dropped"] == 2 * sum(
+            1 for group in tests._groups.members if group.committed()[1].table(1)
+        )
 
 
 @pytest.mark.parametrize(

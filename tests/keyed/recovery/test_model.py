@@ -39,11 +39,11 @@ class ChangelogSubject(Subject):
         if what != "restore" or old.reader(0).last() is None:
             super().step(what if what != "restore" else "crash", *arguments)
             return
-        output = self.harness._output
+        outputs = self.harness._outputs
         self.harness.close()
         self.changelogs.append(MemoryChangelog())
         self.harness = self.made(arguments[0], restore_from=old)
-        self.harness._output = output
+        self.harness._outputs = outputs
 
     def check(self) -> None:
         for changelog in self.changelogs:

@@ -261,7 +261,7 @@ def test_entries_are_named_as_users_know_them():
     harness.process(("a", "register_event_time_timer", 77), 1)
     harness.process(("a", "set_timer", 4, 88, TimeDomain.PROCESSING_TIME), 1)
     states = log._groups[0][-1][0].states
-    names = {describe_entry(prefix, sub, states) for prefix, sub, _ in harness._entries()}
+    names = {describe_entry(prefix, sub, states) for prefix, sub, _ in harness._groups.entries()}
     assert names == {
         "value state 'value' of key 'a'",
         "map state 'map' of key 'a', map key 3",

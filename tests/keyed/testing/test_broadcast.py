@@ -123,8 +123,8 @@ def test_elements_with_a_key_only_read(act):
 )
 def test_what_a_broadcast_element_may_not_do(act, said):
     harness = harness_of(Writes(act, broadcast=True), key=str)
-    harness._spec.function.in_broadcast = False
-    harness._spec.function.act = lambda self, ctx: self.count.update(5)
+    harness.function.in_broadcast = False
+    harness.function.act = lambda self, ctx: self.count.update(5)
     harness.process("a")
     harness.crash_and_recover(Writes(act, broadcast=True))
     with pytest.raises(StateAccessError, match=said):

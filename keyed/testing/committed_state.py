@@ -1,0 +1,145 @@
+"""The committed state of a function under test, for assertions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyed.codec.keys import decode_key, encode_key
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
+from keyed.content.delta import table_keys
+from keyed.context import Timer
+from keyed.engine.key_group import KeyGroup
+from keyed.errors import DefinitionError
+from keyed.functions import Function, declared_states
+from keyed.state import State
+from keyed.testing.group_set import GroupSet
+from keyed.testing.states import namespaces, state_by_key
+from keyed.ttl import TimeDomain
+
+
+class CommittedState:
+    """States, timers and counters, as the last commit left them.
+
+    Args:
+        groups: The key groups that hold them.
+    """
+
+    def __init__(self, groups: GroupSet) -> None:
+        self._groups = groups
+
+    def pending_timers(self, key: Any = None) -> list[Timer]:
+        """Return the pending timers, of one key or of all: by timestamp, domain, key and name."""
+        timers = []
+        for kind, domain in ((TIMER_EVENT, TimeDomain.EVENT_TIME), (TIMER_PROCESSING, TimeDomain.PROCESSING_TIME)):
+            for prefix, sub, value in self._groups.entries():
+                if prefix[0] == kind:
+                    name = decode_key(sub[1:]) if sub[0] else None
+                    timers.append((prefix[1:], sub, Timer(decode_time(value), domain, name, key_of(prefix))))
+        timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
+        wanted = None if key is None else encode_key(key)
+        return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
+
+    def state(self, name: str, namespace: Any = None) -> dict[Any, Any]:
+        """Return the committed entries of a state by key, in order of keys.
+
+        A value or accumulator is the result of ``value()`` or ``get()``, a list is a list, a map is a dictionary in key
+        order, a versioned state is a dictionary by timestamp, and a table is a list of its rows. Keys without entries
+        are omitted.
+
+        Args:
+            name: Name of the state.
+            namespace: The namespace beside the key.
+
+        Raises:
+            DefinitionError: The function has no such state.
+        """
+        found: dict[Any, Any] = {}
+        names: set[str] = set(self._declared())
+        for group in self._groups.members:
+            meta, store = group.committed()
+            if meta is not None and name in meta.states:
+                found |= state_by_key(store, meta.states[name], self._declared(group).get(name), namespace)
+            names |= set(meta.states if meta is not None else ())
+        if name not in names:
+            raise DefinitionError(f"state {name!r}: there is none; there are {', '.join(sorted(names)) or 'none'}")
+        return {key: found[key] for key in sorted(found, key=encode_key)}
+
+    def namespaces(self, name: str) -> list[Any]:
+        """Return the namespaces in which a state has entries, for example windows, in order.
+
+        Raises:
+            DefinitionError: The function has no such state.
+        """
+        self.state(name)
+        found: set[Any] = set()
+        for group in self._groups.members:
+            meta, store = group.committed()
+            if meta is not None and name in meta.states:
+                found |= namespaces(store, meta.states[name])
+        return sorted(found, key=encode_key)
+
+    @property
+    def broadcast_state_names(self) -> list[str]:
+        """The names of the broadcast states."""
+        return sorted(str(state.name) for state in self._groups.spec.broadcast)
+
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """Return the committed entries of a broadcast state, in order of its keys.
+
+        Raises:
+            DefinitionError: There is no such state, or its copies differ between key groups.
+        """
+        copies: list[dict[Any, Any]] = []
+        for group in self._groups.members:
+            meta, store = group.committed()
+            described = None if meta is None else meta.states.get(name)
+            if meta is not None and (described is None or described["schema"]["kind"] != "broadcast"):
+                raise DefinitionError(f"broadcast_state({name!r}): there is no such broadcast state")
+            declared = next((state for state in self._groups.spec.broadcast if state.name == name), None)
+            found = {} if described is None else state_by_key(store, described, declared, None)
+            copies.append(found.get(None, {}))
+        if any(copy != copies[0] for copy in copies):
+            raise DefinitionError(
+                f"broadcast state {name!r} is not the same in all key groups: {copies!r:.500}; what "
+                "process_broadcast_element writes may depend on the element and on broadcast state alone"
+            )
+        return copies[0]
+
+    @property
+    def state_names(self) -> list[str]:
+        """The names of the states, including those that ``open`` obtains once an element has come."""
+        described = [group.committed()[0] for group in self._groups.members]
+        return sorted({*self._declared(), *(name for meta in described if meta for name in meta.states)})
+
+    def state_entries(self, key: Any = None) -> int:
+        """Count the live state entries of a key or of all: values, list elements, map entries and rows."""
+        if key is not None:
+            found = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
+            return found + sum(len(self.state(name).get(key, ())) for name in self._table_names())
+        count = sum(1 for prefix, _, _ in self._groups.entries() if prefix[0] < TIMER_PROCESSING)
+        committed = [group.committed() for group in self._groups.members]
+        tables = [store.table(state_id) for meta, store in committed if meta for state_id in table_keys(meta.states)]
+        return count + sum(table.num_rows for table in tables if table is not None)
+
+    def _table_names(self) -> set[str]:
+        described = [meta.states for group in self._groups.members if (meta := group.committed()[0])]
+        return {name for each in described for name in each if each[name]["schema"]["kind"] == "table"}
+
+    def metrics(self) -> dict[str, int]:
+        """Return the counters, summed over key groups (`keyed.engine.counters`)."""
+        total: dict[str, int] = {}
+        for group in self._groups.members:
+            meta, _ = group.committed()
+            for name, value in (meta.counters if meta else {}).items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    @property
+    def function(self) -> Function:
+        """The function."""
+        return self._groups.spec.function
+
+    def _declared(self, group: KeyGroup | None = None) -> dict[str, State]:
+        """Return the declarations of states by name: those of the class, and those that a group has obtained."""
+        found = {name: state for name, (_, state) in declared_states(self._groups.spec.function).items()}
+        return found if group is None else found | group.declarations()

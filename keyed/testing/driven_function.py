@@ -1,0 +1,345 @@
+"""A function that a test drives: elements, clocks, crashes and rescaling in, outputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.engine.batch import Batch
+from keyed.errors import DefinitionError, TimestampError
+from keyed.functions import (
+    Function,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    check_function,
+    takes_two,
+)
+from keyed.global_tables import GlobalTable
+from keyed.outputs import OutputTag
+from keyed.runtimes.local.local_rows import element_of
+from keyed.testing.committed_state import CommittedState
+from keyed.testing.function_options import Key, has_sides, key_by
+from keyed.testing.group_set import Clocks, GroupSet
+from keyed.testing.micro_batches import Element, MicroBatches
+from keyed.testing.records import Record
+from keyed.testing.waiting_outputs import WaitingOutputs
+from keyed.vectorized import VectorizedCoFunction, VectorizedFunction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NO_TIME = "is not an int in the range of int64; give milliseconds since the epoch"
+
+
+class DrivenFunction(CommittedState):
+    """Runs a function over elements and clocks, one commit per call, on any set of key groups.
+
+    `keyed.testing.KeyedTestHarness` drives sound key groups, the simulator faulty ones.
+
+    Args:
+        groups: The key groups; they are closed with this object.
+        key: Key of an element, as in `keyed.testing.KeyedTestHarness`.
+        key2: The same for the second side.
+        by_time: Whether the rows of a `batch` are sorted by timestamp.
+        global_tables: Global tables that the function reads.
+    """
+
+    def __init__(
+        self,
+        groups: GroupSet,
+        key: Key = None,
+        key2: Key = None,
+        *,
+        by_time: bool = True,
+        global_tables: Sequence[GlobalTable] = (),
+    ) -> None:
+        super().__init__(groups)
+        function = groups.spec.function
+        keys = [key_by(function, each) for each in (key, key if key2 is None else key2)]
+        self._batches = MicroBatches(groups.spec.name, keys, by_time=by_time)
+        self._outputs = WaitingOutputs()
+        self._global_tables = list(global_tables)
+        self._watermark = MIN_TIMESTAMP
+        self._watermarks = [MIN_TIMESTAMP, MIN_TIMESTAMP]
+        self._processing_time = 0
+        self._collecting: list[Element] | None = None
+
+    def process(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one element at once and commit. Without a strategy the watermark does not move.
+
+        Args:
+            value: The element.
+            timestamp: Its event timestamp in milliseconds.
+
+        Raises:
+            TimestampError: The timestamp is not an int in the range of int64.
+            KeyedError: The key is invalid, or the call failed. Nothing is committed then.
+        """
+        self._process(value, timestamp, "process", (KeyedProcessFunction, KeyedBroadcastProcessFunction))
+
+    def process_broadcast_element(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one broadcast element of a `keyed.KeyedBroadcastProcessFunction`, in each key group. As `process`."""
+        self._process(value, timestamp, "process_broadcast_element", KeyedBroadcastProcessFunction, side=1)
+
+    def process_element1(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one element of the first side of a `keyed.KeyedCoProcessFunction`. As `process`."""
+        self._process(value, timestamp, "process_element1", KeyedCoProcessFunction)
+
+    def process_element2(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one element of the second side of a `keyed.KeyedCoProcessFunction`. As `process`."""
+        self._process(value, timestamp, "process_element2", KeyedCoProcessFunction, side=1)
+
+    def _process(
+        self, value: Any, timestamp: int | None, call: str, kind: type | tuple[type, ...], side: int = 0
+    ) -> None:
+        function = self._groups.spec.function
+        if not isinstance(function, kind):
+            calls = "process_batch" if isinstance(function, VectorizedFunction) else "process"
+            if isinstance(function, KeyedCoProcessFunction):
+                calls = "process_element1 and process_element2"
+            elif isinstance(function, KeyedBroadcastProcessFunction):
+                calls = "process and process_broadcast_element"
+            raise DefinitionError(f"{call}: for {type(function).__name__} use {calls}")
+        if timestamp is not None and not _is_time(timestamp):
+            raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
+        if timestamp is not None and self._groups.spec.ingests:
+            raise DefinitionError(
+                f"timestamp {timestamp!r}: with ingestion_time=True each element has that of its batch"
+            )
+        element = element_of(value)
+        if self._collecting is not None:
+            self._collecting.append((element, timestamp, side))
+        else:
+            self._run([(element, timestamp, side)])
+
+    def reload_tables(self) -> None:
+        """Read the global tables again, with one commit: the function sees the current versions.
+
+        Raises:
+            SourceError: One cannot be read.
+            RowError: A row does not fit the types of its state.
+        """
+        versions = [{"name": table.state.name, "rows": table.version().rows} for table in self._global_tables]
+        if versions:
+            self._run([(element_of(version), None, 1) for version in versions])
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Make the `process` calls inside one micro-batch and one commit, in the order of the harness."""
+        if self._collecting is not None:
+            raise DefinitionError("batch() inside batch()")
+        self._collecting = []
+        try:
+            yield
+            rows = self._collecting
+        finally:
+            self._collecting = None
+        self._run(rows)
+
+    def process_batch(self, table: pa.Table, timestamps: str | None = None) -> None:
+        """Process rows with a vectorized function as one micro-batch and commit, as `process` does.
+
+        Args:
+            table: The rows. If the function defines ``combine``, they go through it.
+            timestamps: Column with the event time, a timestamp or milliseconds; rows are processed in its order, unless
+                ``order`` of the harness differs.
+
+        Raises:
+            DefinitionError: The function is not vectorized, or the rows are not a table or lack a column.
+            NullKeyError: A key is null.
+            KeyedError: The call failed. Nothing is committed then.
+        """
+        from keyed.table_state.batches import with_times
+
+        function = self._groups.spec.function
+        if not isinstance(function, VectorizedFunction) or takes_two(function):
+            calls = "process_batches" if isinstance(function, VectorizedFunction) else "process"
+            raise DefinitionError(f"process_batch: for {type(function).__name__} use {calls}")
+        self._process_tables([with_times(table, timestamps)])
+
+    def process_batches(
+        self,
+        first: pa.Table | None,
+        second: pa.Table | None,
+        timestamps: str | None = None,
+        timestamps2: str | None = None,
+    ) -> None:
+        """Process rows with a `keyed.vectorized.VectorizedCoFunction` as one micro-batch and commit.
+
+        Args:
+            first: The rows of the first side, ``None`` for none.
+            second: Those of the second side.
+            timestamps: As in `process_batch`.
+            timestamps2: Column of the second side with the event time; by default that of the first.
+
+        Raises:
+            DefinitionError: The function is of another kind, or the rows are not a table or lack a column.
+            NullKeyError: A key is null.
+            KeyedError: The call failed. Nothing is committed then.
+        """
+        from keyed.table_state.batches import with_times
+
+        function = self._groups.spec.function
+        if not isinstance(function, VectorizedCoFunction):
+            raise DefinitionError(f"process_batches: {type(function).__name__} is no VectorizedCoFunction")
+        sides = [(first, timestamps), (second, timestamps2 or timestamps)]
+        self._process_tables([table if table is None else with_times(table, times) for table, times in sides])
+
+    def _process_tables(self, tables: list[pa.Table | None]) -> None:
+        self._commit(self._batches.of_tables(self._groups.spec, tables, self._processing_time))
+
+    def advance_watermark(self, timestamp: int) -> None:
+        """Move the watermark to ``timestamp`` and fire event-time timers up to it. It never moves back."""
+        if not _is_time(timestamp):
+            raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
+        self._advance([max(each, timestamp) for each in self._watermarks])
+
+    def advance_watermark1(self, timestamp: int) -> None:
+        """Move the watermark of the first side; that of the function is the least of both."""
+        self._advance_side(0, timestamp)
+
+    def advance_watermark2(self, timestamp: int) -> None:
+        """Move the watermark of the second side; that of the function is the least of both."""
+        self._advance_side(1, timestamp)
+
+    def _advance_side(self, side: int, timestamp: int) -> None:
+        if not _is_time(timestamp):
+            raise DefinitionError(f"watermark {timestamp!r} {_NO_TIME}")
+        if not has_sides(self._groups.spec.function):
+            raise DefinitionError(f"{type(self._groups.spec.function).__name__} has one side: use advance_watermark")
+        watermarks = list(self._watermarks)
+        watermarks[side] = max(watermarks[side], timestamp)
+        self._advance(watermarks)
+
+    def _advance(self, watermarks: list[int]) -> None:
+        """Move the watermarks of both sides, or of neither if a timer fails."""
+        timestamp = max(self._watermark, min(watermarks))
+        self._commit(self._idle(watermark=timestamp))
+        self._watermark, self._watermarks = timestamp, watermarks
+
+    def advance_processing_time(self, timestamp: int) -> None:
+        """Move the processing time to ``timestamp`` and fire processing-time timers up to it. It never moves back."""
+        if not _is_time(timestamp):
+            raise DefinitionError(f"processing time {timestamp!r} {_NO_TIME}")
+        before, self._processing_time = self._processing_time, max(self._processing_time, timestamp)
+        try:
+            self._commit(self._idle())
+        except BaseException:
+            self._processing_time = before
+            raise
+
+    def end_of_input(self) -> None:
+        """End the input: the watermark moves to 2^63 − 1 and all timers fire."""
+        self._commit(self._idle(end=True))
+        self._watermark = MAX_TIMESTAMP
+        self._watermarks = [MAX_TIMESTAMP, MAX_TIMESTAMP]
+
+    def crash_and_recover(self, function: Function | None = None) -> None:
+        """Drop all that is not committed and the local stores, and recover from the log.
+
+        Args:
+            function: The function afterwards: a fresh copy, as in a new process, or a changed one. By default the same
+                object.
+
+        Raises:
+            StateSchemaChanged: At the next call, if the function's states do not fit what is committed.
+        """
+        if function is not None:
+            check_function(function)
+        self._groups.recover(function)
+
+    def rescale(self, parallelism: int, function: Function | None = None) -> None:
+        """Continue with another number of key groups, from the committed state.
+
+        Args:
+            parallelism: Number of key groups.
+            function: The function afterwards, as in `crash_and_recover`.
+
+        Raises:
+            DefinitionError: There is a changelog, which has a fixed number of key groups.
+            StateSchemaChanged: The function's states do not fit what is committed.
+        """
+        if function is not None:
+            check_function(function)
+        clocks = self._groups.rescale(parallelism, function)
+        if clocks is not None:
+            self._resume(clocks)
+
+    def take_output(self) -> list[Record]:
+        """Return the main output since the last call."""
+        return self._outputs.take(None)
+
+    def take_table(self, tag: OutputTag | str | None = None) -> pa.Table:
+        """Return a vectorized function's outputs since the last call; a table without columns if there are none.
+
+        Args:
+            tag: A side output; the main output by default.
+
+        Raises:
+            DefinitionError: As in `take_side_output`.
+        """
+        import pyarrow as pa
+
+        name = None if tag is None else self._outputs.side_name(tag)
+        tables = self._outputs.take_tables(name)
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+    def take_side_output(self, tag: OutputTag | str) -> list[Record]:
+        """Return the side output ``tag`` since the last call.
+
+        Raises:
+            DefinitionError: An unknown name, while other side outputs have rows; an `OutputTag` may be empty.
+        """
+        return self._outputs.take(self._outputs.side_name(tag))
+
+    @property
+    def side_outputs(self) -> list[str]:
+        """The names of the side outputs with rows."""
+        return sorted(self._outputs.side)
+
+    @property
+    def current_watermark(self) -> int:
+        """The watermark, milliseconds."""
+        return self._watermark
+
+    @property
+    def current_processing_time(self) -> int:
+        """The processing time, milliseconds."""
+        return self._processing_time
+
+    def close(self) -> None:
+        """Close the function and the local stores."""
+        self._groups.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(self, rows: list[Element]) -> None:
+        self._commit(self._batches.of_rows(self._groups.spec, rows, self._processing_time))
+
+    def _idle(self, *, watermark: int | None = None, end: bool = False) -> list[Batch]:
+        return self._batches.without_rows(self._groups.spec, self._processing_time, watermark=watermark, end=end)
+
+    def _commit(self, batches: list[Batch]) -> None:
+        """Run a micro-batch, commit it and keep its outputs."""
+        results = self._groups.run(batches)
+        if self._groups.spec.delay_ms is not None:
+            self._watermark = min(result.watermark for result in results)
+        for result in results:
+            self._outputs.add(result)
+
+    def _resume(self, clocks: Clocks) -> None:
+        """Continue at the clocks of a restored state."""
+        self._watermark = clocks.watermark
+        self._watermarks = [self._watermark, self._watermark]
+        self._processing_time = clocks.processing_time
+
+
+def _is_time(timestamp: object) -> bool:
+    return type(timestamp) is int and MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP

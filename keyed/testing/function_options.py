@@ -1,0 +1,103 @@
+"""Options of a function under test, and the operator that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+from keyed.broadcast import check_descriptors
+from keyed.changelog.model import Changelog
+from keyed.errors import DefinitionError
+from keyed.functions import Function, KeyedBroadcastProcessFunction, check_function, takes_two
+from keyed.global_tables import GlobalTable
+from keyed.operators import OperatorSpec, Order, Store, check_parallelism
+from keyed.runtimes.local.local_rows import key_getter
+from keyed.state import MapState
+from keyed.vectorized import VectorizedFunction
+from keyed.watermarks import WatermarkStrategy
+
+#: Name of the operator that the function is.
+OPERATOR = "function"
+
+Key = Callable[[Any], Any] | str | Sequence[str] | None
+
+
+class FunctionOptions(TypedDict, total=False):
+    """Keywords that the harness, the properties, the simulator and replay share, as in `KeyedTestHarness`."""
+
+    key: Key
+    key2: Key
+    broadcast: Sequence[MapState[Any, Any]]
+    watermark: WatermarkStrategy | None
+
+
+class HarnessOptions(FunctionOptions, total=False):
+    """Further keywords of `KeyedTestHarness`."""
+
+    store: Store
+    parallelism: int
+    order: Order
+    ingestion_time: bool
+
+
+def operator_of(
+    function: Function,
+    *,
+    key: Key = None,
+    key2: Key = None,
+    parallelism: int = 1,
+    changelog: Changelog | None = None,
+    watermark: WatermarkStrategy | None = None,
+    broadcast: Sequence[MapState[Any, Any]] = (),
+    ingestion_time: bool = False,
+    global_tables: Sequence[GlobalTable] = (),
+) -> OperatorSpec:
+    """Return a function with its options as an operator. The options are those of `keyed.testing.KeyedTestHarness`.
+
+    Raises:
+        DefinitionError: The function or a parameter breaks a rule.
+    """
+    check_function(function)
+    check_parallelism(parallelism)
+    delay = 0 if ingestion_time else None
+    delay = delay if watermark is None else watermark.delay_ms
+    if isinstance(function, KeyedBroadcastProcessFunction):
+        check_descriptors(tuple(broadcast))
+    elif broadcast:
+        raise DefinitionError(f"broadcast={broadcast!r}: {type(function).__name__} takes no broadcast elements")
+    return OperatorSpec(
+        OPERATOR,
+        function,
+        True,
+        delay,
+        "arrival",
+        parallelism,
+        key_columns(function, key),
+        changelog=changelog,
+        strategies=(watermark, watermark) if watermark is not None and has_sides(function) else (),
+        keys2=key_columns(function, key if key2 is None else key2),
+        broadcast=(*broadcast, *(table.state for table in global_tables)),
+        global_tables={table.state.name: table.key for table in global_tables},
+        ingestion_delay_ms=delay if ingestion_time else None,
+    )
+
+
+def has_sides(function: Function) -> bool:
+    """Return whether a function has two watermarks."""
+    return takes_two(function) or isinstance(function, KeyedBroadcastProcessFunction)
+
+
+def key_columns(function: Function, key: Any) -> tuple[str, ...]:
+    """Return the key columns; empty if the key is a function of the element.
+
+    Raises:
+        DefinitionError: A vectorized function needs names.
+    """
+    if isinstance(function, VectorizedFunction) and (key is None or callable(key)):
+        raise DefinitionError(f"key={key!r}: {type(function).__name__} needs names of key columns, as in 'user'")
+    return () if key is None or callable(key) else (key,) if isinstance(key, str) else tuple(key)
+
+
+def key_by(function: Function, key: Key) -> Callable[[Any], Any]:
+    """Return a function from an element to its key, for ``key`` of a `KeyedTestHarness`."""
+    return key if callable(key) else key_getter(key_columns(function, key)) if key else (lambda value: value)

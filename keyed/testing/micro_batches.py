@@ -1,0 +1,123 @@
+"""From elements and tables of a test to the part of a micro-batch that each key group runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from keyed.arrow.read import column_values
+from keyed.codec.key_hash import group_of, key_hash
+from keyed.codec.keys import key_type
+from keyed.engine.batch import Batch
+from keyed.engine.channels import ChannelId
+from keyed.engine.keytypes import KeyTypes
+from keyed.operators import OperatorSpec
+from keyed.vectorized import TIMESTAMP_COLUMN, combines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: An element, its timestamp and its side.
+Element = tuple[Any, int | None, int]
+
+
+class MicroBatches:
+    """Cuts micro-batches by key group.
+
+    Args:
+        name: Name of the operator.
+        keys: From an element of each side to its key.
+        by_time: Whether the rows of a micro-batch are sorted by timestamp, stable by arrival.
+    """
+
+    def __init__(self, name: str, keys: Sequence[Callable[[Any], Any]], *, by_time: bool) -> None:
+        self._key_types = KeyTypes(name)
+        self._keys = keys
+        # A row without a timestamp leaves those of its batch as they came, so the engine gets no order.
+        self._by_time = by_time
+
+    def of_rows(self, spec: OperatorSpec, rows: list[Element], processing_time: int) -> list[Batch]:
+        """Return the micro-batch of elements, by key group; broadcast elements go to all."""
+        if self._by_time and all(timestamp is not None for _, timestamp, _ in rows):
+            rows = sorted(rows, key=lambda row: row[1] or 0)
+        routed: list[list[tuple[Any, Any, int | None, int]]] = [[] for _ in range(spec.parallelism)]
+        highest: dict[ChannelId, int] = {}
+        for _, timestamp, side in rows:
+            if timestamp is not None:
+                highest[side, ""] = max(timestamp, highest.get((side, ""), timestamp))
+        broadcast: list[Element] = []
+        if spec.broadcast:
+            broadcast = [row for row in rows if row[2]]
+            rows = [row for row in rows if not row[2]]
+        for value, timestamp, side in rows:
+            key = self._key_types.check(self._keys[side](value), value)
+            index = group_of(key_hash(key), len(routed)) if len(routed) > 1 else 0
+            routed[index].append((key, value, timestamp, side))
+        return [self._batch(group, processing_time, broadcast=broadcast, highest=highest) for group in routed]
+
+    def of_tables(self, spec: OperatorSpec, tables: list[pa.Table | None], processing_time: int) -> list[Batch]:
+        """Return the micro-batch of the tables of each side, by key group.
+
+        Raises:
+            DefinitionError: A key column is missing.
+            NullKeyError: A key is null.
+        """
+        from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order
+
+        function, name = spec.function, spec.name
+        batches = self.without_rows(spec, processing_time)
+        highest: dict[ChannelId, int] = {}
+        came = 0
+        for side, (table, keys) in enumerate(zip(tables, (spec.keys, spec.keys2), strict=False)):
+            if table is None or not table.num_rows:
+                continue
+            check_keys(table, keys, name)
+            if TIMESTAMP_COLUMN in table.column_names:
+                highest[side, ""] = max(column_values(table[TIMESTAMP_COLUMN]))
+            came += table.num_rows
+            if combines(function):
+                table = combined(function, table, keys, name)
+                came -= table.num_rows
+            type_ = key_type(first_key(table, keys)) if table.num_rows else ""
+            groups = group_indices(table, keys, len(batches))
+            for index, batch in enumerate(batches):
+                part = table.filter(groups == index)
+                batch.key_type = type_
+                rows = partial(in_time_order if self._by_time else _itself, part)
+                setattr(batch, "table2" if side else "table", rows)
+        for batch in batches:
+            batch.highest = highest
+        batches[0].rows_combined = came if combines(function) else 0
+        return batches
+
+    def without_rows(
+        self, spec: OperatorSpec, processing_time: int, *, watermark: int | None = None, end: bool = False
+    ) -> list[Batch]:
+        """Return a micro-batch that moves the clocks, or ends the input."""
+        return [self._batch([], processing_time, watermark=watermark, end=end) for _ in range(spec.parallelism)]
+
+    def _batch(
+        self,
+        elements: list[tuple[Any, Any, int | None, int]],
+        processing_time: int,
+        *,
+        broadcast: Sequence[Element] = (),
+        highest: dict[ChannelId, int] | None = None,
+        watermark: int | None = None,
+        end: bool = False,
+    ) -> Batch:
+        keys, values, timestamps, sides = map(list, zip(*elements, strict=True)) if elements else ([], [], [], [])
+        return Batch(
+            lambda: [(keys, timestamps, values, sides if any(sides) else None)],
+            broadcast=lambda: [([None], [timestamp], [value], None) for value, timestamp, _ in broadcast],
+            highest=highest or {},
+            watermark=watermark,
+            processing_time=processing_time,
+            end_of_input=end,
+            key_type=self._key_types.name,
+        )
+
+
+def _itself(table: pa.Table) -> pa.Table:
+    return table
