@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from keyed.extras import extra as _extra
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.records import Record, SecondRecord
 from keyed.testing.scripts import ProcessingTime
+from keyed.testing.timed_records import Record, SecondRecord
 
 if TYPE_CHECKING:
     from keyed.testing.properties import (

@@ -24,7 +24,7 @@ from keyed.testing.committed_state import CommittedState
 from keyed.testing.function_options import Key, has_sides, key_by
 from keyed.testing.group_set import Clocks, GroupSet
 from keyed.testing.micro_batches import Element, MicroBatches
-from keyed.testing.records import Record
+from keyed.testing.timed_records import Record
 from keyed.testing.waiting_outputs import WaitingOutputs
 from keyed.vectorized import VectorizedCoFunction, VectorizedFunction
 

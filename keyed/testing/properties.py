@@ -32,7 +32,6 @@ from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.other_process import NotThere, OtherProcess, luck_of, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.records import Record
 from keyed.testing.scripts import (
     Crash,
     End,
@@ -48,6 +47,7 @@ from keyed.testing.scripts import (
 )
 from keyed.testing.strategies import batches, other_arrivals, steps
 from keyed.testing.tally import Tally, defines_on_timer
+from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 

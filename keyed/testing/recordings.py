@@ -13,7 +13,7 @@ from keyed.errors import CorruptionError, DefinitionError
 from keyed.runtimes.recording import ELEMENT_COLUMN, METADATA
 from keyed.runtimes.sink_folder import batch_of
 from keyed.shown import Shown
-from keyed.testing.records import Record, SecondRecord
+from keyed.testing.timed_records import Record, SecondRecord
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 

@@ -29,8 +29,8 @@ from keyed.state import MapState
 from keyed.testing.function_options import Key
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.recordings import Recording
-from keyed.testing.records import Record
 from keyed.testing.scripts import Rows
+from keyed.testing.timed_records import Record
 from keyed.watermarks import WatermarkStrategy
 
 _Position = LocalPosition | SparkPosition

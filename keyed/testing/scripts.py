@@ -17,7 +17,7 @@ from keyed.testing.function_options import HarnessOptions
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.printing import code_of
 from keyed.testing.process_memory import ProcessMemory, attributes_of, is_own
-from keyed.testing.records import Record
+from keyed.testing.timed_records import Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 

@@ -37,8 +37,8 @@ from keyed.testing.function_options import FunctionOptions, Key, operator_of
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.records import Record
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
+from keyed.testing.timed_records import Record
 from keyed.watermarks import WatermarkStrategy
 
 

@@ -13,8 +13,8 @@ from keyed.functions import Function
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.printing import as_test
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.records import Record, SecondRecord
 from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, copied
+from keyed.testing.timed_records import Record, SecondRecord
 
 
 class _Told:

@@ -25,8 +25,8 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.extras import extra
 from keyed.outputs import parse_ddl, schema_of, split_top_level
-from keyed.testing.records import Record, SecondRecord
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
+from keyed.testing.timed_records import Record, SecondRecord
 
 with extra("testing", "keyed.testing.strategies"):
     from hypothesis import strategies as st

@@ -12,8 +12,8 @@ from keyed.functions import Function, KeyedBroadcastProcessFunction
 from keyed.runtimes.local.local_rows import element_of
 from keyed.testing.function_options import key_by
 from keyed.testing.harness import KeyedTestHarness
-from keyed.testing.records import Record
 from keyed.testing.scripts import Crash, Outcome, Rescale, Rows, Step
+from keyed.testing.timed_records import Record
 from keyed.ttl import TimeDomain
 
 #: A key that comes twice in fewer than one of so many examples hardly does.

@@ -7,7 +7,7 @@ from typing import Any
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.errors import DefinitionError
 from keyed.outputs import OutputTag
-from keyed.testing.records import Record
+from keyed.testing.timed_records import Record
 
 
 class WaitingOutputs:
